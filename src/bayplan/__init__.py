@@ -1,0 +1,3 @@
+"""Bayplan: the Kubernetes scheduler that people extend in Python."""
+
+__version__ = "0.1.0"
