@@ -1,0 +1,327 @@
+"""Pods, nodes and the other objects of the core group, as far as a placement depends on them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from bayplan.objects.meta import Api, Condition, KubeObject, LabelSelector, ObjectMeta, QuantityText, ResourceList
+from bayplan.objects.volumes import Volume
+
+DEFAULT_SCHEDULER_NAME = "default-scheduler"
+
+
+class ResourceClaimRef(Api):
+    """A container's use of one of the pod's device claims."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ResourceRequirements(Api):
+    requests: ResourceList = {}
+    limits: ResourceList = {}
+    claims: tuple[ResourceClaimRef, ...] = ()
+
+
+class ContainerPort(Api):
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class RestartRule(Api):
+    action: str = ""
+
+
+class Container(Api):
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str | None = None
+    restart_policy_rules: tuple[RestartRule, ...] = ()
+
+    @property
+    def is_sidecar(self) -> bool:
+        """An init container that keeps running next to the regular ones."""
+        return self.restart_policy == "Always"
+
+
+class NodeSelectorRequirement(Api):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Api):
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Api):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(Api):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Api):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinityTerm(Api):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(Api):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Api):
+    """The terms of `podAffinity` or `podAntiAffinity`: one shape, two meanings."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Api):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Api):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class TopologySpreadConstraint(Api):
+    max_skew: int = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: tuple[str, ...] = ()
+
+
+class PodSchedulingGate(Api):
+    name: str = ""
+
+
+class PodResourceClaim(Api):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSchedulingGroup(Api):
+    pod_group_name: str | None = None
+
+
+class PodSpec(Api):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    overhead: ResourceList = {}
+    resources: ResourceRequirements | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    host_network: bool = False
+    host_users: bool | None = None
+    termination_grace_period_seconds: int | None = None
+    scheduling_group: PodSchedulingGroup | None = None
+
+
+class ContainerStatus(Api):
+    name: str = ""
+    allocated_resources: ResourceList | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PodResourceClaimStatus(Api):
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class ContainerExtendedResourceRequest(Api):
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class PodExtendedResourceClaimStatus(Api):
+    resource_claim_name: str = ""
+    request_mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
+
+
+class PodStatus(Api):
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    nominated_node_name: str = ""
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    allocated_resources: ResourceList | None = None
+    resources: ResourceRequirements | None = None
+
+
+class Pod(KubeObject):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels
+
+    @property
+    def priority(self) -> int:
+        return self.spec.priority or 0
+
+    @property
+    def terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def scheduler_name(self) -> str:
+        """Whose profile places this pod; the API server's default where the field is empty."""
+        return self.spec.scheduler_name or DEFAULT_SCHEDULER_NAME
+
+    def bound_to(self, node_name: str) -> Pod:
+        """This pod as it will look on `node_name`."""
+        return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, node_name=node_name))
+
+
+class Taint(Api):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Api):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
+class ContainerImage(Api):
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+class NodeStatus(Api):
+    allocatable: ResourceList = {}
+    capacity: ResourceList = {}
+    images: tuple[ContainerImage, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    declared_features: tuple[str, ...] = ()
+
+
+class Node(KubeObject):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels
+
+
+class Namespace(KubeObject):
+    pass
+
+
+class ServiceSpec(Api):
+    selector: dict[str, str] = {}
+
+
+class Service(KubeObject):
+    spec: ServiceSpec = ServiceSpec()
+
+
+class ReplicationControllerSpec(Api):
+    selector: dict[str, str] = {}
+
+
+class ReplicationController(KubeObject):
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+
+
+__all__ = [
+    "DEFAULT_SCHEDULER_NAME",
+    "Affinity",
+    "Container",
+    "ContainerExtendedResourceRequest",
+    "ContainerImage",
+    "ContainerPort",
+    "ContainerStatus",
+    "Namespace",
+    "Node",
+    "NodeAffinity",
+    "NodeSelector",
+    "NodeSelectorRequirement",
+    "NodeSelectorTerm",
+    "NodeSpec",
+    "NodeStatus",
+    "ObjectMeta",
+    "Pod",
+    "PodAffinity",
+    "PodAffinityTerm",
+    "PodExtendedResourceClaimStatus",
+    "PodResourceClaim",
+    "PodResourceClaimStatus",
+    "PodSchedulingGate",
+    "PodSchedulingGroup",
+    "PodSpec",
+    "PodStatus",
+    "PreferredSchedulingTerm",
+    "QuantityText",
+    "ReplicationController",
+    "ReplicationControllerSpec",
+    "ResourceClaimRef",
+    "ResourceList",
+    "ResourceRequirements",
+    "RestartRule",
+    "Service",
+    "ServiceSpec",
+    "Taint",
+    "Toleration",
+    "TopologySpreadConstraint",
+    "WeightedPodAffinityTerm",
+]

@@ -1,0 +1,103 @@
+"""Which struct reads which kind, and how an API object becomes one.
+
+Decoding is lenient where Kubernetes is (a `null` means absent, unknown fields are skipped) and strict everywhere
+else: an object that does not fit raises `ObjectError` with the object's name and the field, never a traceback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from bayplan.errors import ObjectError
+from bayplan.objects import core, resource, storage, workloads
+from bayplan.objects.meta import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of API object that Bayplan reads."""
+
+    name: str
+    plural: str
+    group: str
+    struct: type[KubeObject]
+    namespaced: bool = False
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("Pod", "pods", "", core.Pod, namespaced=True),
+    Kind("Node", "nodes", "", core.Node),
+    Kind("Namespace", "namespaces", "", core.Namespace),
+    Kind("Service", "services", "", core.Service, namespaced=True),
+    Kind("ReplicationController", "replicationcontrollers", "", core.ReplicationController, namespaced=True),
+    Kind("ReplicaSet", "replicasets", "apps", workloads.ReplicaSet, namespaced=True),
+    Kind("StatefulSet", "statefulsets", "apps", workloads.StatefulSet, namespaced=True),
+    Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy", workloads.PodDisruptionBudget, namespaced=True),
+    Kind("PriorityClass", "priorityclasses", "scheduling.k8s.io", workloads.PriorityClass),
+    Kind("PodGroup", "podgroups", "scheduling.k8s.io", workloads.PodGroup, namespaced=True),
+    Kind("PersistentVolume", "persistentvolumes", "", storage.PersistentVolume),
+    Kind("PersistentVolumeClaim", "persistentvolumeclaims", "", storage.PersistentVolumeClaim, namespaced=True),
+    Kind("StorageClass", "storageclasses", "storage.k8s.io", storage.StorageClass),
+    Kind("CSINode", "csinodes", "storage.k8s.io", storage.CsiNode),
+    Kind("CSIDriver", "csidrivers", "storage.k8s.io", storage.CsiDriver),
+    Kind("CSIStorageCapacity", "csistoragecapacities", "storage.k8s.io", storage.CsiStorageCapacity, namespaced=True),
+    Kind("VolumeAttachment", "volumeattachments", "storage.k8s.io", storage.VolumeAttachment),
+    Kind("ResourceClaim", "resourceclaims", "resource.k8s.io", resource.ResourceClaim, namespaced=True),
+    Kind("ResourceSlice", "resourceslices", "resource.k8s.io", resource.ResourceSlice),
+    Kind("DeviceClass", "deviceclasses", "resource.k8s.io", resource.DeviceClass),
+)
+
+
+@cache
+def kinds_by_name() -> dict[str, Kind]:
+    return {kind.name: kind for kind in KINDS}
+
+
+@cache
+def kind_of(struct: type[KubeObject]) -> Kind:
+    """The kind that a struct reads."""
+    return next(kind for kind in KINDS if kind.struct is struct)
+
+
+def convert(raw: object, struct: type[T]) -> T:
+    """A decoded JSON tree as a typed object."""
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError:
+        pass  # nearly always a null where we keep no null; the second try tells the two apart
+    try:
+        return msgspec.convert(without_nulls(raw), struct)
+    except msgspec.ValidationError as fault:
+        raise ObjectError(f"{describe(raw, struct)} cannot be read: {fault}") from None
+
+
+def decode(data: bytes | str, struct: type[T]) -> T:
+    """JSON text as a typed object: the quick way for lists and watches."""
+    try:
+        return msgspec.json.decode(data, type=struct)
+    except msgspec.ValidationError:
+        return convert(msgspec.json.decode(data), struct)
+    except msgspec.DecodeError as fault:
+        raise ObjectError(f"{kind_of(struct).name} is not JSON: {fault}") from None
+
+
+def without_nulls(value: Any) -> Any:
+    """The tree with every null member dropped, which is how Kubernetes reads one."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value if item is not None]
+    return value
+
+
+def describe(raw: object, struct: type[KubeObject]) -> str:
+    """What to call an object that could not be read."""
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f'{kind_of(struct).name} "{name}"' if name else f"a {kind_of(struct).name} without a name"

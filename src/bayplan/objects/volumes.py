@@ -1,0 +1,105 @@
+"""Volumes as a pod names them. A source that no decision depends on decodes to a volume without any source."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bayplan.objects.meta import Api, KubeObject, LabelSelector, ObjectMeta, ResourceList
+
+
+class GcePersistentDisk(Api):
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AwsElasticBlockStore(Api):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    read_only: bool = False
+
+
+class RbdVolume(Api):
+    monitors: tuple[str, ...] = ()
+    image: str = ""
+    pool: str = ""
+    read_only: bool = False
+
+
+class IscsiVolume(Api):
+    target_portal: str = ""
+    iqn: str = ""
+    lun: int = 0
+    read_only: bool = False
+
+
+class AzureDisk(Api):
+    disk_name: str = ""
+    disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class CinderVolume(Api):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class PortworxVolume(Api):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class InlineCsiVolume(Api):
+    driver: str = ""
+
+
+class PersistentVolumeClaimVolume(Api):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class ImageVolume(Api):
+    reference: str = ""
+
+
+class VolumeResources(Api):
+    requests: ResourceList = {}
+    limits: ResourceList = {}
+
+
+class PersistentVolumeClaimSpec(Api):
+    access_modes: tuple[str, ...] = ()
+    storage_class_name: str | None = None
+    volume_name: str = ""
+    volume_mode: str | None = None
+    resources: VolumeResources = VolumeResources()
+    selector: LabelSelector | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class PersistentVolumeClaimTemplate(Api):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+
+
+class EphemeralVolume(Api):
+    volume_claim_template: PersistentVolumeClaimTemplate | None = None
+
+
+class PersistentVolumeClaimStatus(Api):
+    phase: str = ""
+
+
+class PersistentVolumeClaim(KubeObject):
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class Volume(Api):
+    name: str = ""
+    persistent_volume_claim: PersistentVolumeClaimVolume | None = None
+    ephemeral: EphemeralVolume | None = None
+    csi: InlineCsiVolume | None = None
+    image: ImageVolume | None = None
+    gce_persistent_disk: GcePersistentDisk | None = None
+    aws_elastic_block_store: AwsElasticBlockStore | None = None
+    rbd: RbdVolume | None = None
+    iscsi: IscsiVolume | None = None
+    azure_disk: AzureDisk | None = None
+    cinder: CinderVolume | None = None
+    portworx_volume: PortworxVolume | None = None
