@@ -34,6 +34,15 @@ class IscsiVolume(Api):
 class AzureDisk(Api):
     disk_name: str = ""
     disk_uri: str = msgspec.field(default="", name="diskURI")
+    kind: str | None = None
+
+
+class AzureFile(Api):
+    share_name: str = ""
+
+
+class VsphereVolume(Api):
+    volume_path: str = ""
 
 
 class CinderVolume(Api):
@@ -101,5 +110,7 @@ class Volume(Api):
     rbd: RbdVolume | None = None
     iscsi: IscsiVolume | None = None
     azure_disk: AzureDisk | None = None
+    azure_file: AzureFile | None = None
     cinder: CinderVolume | None = None
     portworx_volume: PortworxVolume | None = None
+    vsphere_volume: VsphereVolume | None = None

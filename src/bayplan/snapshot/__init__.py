@@ -1,0 +1,28 @@
+"""Frozen columns: the cluster as an attempt, a session or a simulation sees it."""
+
+from bayplan.snapshot.catalog import Catalog
+from bayplan.snapshot.columns import ImageState, NodeColumns
+from bayplan.snapshot.labels import LabelColumn
+from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.pods import PodColumns
+from bayplan.snapshot.snapshot import Snapshot
+from bayplan.snapshot.table import NodeTable, NodeView, RowVector
+from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, PodKind, Vocabulary
+
+__all__ = [
+    "BoolVector",
+    "Catalog",
+    "IdVector",
+    "ImageState",
+    "IntVector",
+    "LabelColumn",
+    "NodeColumns",
+    "NodeTable",
+    "NodeView",
+    "PodColumns",
+    "PodInfo",
+    "PodKind",
+    "RowVector",
+    "Snapshot",
+    "Vocabulary",
+]

@@ -1,0 +1,262 @@
+"""Does this JSON fit that struct, and if not, what would Go say?
+
+Go's strict decoder reports the first value of a wrong type in document order; a bad duration ends decoding at once and
+wins over it; fields that are unknown or given twice are collected and reported together when all else is well. All
+three come out of one walk over the tree. Used once for a configuration and once for each plugin's arguments.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bayplan.config.duration import Duration, parse_duration
+from bayplan.config.schema import (
+    UINT8,
+    BoolShape,
+    BytesShape,
+    DurationShape,
+    Field,
+    FloatShape,
+    IntShape,
+    ListShape,
+    MapShape,
+    RawArgs,
+    RawShape,
+    Shape,
+    StructShape,
+    TextShape,
+    Wire,
+    fields_by_name,
+)
+from bayplan.errors import ObjectError
+from bayplan.objects.go_text import quote
+from bayplan.objects.json_text import JsonObject, Member, Node, Number
+
+_MAX_STRICT_ERRORS = 100
+_TYPE_META = ("kind", "apiVersion")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]")
+_INTEGER = re.compile(r"-?[0-9]+\Z")
+
+W = TypeVar("W", bound=Wire)
+
+
+class DecodeError(ObjectError):
+    """The document does not fit the struct; the message is Go's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An object and what a strict reader holds against it."""
+
+    value: Any
+    strict_errors: tuple[str, ...]
+
+
+def decode_object(cls: type[W], node: Node, text: str) -> Decoded:
+    """The struct that the tree of `text` describes; raises the first fault that is not a matter of strictness."""
+    walk = _Walk(text)
+    value = cls() if node is None else walk.struct(StructShape(cls), node, root=True)
+    if walk.saved is not None:
+        raise DecodeError(walk.saved)
+    return Decoded(value, tuple(walk.strict))
+
+
+def kind_of(node: Node) -> str:
+    """What Go calls a JSON value in its complaints."""
+    if isinstance(node, bool):
+        return "bool"
+    if isinstance(node, str):
+        return "string"
+    if isinstance(node, list):
+        return "array"
+    return "number" if isinstance(node, Number) else "object"
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where the decoder stands, and what it has found so far."""
+
+    text: str
+    saved: str | None = None
+    strict: dict[str, None] = field(default_factory=dict)
+    _struct: str = ""
+    _path: list[str] = field(default_factory=list)
+    _place: str = ""
+
+    def value(self, shape: Shape, node: Node) -> Any:
+        """The value of a node that is not null; the zero value after a fault, which ends nothing yet."""
+        match shape:
+            case StructShape():
+                return self.struct(shape, node)
+            case ListShape():
+                return self._list(shape, node)
+            case IntShape():
+                return self._integer(shape, node)
+            case FloatShape():
+                return self._float(shape, node)
+            case BoolShape():
+                return node if isinstance(node, bool) else self._wrong_type(node, shape.go_type)
+            case TextShape():
+                return node if isinstance(node, str) else self._wrong_type(node, shape.go_type)
+            case DurationShape():
+                return self._duration(node)
+            case BytesShape():
+                return self._bytes(shape, node)
+            case MapShape():
+                return self._map(shape, node)
+            case RawShape():
+                raise AssertionError("raw values are cut out of the text by their struct")
+
+    def struct(self, shape: StructShape, node: Node, *, root: bool = False) -> Any:
+        if not isinstance(node, JsonObject):
+            self._wrong_type(node, shape.go_type)
+            return shape.cls()
+        values: dict[str, Any] = {}
+        seen: set[str] = set()
+        known = fields_by_name(shape.cls)
+        for member in node.members:
+            described = known.get(member.key)
+            if described is None and not (root and member.key in _TYPE_META):
+                self._strict_error("unknown field", member.key)
+                continue
+            if member.key in seen:
+                self._strict_error("duplicate field", member.key)
+            seen.add(member.key)
+            if described is not None:
+                self._member(shape, described, member, values)
+        return shape.cls(**values)
+
+    def _member(self, shape: StructShape, described: Field, member: Member, values: dict[str, Any]) -> None:
+        if isinstance(described.shape, RawShape):
+            # A raw value takes anything, and null means that there is none.
+            values[described.attribute] = RawArgs(
+                "" if member.value is None else self.text[member.start : member.end],
+            )
+            return
+        with self._inside(shape.name, described):
+            if member.value is not None:
+                values[described.attribute] = self.value(described.shape, member.value)
+                return
+            values.pop(described.attribute, None)
+            if isinstance(described.shape, DurationShape) and not described.nullable:
+                parse_duration("")  # raises: Go reads null into a duration as the empty text
+
+    @contextmanager
+    def _inside(self, name: str, described: Field) -> Iterator[None]:
+        outer_struct, outer_place, depth = self._struct, self._place, len(self._path)
+        self._struct = name
+        self._path += [described.name] if described.embedded is None else [described.embedded, described.name]
+        self._place = f"{outer_place}.{described.name}" if outer_place else described.name
+        yield
+        self._struct, self._place = outer_struct, outer_place
+        del self._path[depth:]
+
+    def _list(self, shape: ListShape, node: Node) -> tuple[Any, ...]:
+        if not isinstance(node, list):
+            self._wrong_type(node, shape.go_type)
+            return ()
+        return tuple(self._items(shape.item, node))
+
+    def _items(self, shape: Shape, nodes: list[Node]) -> Iterator[Any]:
+        place = self._place
+        for index, item in enumerate(nodes):
+            self._place = f"{place}[{index}]"
+            found = self.value(shape, item) if item is not None else None
+            yield _zero(shape) if found is None else found
+        self._place = place
+
+    def _map(self, shape: MapShape, node: Node) -> dict[str, str]:
+        if not isinstance(node, JsonObject):
+            self._wrong_type(node, shape.go_type)
+            return {}
+        found: dict[str, str] = {}
+        for member in node.members:
+            if member.key in found:
+                self._strict_error("duplicate field", member.key)
+            text = "" if member.value is None else self.value(TextShape(), member.value)
+            found[member.key] = text or ""
+        return found
+
+    def _integer(self, shape: IntShape, node: Node) -> Any:
+        if not isinstance(node, Number):
+            return self._wrong_type(node, shape.go_type)
+        if _INTEGER.match(node.text) and shape.low <= int(node.text) <= shape.high:
+            return int(node.text)
+        return self._complain(f"number {node.text}", shape.go_type)
+
+    def _float(self, shape: FloatShape, node: Node) -> Any:
+        if not isinstance(node, Number):
+            return self._wrong_type(node, shape.go_type)
+        try:
+            struct.pack("f", float(node.text))
+        except OverflowError:
+            return self._complain(f"number {node.text}", shape.go_type)
+        if float(node.text) in (float("inf"), float("-inf")):
+            return self._complain(f"number {node.text}", shape.go_type)
+        return float(node.text)
+
+    def _duration(self, node: Node) -> Duration:
+        if not isinstance(node, str):
+            raise DecodeError(self._type_fault(kind_of(node), "string"))
+        return parse_duration(node)
+
+    def _bytes(self, shape: BytesShape, node: Node) -> Any:
+        if isinstance(node, list):
+            return bytes(self._items(UINT8, node))
+        if not isinstance(node, str):
+            return self._wrong_type(node, shape.go_type)
+        try:
+            return binascii.a2b_base64(node.replace("\r", "").replace("\n", ""), strict_mode=True)
+        except binascii.Error:
+            self.saved = self.saved or f"illegal base64 data at input byte {_bad_base64(node)}"
+            return None
+
+    def _wrong_type(self, node: Node, go_type: str) -> Any:
+        return self._complain(kind_of(node), go_type)
+
+    def _complain(self, found: str, go_type: str) -> Any:
+        """Keep the first complaint. What stands in for the value is nothing: nobody will see it."""
+        self.saved = self.saved or self._type_fault(found, go_type)
+        return None
+
+    def _type_fault(self, found: str, go_type: str) -> str:
+        into = f"struct field {self._struct}.{'.'.join(self._path)}" if self._path else "value"
+        return f"json: cannot unmarshal {found} into Go {into} of type {go_type}"
+
+    def _strict_error(self, what: str, key: str) -> None:
+        if len(self.strict) < _MAX_STRICT_ERRORS:
+            self.strict[f"{what} {quote(f'{self._place}.{key}' if self._place else key)}"] = None
+
+
+def _zero(shape: Shape) -> Any:
+    match shape:
+        case StructShape():
+            return shape.cls()
+        case IntShape():
+            return 0
+        case TextShape():
+            return ""
+    raise AssertionError(f"no list holds items of type {shape.go_type}")
+
+
+def _bad_base64(text: str) -> int:
+    """Where Go's decoder stops: the first character it cannot place."""
+    digits = 0
+    for at, char in enumerate(text):
+        if _BASE64.match(char):
+            digits += 1
+        elif char == "=" and digits % 4 >= 2:
+            rest = text[at:].replace("\r", "").replace("\n", "")
+            padding = 4 - digits % 4
+            if len(rest) < padding:
+                return len(text)
+            return at + (len(rest) if rest[:padding].strip("=") == "" and len(rest) == padding else padding)
+        elif char not in "\r\n":
+            return at
+    return len(text) - digits % 4

@@ -1,0 +1,169 @@
+"""What does a configuration mean where it says nothing?
+
+Applied once to a decoded configuration. The order of the default plugins is part of the behaviour: it is the order in
+which they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.config.args import ArgsKinds
+from bayplan.config.model import (
+    DEFAULT_SCHEDULER_NAME,
+    ClientConnection,
+    Configuration,
+    ConfigurationSource,
+    LeaderElection,
+    PluginRef,
+    Plugins,
+    PluginSet,
+    Profile,
+    ProfileSource,
+)
+from bayplan.config.schema import RawArgs, Wire
+
+ALL = "*"
+"""In a `disabled` list: every default plugin."""
+
+DEFAULT_MULTIPOINT = (
+    PluginRef("SchedulingGates"),
+    PluginRef("PrioritySort"),
+    PluginRef("NodeUnschedulable"),
+    PluginRef("NodeName"),
+    PluginRef("TaintToleration", 3),
+    PluginRef("NodeAffinity", 2),
+    PluginRef("NodePorts"),
+    PluginRef("NodeResourcesFit", 1),
+    PluginRef("VolumeRestrictions"),
+    PluginRef("NodeVolumeLimits"),
+    PluginRef("VolumeBinding"),
+    PluginRef("VolumeZone"),
+    PluginRef("PodTopologySpread", 2),
+    PluginRef("InterPodAffinity", 2),
+    # Before preemption: giving back an idle claim is kinder than evicting a pod.
+    PluginRef("DynamicResources", 2),
+    PluginRef("DefaultPreemption"),
+    PluginRef("NodeResourcesBalancedAllocation", 1),
+    PluginRef("ImageLocality", 1),
+    PluginRef("DefaultBinder"),
+    PluginRef("NodeDeclaredFeatures"),
+)
+
+DEFAULT_PLUGINS = Plugins(multi_point=PluginSet(enabled=DEFAULT_MULTIPOINT))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDraft:
+    """A profile with its gaps filled, before anybody has checked it: names may be missing, arguments given twice."""
+
+    scheduler_name: str
+    percentage_of_nodes_to_score: int | None
+    plugins: Plugins
+    plugin_config: tuple[tuple[str, Any], ...]
+
+    def finished(self) -> Profile:
+        config = {name: args.value() if isinstance(args, RawArgs) else args for name, args in self.plugin_config}
+        return Profile(self.scheduler_name, self.percentage_of_nodes_to_score, self.plugins, config)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationDraft:
+    """A configuration with its gaps filled, before validation."""
+
+    settings: Configuration
+    profiles: tuple[ProfileDraft, ...]
+
+    def finished(self) -> Configuration:
+        return replace(self.settings, profiles=tuple(profile.finished() for profile in self.profiles))
+
+
+DecodedArgs = Mapping[tuple[int, int], Wire]
+"""Decoded arguments by the place of their entry: profile and position."""
+
+
+def with_defaults(source: ConfigurationSource, decoded: DecodedArgs, kinds: ArgsKinds) -> ConfigurationDraft:
+    """Fill the gaps. Entries of `pluginConfig` that are not in `decoded` stay raw."""
+    sources = source.profiles or (ProfileSource(),)
+    if len(sources) == 1 and sources[0].scheduler_name is None:
+        # With several profiles there is no telling which one is meant to be the default.
+        sources = (replace(sources[0], scheduler_name=DEFAULT_SCHEDULER_NAME),)
+    profiles = tuple(_profile(number, profile, decoded, kinds) for number, profile in enumerate(sources))
+    return ConfigurationDraft(_settings(source), profiles)
+
+
+def _settings(source: ConfigurationSource) -> Configuration:
+    given = {name: getattr(source, name) for name in Configuration.__struct_fields__ if name != "profiles"}
+    given["leader_election"] = _non_zero(source.leader_election, LeaderElection(), LEADER_ELECTION_FILLED)
+    given["client_connection"] = _non_zero(source.client_connection, ClientConnection(), CLIENT_CONNECTION_FILLED)
+    if source.enable_contention_profiling is None:
+        given["enable_contention_profiling"] = source.enable_profiling
+    return Configuration(**given)
+
+
+LEADER_ELECTION_FILLED = (
+    "lease_duration",
+    "renew_deadline",
+    "retry_period",
+    "resource_lock",
+    "resource_name",
+    "resource_namespace",
+)
+CLIENT_CONNECTION_FILLED = ("content_type", "qps", "burst")
+
+
+def _non_zero(given: Any, defaults: Any, names: tuple[str, ...]) -> Any:
+    """These fields have no zero of their own: 0 and "" take the default, too."""
+    return replace(given, **{name: getattr(given, name) or getattr(defaults, name) for name in names})
+
+
+def _profile(number: int, source: ProfileSource, decoded: DecodedArgs, kinds: ArgsKinds) -> ProfileDraft:
+    plugins = merge_plugins(DEFAULT_PLUGINS, source.plugins)
+    given = tuple(
+        (entry.name, _given_args(decoded.get((number, position), entry.args), entry.name, kinds))
+        for position, entry in enumerate(source.plugin_config)
+    )
+    named = {name for name, _ in given}
+    missing = sorted(plugins.enabled_names() & kinds.keys() - named)
+    filled = tuple((name, kinds[name].default()) for name in missing)
+    return ProfileDraft(source.scheduler_name or "", source.percentage_of_nodes_to_score, plugins, (*given, *filled))
+
+
+def _given_args(args: Wire | RawArgs, plugin: str, kinds: ArgsKinds) -> Any:
+    return args if isinstance(args, RawArgs) else kinds[plugin].apply_defaults(args)
+
+
+def merge_plugins(defaults: Plugins, custom: Plugins | None) -> Plugins:
+    """The default sets changed by the custom ones, each point by the same rule."""
+    if custom is None:
+        return defaults
+    return Plugins(
+        **{name: merge_plugin_set(getattr(defaults, name), getattr(custom, name)) for name in Plugins.__struct_fields__}
+    )
+
+
+def merge_plugin_set(defaults: PluginSet, custom: PluginSet) -> PluginSet:
+    """A default that is listed again is replaced where it stands; what is disabled goes; the rest comes after.
+
+    A plugin that is both disabled and enabled thus moves to the end, which is how plugins are put in another order.
+    """
+    # Weights of disabled entries mean nothing and would make equal sets differ.
+    disabled = tuple(PluginRef(plugin.name) for plugin in (*custom.disabled, *defaults.disabled))
+    names = {plugin.name for plugin in disabled}
+    last = {plugin.name: position for position, plugin in enumerate(custom.enabled)}
+    consumed: set[int] = set()
+    enabled: list[PluginRef] = []
+    for plugin in defaults.enabled if ALL not in names else ():
+        if plugin.name in names:
+            continue
+        if (position := last.get(plugin.name)) is None:
+            enabled.append(plugin)
+        else:
+            consumed.add(position)
+            enabled.append(custom.enabled[position])
+    enabled += [plugin for position, plugin in enumerate(custom.enabled) if position not in consumed]
+    return PluginSet(tuple(enabled), disabled)

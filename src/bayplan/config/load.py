@@ -1,0 +1,214 @@
+"""What configuration does this file hold, and if none, why not?
+
+`load` takes the text of a KubeSchedulerConfiguration (YAML or JSON) through the steps of kube-scheduler: kind and
+version, types, plugin arguments, strictness, defaults, validation. The first step that fails gives the whole text of
+the `ConfigError`, word for word kube-scheduler's. Called once for each configuration; a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from bayplan.config.args import ArgsKinds
+from bayplan.config.decode import DecodeError, decode_object, kind_of
+from bayplan.config.defaults import with_defaults
+from bayplan.config.encode import v1_form
+from bayplan.config.field_errors import aggregate
+from bayplan.config.model import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    VERSION,
+    Configuration,
+    ConfigurationSource,
+    PluginConfig,
+    Profile,
+)
+from bayplan.config.schema import Wire
+from bayplan.config.validation import validate
+from bayplan.errors import ConfigError, ObjectError
+from bayplan.objects.go_text import quote
+from bayplan.objects.json_text import JsonObject, Node, parse
+from bayplan.objects.yaml import is_json, to_json
+
+DECODING = "config"
+VALIDATION = "invalid"
+
+# Part of the message: where kube-scheduler's source declares its table of kinds.
+_SCHEME = "pkg/scheduler/apis/config/scheme/scheme.go:29"
+_KIND_STRUCT = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
+
+
+def load(text: str, args_kinds: ArgsKinds) -> Configuration:
+    """The configuration that the text describes, complete and valid; `ConfigError` says why there is none."""
+    try:
+        source, decoded = _decode(text, args_kinds)
+    except ObjectError as error:
+        raise ConfigError(str(error), stage=DECODING) from None
+    return _complete(source, decoded, args_kinds)
+
+
+def load_default(args_kinds: ArgsKinds) -> Configuration:
+    """The configuration that is in force without a file."""
+    return _complete(ConfigurationSource(), {}, args_kinds)
+
+
+def dump(configuration: Configuration) -> dict[str, Any]:
+    """The configuration as a v1 object with every default spelled out."""
+    profiles = [_dump_profile(profile) for profile in configuration.profiles]
+    settings = v1_form(replace(configuration, profiles=()))
+    return {"apiVersion": API_VERSION, "kind": KIND, **settings, "profiles": profiles}
+
+
+def _complete(source: ConfigurationSource, decoded: dict[tuple[int, int], Wire], kinds: ArgsKinds) -> Configuration:
+    draft = with_defaults(source, decoded, kinds)
+    if errors := validate(draft, kinds):
+        raise ConfigError(aggregate(errors), stage=VALIDATION)
+    return draft.finished()
+
+
+def _dump_profile(profile: Profile) -> dict[str, Any]:
+    shown: dict[str, Any] = {"schedulerName": profile.scheduler_name}
+    if profile.percentage_of_nodes_to_score is not None:
+        shown["percentageOfNodesToScore"] = profile.percentage_of_nodes_to_score
+    shown["plugins"] = v1_form(profile.plugins)
+    shown["pluginConfig"] = [
+        {"name": name, "args": _dump_args(name, args)} for name, args in profile.plugin_config.items()
+    ]
+    return shown
+
+
+def _dump_args(plugin: str, args: Any) -> Any:
+    if not isinstance(args, Wire):
+        return args
+    return {"apiVersion": API_VERSION, "kind": f"{plugin}Args", **v1_form(args)}
+
+
+class _Kind(NamedTuple):
+    group: str
+    version: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def filled(self, default: _Kind) -> _Kind:
+        """This kind with what it leaves open taken from another one."""
+        group, version = self.group, self.version
+        if not version and group in ("", default.group):
+            group, version = default.group, default.version
+        return _Kind(group, version, self.kind or default.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    kind: _Kind
+    value: Any
+    strict_errors: tuple[str, ...]
+
+
+_NO_KIND = _Kind("", "", "")
+
+
+def _decode(text: str, kinds: ArgsKinds) -> tuple[ConfigurationSource, dict[tuple[int, int], Wire]]:
+    structs: dict[str, type[Wire]] = {KIND: ConfigurationSource} | {kind.kind: kind.struct for kind in kinds.values()}
+    found = _decode_object(text, _NO_KIND, structs)
+    source, strict_errors = found.value, list(found.strict_errors)
+    decoded: dict[tuple[int, int], Wire] = {}
+    if isinstance(source, ConfigurationSource):
+        for number, profile in enumerate(source.profiles):
+            for position, entry in enumerate(profile.plugin_config):
+                if entry.name not in kinds:
+                    continue
+                place = f"decoding .profiles[{number}].pluginConfig[{position}]: "
+                args = _decode_args(entry, place, structs)
+                decoded[number, position] = args.value
+                strict_errors += [f"{place}{_strict(args.strict_errors)}"] if args.strict_errors else []
+    if strict_errors:
+        raise DecodeError(_strict(strict_errors))
+    if not isinstance(source, ConfigurationSource):
+        kind = f"{found.kind.api_version}, Kind={found.kind.kind}"
+        raise DecodeError(f"couldn't decode as KubeSchedulerConfiguration, got {kind}: ")
+    return source, decoded
+
+
+def _strict(errors: list[str] | tuple[str, ...]) -> str:
+    return f"strict decoding error: {', '.join(errors)}"
+
+
+def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[Wire]]) -> _Object:
+    """The arguments of one entry; kind and version need not be given, as the name of the plugin tells them."""
+    wanted = _Kind(GROUP, VERSION, f"{entry.name}Args")
+    prefix = f"decoding args for plugin {entry.name}: "
+    try:
+        found = _decode_object(entry.args.text, wanted, structs)
+    except ObjectError as error:
+        raise DecodeError(f"{place}{prefix}{error}") from None
+    if (found.kind.group, found.kind.kind) != (wanted.group, wanted.kind):
+        got = f"{found.kind.kind}.{found.kind.group}"
+        raise DecodeError(
+            f"{place}args for plugin {entry.name} were not of type {wanted.kind}.{wanted.group}, got {got}"
+        )
+    if not found.strict_errors:
+        return found
+    return _Object(found.kind, found.value, (f"{prefix}{_strict(found.strict_errors)}",))
+
+
+def _decode_object(text: str, default: _Kind, structs: dict[str, type[Wire]]) -> _Object:
+    """An object of one of the known kinds. JSON is read as it stands; YAML becomes JSON first."""
+    strict_errors: tuple[str, ...] = ()
+    source = text
+    if not is_json(text):
+        conversion = to_json(text)
+        source = conversion.text
+        strict_errors = (conversion.fault,) if conversion.fault else ()
+    node = _parsed(source)
+    kind = _kind_of(node).filled(default)
+    if not kind.kind:
+        raise DecodeError(f"Object 'Kind' is missing in '{text}'")
+    if not kind.version:
+        raise DecodeError(f"Object 'apiVersion' is missing in '{text}'")
+    if kind.api_version != API_VERSION or kind.kind not in structs:
+        known = f"no kind {quote(kind.kind)} is registered for version {quote(kind.api_version)}"
+        raise DecodeError(f'{known} in scheme "{_SCHEME}"')
+    found = decode_object(structs[kind.kind], node, source)
+    return _Object(kind, found.value, (*strict_errors, *found.strict_errors))
+
+
+def _parsed(text: str) -> Node:
+    try:
+        return parse(text)
+    except ObjectError as error:
+        raise DecodeError(f"couldn't get version/kind; json parse error: {error}") from None
+
+
+def _kind_of(node: Node) -> _Kind:
+    """What the object says it is. Here, and only here, the case of keys does not matter."""
+    if node is None:
+        return _NO_KIND
+    prefix = "couldn't get version/kind; json parse error: json: cannot unmarshal"
+    if not isinstance(node, JsonObject):
+        raise DecodeError(f"{prefix} {kind_of(node)} into Go value of type {_KIND_STRUCT}")
+    found = {"apiVersion": "", "kind": ""}
+    names = {name.lower(): name for name in found}
+    for member in node.members:
+        name = names.get(member.key.lower())
+        if name is None or member.value is None:
+            continue
+        if not isinstance(member.value, str):
+            raise DecodeError(f"{prefix} {kind_of(member.value)} into Go struct field .{name} of type string")
+        found[name] = member.value
+    return _Kind(*_group_and_version(found["apiVersion"]), found["kind"])
+
+
+def _group_and_version(api_version: str) -> tuple[str, str]:
+    if api_version in ("", "/"):
+        return "", ""
+    group, _, version = api_version.rpartition("/")
+    if "/" in group:
+        raise DecodeError(f"unexpected GroupVersion string: {api_version}")
+    return group, version

@@ -1,0 +1,213 @@
+"""What does the configuration in force say?
+
+`Configuration` is a KubeSchedulerConfiguration v1 after decoding, defaulting and validation: every field has its value
+and every in-tree plugin that takes arguments has them, decoded. It is frozen and shared by whoever builds a scheduler.
+The structs named `…Source` are the same things as they stand in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from bayplan.config.duration import Duration
+from bayplan.config.schema import KEEP, Embedded, Float32, Int32, Int64, RawArgs, Wire
+
+GROUP = "kubescheduler.config.k8s.io"
+VERSION = "v1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "KubeSchedulerConfiguration"
+
+DEFAULT_SCHEDULER_NAME = "default-scheduler"
+MULTI_POINT = "multiPoint"
+
+DEFAULT_EXTENDER_TIMEOUT = Duration.of_seconds(5)
+
+
+class LeaderElection(Wire, frozen=True):
+    """How replicas agree on the one that schedules."""
+
+    go_name: ClassVar[str] = "LeaderElectionConfiguration"
+    go_package: ClassVar[str] = "v1alpha1"
+
+    leader_elect: Annotated[bool, KEEP] = True
+    lease_duration: Duration = Duration.of_seconds(15)
+    renew_deadline: Duration = Duration.of_seconds(10)
+    retry_period: Duration = Duration.of_seconds(2)
+    resource_lock: Annotated[str, KEEP] = "leases"
+    resource_name: Annotated[str, KEEP] = "kube-scheduler"
+    resource_namespace: Annotated[str, KEEP] = "kube-system"
+
+
+class ClientConnection(Wire, frozen=True):
+    """How to reach the API server."""
+
+    go_name: ClassVar[str] = "ClientConnectionConfiguration"
+    go_package: ClassVar[str] = "v1alpha1"
+
+    kubeconfig: Annotated[str, KEEP] = ""
+    accept_content_types: Annotated[str, KEEP] = ""
+    content_type: Annotated[str, KEEP] = "application/vnd.kubernetes.protobuf"
+    qps: Annotated[Float32, KEEP] = 50.0
+    burst: Annotated[Int32, KEEP] = 100
+
+
+class ExtenderTLSConfig(Wire, frozen=True):
+    """Certificates for talking to an extender; data wins over files."""
+
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: bytes = b""
+    key_data: bytes = b""
+    ca_data: bytes = b""
+
+
+class ExtenderManagedResource(Wire, frozen=True):
+    """A resource that an extender looks after."""
+
+    name: Annotated[str, KEEP] = ""
+    ignored_by_scheduler: bool = False
+
+
+class Extender(Wire, frozen=True):
+    """An HTTP service that filters, scores, preempts or binds; an empty verb is a capability it does not have."""
+
+    url_prefix: Annotated[str, KEEP] = ""
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: Int64 = 0
+    bind_verb: str = ""
+    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
+    tls_config: ExtenderTLSConfig | None = None
+    http_timeout: Duration = Duration()
+    node_cache_capable: bool = False
+    managed_resources: tuple[ExtenderManagedResource, ...] = ()
+    ignorable: bool = False
+
+    @property
+    def timeout(self) -> Duration:
+        """How long a call may take; nothing given means five seconds."""
+        return self.http_timeout or DEFAULT_EXTENDER_TIMEOUT
+
+
+class PluginRef(Wire, frozen=True):
+    """A plugin named in a list. A weight of 0 is one that was not given."""
+
+    go_name: ClassVar[str] = "Plugin"
+
+    name: Annotated[str, KEEP] = ""
+    weight: Annotated[Int32, KEEP] = 0
+
+
+class PluginSet(Wire, frozen=True):
+    """The plugins that one extension point, or all at once, are told to use and not to use."""
+
+    enabled: tuple[PluginRef, ...] = ()
+    disabled: tuple[PluginRef, ...] = ()
+
+
+class Plugins(Wire, frozen=True):
+    """A plugin set for each extension point, and one for all of them (`multiPoint`)."""
+
+    pre_enqueue: PluginSet = PluginSet()
+    queue_sort: PluginSet = PluginSet()
+    pre_filter: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+    post_filter: PluginSet = PluginSet()
+    pre_score: PluginSet = PluginSet()
+    score: PluginSet = PluginSet()
+    reserve: PluginSet = PluginSet()
+    permit: PluginSet = PluginSet()
+    pre_bind: PluginSet = PluginSet()
+    bind: PluginSet = PluginSet()
+    post_bind: PluginSet = PluginSet()
+    multi_point: PluginSet = PluginSet()
+    placement_generate: PluginSet = PluginSet()
+    placement_score: PluginSet = PluginSet()
+
+    def at(self, point: str) -> PluginSet:
+        """The set of a point by its name in the file (`preFilter`, `multiPoint`)."""
+        found: PluginSet = getattr(self, _ATTRIBUTES[point])
+        return found
+
+    def items(self) -> tuple[tuple[str, PluginSet], ...]:
+        return tuple((point, self.at(point)) for point in _ATTRIBUTES)
+
+    def enabled_names(self) -> frozenset[str]:
+        """Every plugin that some list enables."""
+        return frozenset(plugin.name for _, plugins in self.items() for plugin in plugins.enabled)
+
+
+_ATTRIBUTES = {info.encode_name: info.name for info in msgspec.structs.fields(Plugins)}
+
+EXTENSION_POINTS = tuple(point for point in _ATTRIBUTES if point != MULTI_POINT)
+
+
+class PluginConfig(Wire, frozen=True):
+    """The arguments of one plugin as they are given."""
+
+    name: Annotated[str, KEEP] = ""
+    args: RawArgs = RawArgs()
+
+
+class ProfileSource(Wire, frozen=True):
+    """A profile as it stands in a file."""
+
+    go_name: ClassVar[str] = "KubeSchedulerProfile"
+
+    scheduler_name: str | None = None
+    percentage_of_nodes_to_score: Int32 | None = None
+    plugins: Plugins | None = None
+    plugin_config: tuple[PluginConfig, ...] = ()
+
+
+class Settings(Wire, frozen=True):
+    """What all profiles share."""
+
+    parallelism: Annotated[Int32, KEEP] = 16
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: Annotated[bool, KEEP, Embedded("DebuggingConfiguration")] = True
+    enable_contention_profiling: Annotated[bool | None, Embedded("DebuggingConfiguration")] = None
+    percentage_of_nodes_to_score: Annotated[Int32, KEEP] = 0
+    pod_initial_backoff_seconds: Annotated[Int64, KEEP] = 1
+    pod_max_backoff_seconds: Annotated[Int64, KEEP] = 10
+    extenders: tuple[Extender, ...] = ()
+    delay_cache_until_active: bool = False
+
+
+class ConfigurationSource(Settings, frozen=True):
+    """A configuration as it stands in a file."""
+
+    go_name: ClassVar[str] = KIND
+
+    profiles: tuple[ProfileSource, ...] = ()
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """One scheduler name with its plugins and their arguments.
+
+    `plugin_config` has a struct for each in-tree plugin that takes arguments, and plain JSON values for the others.
+    """
+
+    scheduler_name: str = DEFAULT_SCHEDULER_NAME
+    percentage_of_nodes_to_score: int | None = None
+    plugins: Plugins = Plugins()
+    plugin_config: Mapping[str, Any] = {}
+
+
+class Configuration(Settings, frozen=True):
+    """The configuration in force."""
+
+    profiles: tuple[Profile, ...] = ()
+
+    def percentage_for(self, profile: Profile) -> int:
+        """The share of nodes to look at for pods of a profile; its own setting wins, even where it is 0."""
+        own = profile.percentage_of_nodes_to_score
+        return self.percentage_of_nodes_to_score if own is None else own

@@ -1,0 +1,96 @@
+"""How much of a device does a request take, and is that much left?
+
+Asked by the search for every candidate that has capacities. A request names amounts; the device's policy rounds them
+up or fills them in; what is not requested is taken whole. Devices that may be shared have several takers, so the
+amounts are summed over everybody who holds a share.
+
+Cost: a few quantity operations a capacity. Candidates without policies that nobody asks amounts of are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bayplan.objects.meta import QuantityText
+from bayplan.objects.quantity import Format, Quantity, parse_quantity
+from bayplan.objects.resource import CapacityRequestPolicy, CapacityValidRange, DeviceCapacity
+
+Amounts = dict[str, Quantity]
+"""Capacity name to amount."""
+
+
+def consumed(requested: Mapping[str, QuantityText], capacities: Mapping[str, DeviceCapacity]) -> Amounts:
+    """What a share of the device takes of each of its capacities."""
+    return {name: _amount(requested.get(name), capacity) for name, capacity in capacities.items()}
+
+
+def fits(
+    requested: Mapping[str, QuantityText],
+    capacities: Mapping[str, DeviceCapacity],
+    others: Iterable[Mapping[str, Quantity]] = (),
+) -> bool:
+    """Whether the device can give what is requested next to what others hold."""
+    held = tuple(others)
+    if any(name not in capacities for name in requested):
+        return False
+    for name, capacity in capacities.items():
+        amount = _amount(requested.get(name), capacity)
+        if capacity.request_policy is not None and _violates(amount, capacity.request_policy):
+            return False
+        for holder in held:
+            if name in holder:
+                amount = amount.add(holder[name])
+        if parse_quantity(capacity.value) < amount:
+            return False
+    return True
+
+
+def _amount(requested: QuantityText | None, capacity: DeviceCapacity) -> Quantity:
+    policy = capacity.request_policy
+    if requested is None:
+        whole = capacity.value if policy is None or policy.default is None else policy.default
+        return parse_quantity(whole)
+    wanted = parse_quantity(requested)
+    if policy is None:
+        return wanted
+    if policy.valid_range is not None and policy.valid_range.min is not None:
+        return _round_up_to_range(wanted, policy.valid_range, parse_quantity(policy.valid_range.min))
+    values = map(parse_quantity, policy.valid_values)
+    return next((value for value in values if wanted <= value), wanted)
+
+
+def _round_up_to_range(wanted: Quantity, valid: CapacityValidRange, minimum: Quantity) -> Quantity:
+    if wanted < minimum:
+        return minimum
+    if valid.step is None:
+        return wanted
+    step, start = parse_quantity(valid.step).value(), minimum.value()
+    if step == 0:
+        return wanted
+    steps = -(-(wanted.value() - start) // step)
+    return Quantity.of(start + step * steps, Format.BINARY_SI)
+
+
+def _violates(amount: Quantity, policy: CapacityRequestPolicy) -> bool:
+    if policy.default is not None and _same_spelling(amount, parse_quantity(policy.default)):
+        return False
+    if policy.valid_range is not None:
+        return _outside(amount, policy.valid_range)
+    if policy.valid_values:
+        return all(amount != parse_quantity(value) for value in policy.valid_values)
+    return False
+
+
+def _outside(amount: Quantity, valid: CapacityValidRange) -> bool:
+    if valid.max is not None and parse_quantity(valid.max) < amount:
+        return True
+    step = parse_quantity(valid.step).value() if valid.step is not None else 0
+    start = parse_quantity(valid.min).value() if valid.min is not None else 0
+    return step != 0 and (amount.value() - start) % step != 0
+
+
+def _same_spelling(a: Quantity, b: Quantity) -> bool:
+    """Equal to the bit and not merely in value: upstream compares the structs here, and wide ones are never equal."""
+    if a.wide or b.wide:
+        return False
+    return (a.amount, a.exponent, a.format, a.text) == (b.amount, b.exponent, b.format, b.text)

@@ -1,0 +1,127 @@
+"""May these devices be in one claim together?
+
+A claim's constraints are told of every device that the search takes for it and gives back. They judge one device at a
+time against what they remember, in the order the search goes; that order is part of the answer.
+
+Cost: one attribute lookup a device and constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bayplan.devices.identity import DeviceId
+from bayplan.objects.resource import Device, DeviceAttribute, DeviceConstraint
+
+AttributeValue = tuple[str, object]
+"""Type and value: the integer 1 is not the boolean true."""
+
+
+class Constraint(Protocol):
+    """Something that all devices of a claim must satisfy together."""
+
+    def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
+        """Whether the device may join; if so it has joined."""
+        ...
+
+    def remove(self, request: str, sub_request: str) -> None:
+        """A device that joined for this request is given back."""
+        ...
+
+
+class _Scoped:
+    """Applies to all requests of the claim, or to those that it names ("request" or "request/subrequest")."""
+
+    def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
+        self.attribute = attribute
+        self.requests = frozenset(requests)
+        self.devices = 0
+
+    def concerns(self, request: str, sub_request: str) -> bool:
+        names = self.requests
+        return not names or request in names or (bool(sub_request) and f"{request}/{sub_request}" in names)
+
+
+class MatchAttribute(_Scoped):
+    """All devices have the same value."""
+
+    value: AttributeValue | None = None
+
+    def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
+        if not self.concerns(request, sub_request):
+            return True
+        attribute = find_attribute(device, device_id.driver, self.attribute)
+        if attribute is None:
+            return False
+        value = value_of(attribute)
+        if self.devices == 0:
+            self.value = value
+        elif value is None or value != self.value:
+            return False
+        self.devices += 1
+        return True
+
+    def remove(self, request: str, sub_request: str) -> None:
+        if self.concerns(request, sub_request):
+            self.devices -= 1
+
+
+class DistinctAttribute(_Scoped):
+    """Devices differ in value.
+
+    One value is remembered for each request, that of its last device, and it is forgotten when any device of the
+    request is given back. So two devices of one request are compared only when they come one after the other; that
+    is upstream's rule, and allocations depend on it.
+    """
+
+    def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
+        super().__init__(attribute, requests)
+        self.values: dict[str, AttributeValue | None] = {}
+
+    def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
+        if not self.concerns(request, sub_request):
+            return True
+        attribute = find_attribute(device, device_id.driver, self.attribute)
+        if attribute is None:
+            return False
+        value = value_of(attribute)
+        if self.devices > 0 and self.values and (value is None or value in self.values.values()):
+            return False
+        self.values[request] = value
+        self.devices += 1
+        return True
+
+    def remove(self, request: str, sub_request: str) -> None:
+        if self.concerns(request, sub_request):
+            self.values.pop(request, None)
+            self.devices -= 1
+
+
+def constraint_of(constraint: DeviceConstraint) -> Constraint | None:
+    """A fresh constraint, or None for a kind that nobody knows."""
+    kinds: tuple[tuple[str | None, Callable[[str, tuple[str, ...]], Constraint]], ...] = (
+        (constraint.match_attribute, MatchAttribute),
+        (constraint.distinct_attribute, DistinctAttribute),
+    )
+    return next((kind(attribute, constraint.requests) for attribute, kind in kinds if attribute is not None), None)
+
+
+def find_attribute(device: Device, driver: str, name: str) -> DeviceAttribute | None:
+    """An attribute by its full name; one in the driver's own domain may be listed without the domain."""
+    attribute = device.attributes.get(name)
+    if attribute is not None:
+        return attribute
+    domain, slash, bare = name.partition("/")
+    return device.attributes.get(bare) if slash and domain == driver else None
+
+
+def value_of(attribute: DeviceAttribute) -> AttributeValue | None:
+    """The value with its type; None for a type that nobody knows."""
+    typed: tuple[AttributeValue, ...] = (
+        ("string", attribute.string),
+        ("int", attribute.int_),
+        ("bool", attribute.bool_),
+        ("version", attribute.version),
+    )
+    return next((value for value in typed if value[1] is not None), None)

@@ -1,0 +1,32 @@
+"""What device allocation reads of the cluster besides nodes and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
+
+
+class DeviceLookup(Protocol):
+    """Tables of API objects; the catalog of the cluster fits this by shape."""
+
+    @property
+    def resource_claims(self) -> Mapping[str, ResourceClaim]:
+        """By `namespace/name`, as the API server last told them."""
+        ...
+
+    @property
+    def resource_slices(self) -> Mapping[str, ResourceSlice]:
+        """By name."""
+        ...
+
+    @property
+    def device_classes(self) -> Mapping[str, DeviceClass]:
+        """By name, in order of arrival: of two classes that want one resource name, the order matters."""
+        ...
+
+    def revision(self, kind: type[KubeObject]) -> int:
+        """A number that changes whenever an object of the kind does."""
+        ...

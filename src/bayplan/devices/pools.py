@@ -1,0 +1,269 @@
+"""Which devices can be reached from a node, and in which order are they tried?
+
+Drivers publish devices in slices; the slices of one pool and generation belong together. A node sees the slices that
+are local to it, those whose selector fits it, and all that hold shared counters. A pool of which slices are missing
+(`incomplete`) or that contradicts itself (`invalid`) gives no devices but is remembered, because "all devices" cannot
+be promised while it is there.
+
+The allocator asks once a node and attempt. Cost: an index is built when slices change, reusing what was derived from
+slices that did not; the pools of a node are computed once and kept as long as its labels stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bayplan.devices.faults import AllocationError
+from bayplan.devices.identity import DeviceId, PoolId
+from bayplan.objects.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from bayplan.objects.node_selectors import compile_node_selector
+from bayplan.objects.quantity import Quantity, parse_quantity
+from bayplan.objects.resource import Device, DeviceTaint, ResourceSlice
+from bayplan.objects.selectors import SelectorError
+from bayplan.objects.taints import DO_NOT_SCHEDULE
+
+CounterName = tuple[str, str]
+"""A counter set and a counter in it."""
+
+
+class PoolDevice:
+    """A device with what the search wants to know of it again and again."""
+
+    __slots__ = ("blocking_taints", "counters", "device", "has_policy", "id", "pool", "shareable", "slice", "verdicts")
+
+    def __init__(self, slice_: ResourceSlice, device: Device) -> None:
+        spec = slice_.spec
+        self.slice = slice_
+        self.device = device
+        self.pool = PoolId(spec.driver, spec.pool.name)
+        self.id = DeviceId(spec.driver, spec.pool.name, device.name)
+        self.shareable = bool(device.allow_multiple_allocations)
+        self.has_policy = any(capacity.request_policy is not None for capacity in device.capacity.values())
+        self.blocking_taints: tuple[DeviceTaint, ...] = tuple(t for t in device.taints if t.effect in DO_NOT_SCHEDULE)
+        self.counters: tuple[tuple[CounterName, Quantity], ...] = tuple(
+            ((consumption.counter_set, name), parse_quantity(counter.value))
+            for consumption in device.consumes_counters
+            for name, counter in consumption.counters.items()
+        )
+        self.verdicts: dict[str, bool] = {}  # selector -> what it said of this device; kept by `selectors`
+
+    def reaches(self, node: Node) -> bool:
+        """Whether the device itself can be used from the node. Where the slice decides, every device of it can."""
+        if not self.slice.spec.per_device_node_selection:
+            return True
+        device = self.device
+        return _reaches(node, device.node_name, device.all_nodes, device.node_selector)
+
+
+class PublishedSlice:
+    """A slice and its devices."""
+
+    __slots__ = ("devices", "pool", "slice")
+
+    def __init__(self, slice_: ResourceSlice) -> None:
+        self.slice = slice_
+        self.pool = PoolId(slice_.spec.driver, slice_.spec.pool.name)
+        self.devices = tuple(PoolDevice(slice_, device) for device in slice_.spec.devices)
+
+    @property
+    def name(self) -> str:
+        return self.slice.metadata.name
+
+    @property
+    def generation(self) -> int:
+        return self.slice.spec.pool.generation
+
+    @property
+    def holds_counters(self) -> bool:
+        return bool(self.slice.spec.shared_counters)
+
+    def concerns(self, node: Node) -> bool:
+        spec = self.slice.spec
+        if spec.shared_counters:
+            return True
+        try:
+            if spec.node_name or spec.all_nodes or spec.node_selector is not None:
+                return _reaches(node, spec.node_name, spec.all_nodes, spec.node_selector)
+            return bool(spec.per_device_node_selection) and any(device.reaches(node) for device in self.devices)
+        except AllocationError as fault:
+            raise AllocationError(
+                f"gather pool information: failed to perform node selection for slice {self.name}: {fault}"
+            ) from fault
+
+
+class Pool:
+    """One pool as one node sees it."""
+
+    __slots__ = ("counters", "devices", "elsewhere", "id", "incomplete", "invalid")
+
+    def __init__(
+        self,
+        pool_id: PoolId,
+        *,
+        devices: tuple[PoolDevice, ...] = (),
+        elsewhere: tuple[PoolDevice, ...] = (),
+        counters: Mapping[CounterName, Quantity] | None = None,
+        incomplete: bool = False,
+        invalid: bool = False,
+    ) -> None:
+        self.id = pool_id
+        self.devices = devices
+        self.elsewhere = elsewhere  # devices for other nodes: they consume the same counters
+        self.counters: Mapping[CounterName, Quantity] = counters or {}
+        self.incomplete = incomplete
+        self.invalid = invalid
+
+    @property
+    def usable(self) -> bool:
+        return not (self.incomplete or self.invalid)
+
+    @property
+    def binds_late(self) -> bool:
+        """Some device must be made ready after it was allocated; such pools are tried last."""
+        return any(device.device.binding_conditions for device in self.devices)
+
+
+class NodePools:
+    """All pools that a node sees, in the order of the search."""
+
+    __slots__ = ("by_id", "devices", "labels", "pools")
+
+    def __init__(self, pools: Iterable[Pool], labels: Mapping[str, str]) -> None:
+        self.pools = tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
+        self.devices = tuple(device for pool in self.pools if pool.usable for device in pool.devices)
+        self.by_id = {pool.id: pool for pool in self.pools}
+        self.labels = labels
+
+    @property
+    def any_invalid(self) -> bool:
+        return any(pool.invalid for pool in self.pools)
+
+
+class PoolIndex:
+    """All slices of the cluster, ready to be asked about a node."""
+
+    def __init__(self, slices: Iterable[ResourceSlice], previous: PoolIndex | None = None) -> None:
+        known = previous._slices if previous is not None else {}
+        self._slices: dict[str, PublishedSlice] = {}
+        self._local: dict[str, list[PublishedSlice]] = {}
+        self._shared: list[PublishedSlice] = []
+        self._by_pool: dict[PoolId, list[PublishedSlice]] = {}
+        self._seen: dict[str, NodePools] = {}
+        for slice_ in sorted(slices, key=lambda item: item.metadata.name):
+            published = known.get(slice_.metadata.name)
+            if published is None or published.slice is not slice_:
+                published = PublishedSlice(slice_)
+            self._place(published)
+
+    def _place(self, published: PublishedSlice) -> None:
+        self._slices[published.name] = published
+        self._by_pool.setdefault(published.pool, []).append(published)
+        node_name = published.slice.spec.node_name
+        if not node_name or published.holds_counters:
+            self._shared.append(published)
+        else:
+            self._local.setdefault(node_name, []).append(published)
+
+    def pools_for(self, node: Node) -> NodePools:
+        """What the node sees; raises `AllocationError` for a slice whose node selector cannot be read."""
+        seen = self._seen.get(node.name)
+        if seen is None or seen.labels != node.labels:
+            seen = self._seen[node.name] = NodePools(self._gather(node), node.labels)
+        return seen
+
+    def _gather(self, node: Node) -> Iterable[Pool]:
+        newest: dict[PoolId, list[PublishedSlice]] = {}
+        for published in (*self._local.get(node.name, ()), *self._shared):
+            if not published.concerns(node):
+                continue
+            mates = newest.setdefault(published.pool, [])
+            if mates and published.generation > mates[0].generation:
+                mates.clear()
+            if not mates or published.generation == mates[0].generation:
+                mates.append(published)
+        return filter(None, (self._pool(pool_id, mates) for pool_id, mates in newest.items()))
+
+    def _pool(self, pool_id: PoolId, mates: list[PublishedSlice]) -> Pool | None:
+        """The pool made of the slices for a node; None if a newer generation, not for this node, replaces it."""
+        expected, generation = mates[0].slice.spec.pool.resource_slice_count, mates[0].generation
+        if len(mates) == expected:
+            return build_pool(pool_id, mates, ())
+        everything = self._by_pool[pool_id]
+        if any(other.generation > generation for other in everything):
+            return None
+        current = [other for other in everything if other.generation == generation]
+        if len(current) != expected:
+            return Pool(pool_id, incomplete=True)
+        here = {mate.name for mate in mates}
+        return build_pool(pool_id, mates, [other for other in current if other.name not in here])
+
+
+def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
+    """A complete pool from its slices for the node (`mates`) and its other ones; possibly an invalid one."""
+    ordered = sorted(mates, key=lambda mate: mate.name)
+    devices = tuple(device for mate in ordered if not mate.holds_counters for device in mate.devices)
+    counters = _counters(ordered)
+    others = tuple(device for other in elsewhere for device in other.devices)
+    everyone = (*(device for mate in ordered for device in mate.devices), *others)
+    if counters is None or _repeats(devices) or not all(_counters_exist(device, counters) for device in everyone):
+        return Pool(pool_id, invalid=True)
+    return Pool(
+        pool_id,
+        devices=devices,
+        elsewhere=others,
+        counters={(name, counter): value for name, values in counters.items() for counter, value in values.items()},
+    )
+
+
+def _counters(mates: Iterable[PublishedSlice]) -> dict[str, dict[str, Quantity]] | None:
+    """The counter sets by name; None if two have one name."""
+    sets = [shared for mate in mates for shared in mate.slice.spec.shared_counters]
+    named = {
+        shared.name: {name: parse_quantity(counter.value) for name, counter in shared.counters.items()}
+        for shared in sets
+    }
+    return named if len(named) == len(sets) else None
+
+
+def _repeats(devices: Sequence[PoolDevice]) -> bool:
+    return len({device.id for device in devices}) != len(devices)
+
+
+def _counters_exist(device: PoolDevice, counters: Mapping[str, Mapping[str, Quantity]]) -> bool:
+    return all(
+        consumption.counter_set in counters and consumption.counters.keys() <= counters[consumption.counter_set].keys()
+        for consumption in device.device.consumes_counters
+    )
+
+
+def _reaches(node: Node, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None) -> bool:
+    """The three ways to say where something is; the first that is given decides."""
+    if node_name:
+        return node.name == node_name
+    if all_nodes:
+        return True
+    if selector is None:
+        return False
+    try:
+        return compile_node_selector(selector).checked().matches(node.labels, node.name)
+    except SelectorError as fault:
+        raise AllocationError(f"failed to parse node selector {_as_go(selector)}: {fault.reason}") from fault
+
+
+def _as_go(selector: NodeSelector) -> str:
+    """The selector as upstream's message shows it: Go's rendering of the struct."""
+    terms = "".join(f"{_term_as_go(term)}," for term in selector.node_selector_terms)
+    return f"&NodeSelector{{NodeSelectorTerms:[]NodeSelectorTerm{{{terms}}},}}"
+
+
+def _term_as_go(term: NodeSelectorTerm) -> str:
+    expressions, fields = _requirements_as_go(term.match_expressions), _requirements_as_go(term.match_fields)
+    return f"NodeSelectorTerm{{MatchExpressions:{expressions},MatchFields:{fields},}}"
+
+
+def _requirements_as_go(requirements: Iterable[NodeSelectorRequirement]) -> str:
+    listed = "".join(
+        f"NodeSelectorRequirement{{Key:{item.key},Operator:{item.operator},Values:[{' '.join(item.values)}],}},"
+        for item in requirements
+    )
+    return f"[]NodeSelectorRequirement{{{listed}}}"

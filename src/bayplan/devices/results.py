@@ -1,0 +1,120 @@
+"""What is written into a claim: the devices it got, where they can be used, and how they are configured.
+
+Made from a finished search, once for each claim of the node that was chosen (and for every node when somebody wants to
+see all allocations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID, uuid5
+
+from bayplan.devices.asks import Ask
+from bayplan.devices.faults import AllocationError
+from bayplan.devices.pools import PoolDevice
+from bayplan.devices.search import Pick
+from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from bayplan.objects.resource import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
+
+FROM_CLASS, FROM_CLAIM = "FromClass", "FromClaim"
+
+_SHARES = UUID("0f0b3e8e-52d3-5b0e-9d0a-6f3a9f2c7b51")  # the namespace of share ids
+
+
+def allocation_result(
+    claim: ResourceClaim, asks: Sequence[Ask], picks: Sequence[Pick], node_name: str
+) -> AllocationResult:
+    """The allocation of one claim. `asks`: the alternative that was chosen for each request, in order."""
+    return AllocationResult(
+        devices=DeviceAllocationResult(
+            results=tuple(_result(pick, number) for number, pick in enumerate(picks)),
+            config=(*_class_configs(asks), *_claim_configs(claim, asks)),
+        ),
+        node_selector=node_selector(claim, [pick.device for pick in picks], node_name),
+    )
+
+
+def _result(pick: Pick, number: int) -> DeviceRequestAllocationResult:
+    ask, device = pick.ask, pick.device
+    return DeviceRequestAllocationResult(
+        request=ask.name,
+        driver=device.id.driver,
+        pool=device.id.pool,
+        device=device.id.device,
+        admin_access=True if ask.admin else None,
+        tolerations=ask.tolerations,
+        binding_conditions=device.device.binding_conditions,
+        binding_failure_conditions=device.device.binding_failure_conditions,
+        share_id=None if pick.share is None else _share_id(pick, number),
+        consumed_capacity={name: str(amount) for name, amount in (pick.share or {}).items()},
+    )
+
+
+def _share_id(pick: Pick, number: int) -> str:
+    """Tells the shares of a device apart. Made from the claim's uid, which is unique, so that no chance is needed."""
+    return str(uuid5(_SHARES, f"{pick.ask.claim.metadata.uid}/{number}/{pick.device.id}"))
+
+
+def _class_configs(asks: Iterable[Ask]) -> Iterable[DeviceAllocationConfiguration]:
+    """The configurations of each class once, for all requests that use it."""
+    by_class: dict[str, list[Ask]] = {}
+    for ask in asks:
+        by_class.setdefault(ask.device_class.name, []).append(ask)
+    for users in by_class.values():
+        for config in users[0].device_class.spec.config:
+            names = tuple(ask.name for ask in users)
+            yield DeviceAllocationConfiguration(source=FROM_CLASS, requests=names, opaque=config.opaque)
+
+
+def _claim_configs(claim: ResourceClaim, asks: Sequence[Ask]) -> Iterable[DeviceAllocationConfiguration]:
+    """A configuration for everything once; one that names requests once for each that it names and that is met."""
+    for config in claim.spec.devices.config:
+        times = 1 if not config.requests else sum({ask.request, ask.name} & set(config.requests) != set() for ask in asks)
+        made = DeviceAllocationConfiguration(source=FROM_CLAIM, requests=config.requests, opaque=config.opaque)
+        yield from [made] * times
+
+
+def node_selector(claim: ResourceClaim, devices: Iterable[PoolDevice], node_name: str) -> NodeSelector | None:
+    """The nodes from which all these devices can be used; None for every node."""
+    fields: list[NodeSelectorRequirement] = []
+    expressions: list[NodeSelectorRequirement] = []
+    for device in devices:
+        place = device.device if device.slice.spec.per_device_node_selection else device.slice.spec
+        if place.node_name is not None or device.device.binds_to_node:
+            return _only(node_name)
+        terms = place.node_selector.node_selector_terms if place.node_selector is not None else ()
+        if len(terms) > 1:
+            text = f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms"
+            raise AllocationError(f"create NodeSelector for claim {claim.name}: {text}")
+        for term in terms:
+            _extend(fields, term.match_fields)
+            _extend(expressions, term.match_expressions)
+    if not (fields or expressions):
+        return None
+    return _selector(NodeSelectorTerm(match_fields=tuple(fields), match_expressions=tuple(expressions)))
+
+
+def _only(node_name: str) -> NodeSelector:
+    name = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node_name,))
+    return _selector(NodeSelectorTerm(match_fields=(name,)))
+
+
+def _selector(term: NodeSelectorTerm) -> NodeSelector:
+    return NodeSelector(node_selector_terms=(term,))
+
+
+def _extend(known: list[NodeSelectorRequirement], more: Iterable[NodeSelectorRequirement]) -> None:
+    """Add what is not there yet; the order of values does not make a requirement new."""
+    for requirement in more:
+        if not any(_same(requirement, other) for other in known):
+            known.append(requirement)
+
+
+def _same(a: NodeSelectorRequirement, b: NodeSelectorRequirement) -> bool:
+    return a.key == b.key and a.operator == b.operator and set(a.values) == set(b.values)

@@ -1,0 +1,232 @@
+"""Which devices are taken, by whom, and what do we know that the API server does not know yet?
+
+`DeviceAssumptions` is the scheduler's own view of all claims: what the API server told, what we have written and not
+seen come back (`assume`), and allocations that are decided but not written (`begin`). The cache owns one, tells it of
+every claim event, and hands it to plugins; `revision` changes whenever an answer of it may.
+
+`InUse` is the ledger of devices that follows from it. Each claim counts once, however many of these stages it is in.
+Cost: an event costs as much as the allocation it changes; questions are lookups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from bayplan.devices.capacity import Amounts
+from bayplan.devices.identity import DeviceId
+from bayplan.devices.lookup import DeviceLookup
+from bayplan.objects.quantity import Quantity, parse_quantity
+from bayplan.objects.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+
+_NOTHING: Mapping[str, Quantity] = {}
+
+
+class InUse:
+    """The devices that allocations hold. A device may be held whole, or in shares with a capacity each."""
+
+    def __init__(self, allocations: Iterable[AllocationResult] = ()) -> None:
+        self._whole: dict[DeviceId, int] = {}
+        self._shares: dict[DeviceId, int] = {}
+        self._measured: dict[DeviceId, int] = {}  # shares that say how much they consume
+        self._consumed: dict[DeviceId, Amounts] = {}
+        for allocation in allocations:
+            self.add(allocation)
+
+    def is_held(self, device: DeviceId) -> bool:
+        """Held whole: nobody else can have any of it."""
+        return device in self._whole
+
+    def is_allocated(self, device: DeviceId) -> bool:
+        """Held by somebody, whole or in part."""
+        return device in self._whole or device in self._shares
+
+    def consumed(self, device: DeviceId) -> Mapping[str, Quantity]:
+        """What all shares together take of each capacity."""
+        return self._consumed.get(device, _NOTHING)
+
+    def is_measured(self, device: DeviceId) -> bool:
+        """Whether some share says how much it consumes."""
+        return device in self._measured
+
+    def add(self, allocation: AllocationResult) -> None:
+        for device, result in _holding(allocation):
+            if result.share_id is None:
+                _count(self._whole, device, 1)
+                continue
+            _count(self._shares, device, 1)
+            if result.consumed_capacity:
+                _count(self._measured, device, 1)
+                amounts = self._consumed.setdefault(device, {})
+                for name, text in result.consumed_capacity.items():
+                    amount = parse_quantity(text)
+                    amounts[name] = amounts[name].add(amount) if name in amounts else amount
+
+    def remove(self, allocation: AllocationResult) -> None:
+        """Undo an `add` of an equal allocation."""
+        for device, result in _holding(allocation):
+            if result.share_id is None:
+                _count(self._whole, device, -1)
+                continue
+            _count(self._shares, device, -1)
+            if result.consumed_capacity:
+                amounts = self._consumed[device]
+                for name, text in result.consumed_capacity.items():
+                    amounts[name] = amounts[name].sub(parse_quantity(text))
+                if _count(self._measured, device, -1) == 0:
+                    del self._consumed[device]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, InUse):
+            return NotImplemented
+        mine, theirs = (self._whole, self._shares, self._consumed), (other._whole, other._shares, other._consumed)
+        return mine == theirs
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _holding(allocation: AllocationResult) -> Iterator[tuple[DeviceId, DeviceRequestAllocationResult]]:
+    """The results that keep others off: an administrator looks at a device without holding it."""
+    for result in allocation.devices.results:
+        if not result.admin_access:
+            yield DeviceId(result.driver, result.pool, result.device), result
+
+
+def _count(counts: dict[DeviceId, int], device: DeviceId, change: int) -> int:
+    total = counts.get(device, 0) + change
+    if total:
+        counts[device] = total
+    else:
+        counts.pop(device, None)
+    return total
+
+
+class DeviceAssumptions:
+    """All claims as the scheduler knows them, and the devices they hold."""
+
+    def __init__(self, claims: Iterable[ResourceClaim] = ()) -> None:
+        self.in_use = InUse()
+        self.revision = 0
+        self._known: dict[str, ResourceClaim] = {}  # by key: told by the API server, or written by us since
+        self._told: dict[str, ResourceClaim] = {}  # by key: what the API server told last, where we know better
+        self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by us and not written yet
+        self._counted: dict[str, AllocationResult] = {}  # by uid: what `in_use` holds for a claim
+        self._synced = -1
+        for claim in claims:
+            self.observe(claim)
+
+    @property
+    def claims(self) -> Mapping[str, ResourceClaim]:
+        """The newest known version of each claim, by `namespace/name`."""
+        return self._known
+
+    # what the API server tells
+
+    def sync(self, lookup: DeviceLookup) -> None:
+        """Catch up with the catalog. Free where somebody passed its events on; else it compares every claim."""
+        revision = lookup.revision(ResourceClaim)
+        if revision == self._synced:
+            return
+        table = lookup.resource_claims
+        for key in [key for key in self._known if key not in table]:
+            self.withdraw(key)
+        for key, claim in table.items():
+            if self._told.get(key, self._known.get(key)) is not claim:
+                self.observe(claim)
+        self._synced = revision
+
+    def observe(self, claim: ResourceClaim, *, revision: int | None = None) -> bool:
+        """The API server shows a claim. False if we know a version that is at least as new.
+
+        Whoever passes on every event of a catalog gives its `revision`, so that `sync` has nothing left to do.
+        """
+        self._synced = self._synced if revision is None else revision
+        known, told = self._known.get(claim.key), self._told.get(claim.key)
+        if known is not None and not _replaces(claim, known):
+            if told is not None:
+                self._told[claim.key] = claim if _replaces(claim, told) else told
+            return False
+        self._told.pop(claim.key, None)
+        self._set(claim.key, claim)
+        return True
+
+    def withdraw(self, key: str, *, revision: int | None = None) -> None:
+        """The claim is gone from the API server."""
+        self._synced = self._synced if revision is None else revision
+        self._told.pop(key, None)
+        self._set(key, None)
+
+    # what we have written
+
+    def assume(self, claim: ResourceClaim) -> bool:
+        """Our own write succeeded and this came back. False if the claim is gone, or has changed again since."""
+        known = self._known.get(claim.key)
+        if known is None or known.metadata.uid != claim.metadata.uid or _version(known) > _version(claim):
+            return False
+        self._told.setdefault(claim.key, known)
+        self._set(claim.key, claim)
+        return True
+
+    def restore(self, key: str) -> None:
+        """Believe the API server again: what it told last counts."""
+        told = self._told.pop(key, None)
+        if told is not None:
+            self._set(key, told)
+
+    # what is decided and not written
+
+    def pending(self, uid: str) -> AllocationResult | None:
+        """The allocation in flight for a claim, if there is one: other pods that share the claim must wait for it."""
+        claim = self._pending.get(uid)
+        return claim.status.allocation if claim is not None else None
+
+    def begin(self, claim: ResourceClaim, allocation: AllocationResult) -> None:
+        """Hold the devices of an allocation that is going to be written."""
+        status = msgspec.structs.replace(claim.status, allocation=allocation)
+        self._pending[claim.metadata.uid] = msgspec.structs.replace(claim, status=status)
+        self._settle(claim.metadata.uid, claim.key)
+
+    def finish(self, uid: str) -> bool:
+        """The allocation is written, or given up. False if there was none in flight."""
+        claim = self._pending.pop(uid, None)
+        if claim is not None:
+            self._settle(uid, claim.key)
+        return claim is not None
+
+    # the ledger
+
+    def _set(self, key: str, claim: ResourceClaim | None) -> None:
+        old = self._known.pop(key, None) if claim is None else self._known.get(key)
+        if claim is not None:
+            self._known[key] = claim
+        for uid in {item.metadata.uid for item in (old, claim) if item is not None}:
+            self._settle(uid, key)
+
+    def _settle(self, uid: str, key: str) -> None:
+        """Make the ledger hold what the claim holds now: its written allocation, else the one in flight."""
+        self.revision += 1
+        known = self._known.get(key)
+        allocation = known.status.allocation if known is not None and known.metadata.uid == uid else None
+        if allocation is None:
+            allocation = self.pending(uid)
+        counted = self._counted.get(uid)
+        if counted is allocation:
+            return
+        if counted is not None:
+            self.in_use.remove(self._counted.pop(uid))
+        if allocation is not None:
+            self._counted[uid] = allocation
+            self.in_use.add(allocation)
+
+
+def _replaces(claim: ResourceClaim, known: ResourceClaim) -> bool:
+    """Whether a claim of the same key is a later one, or a later version. Without versions, the last told counts."""
+    if claim.metadata.uid != known.metadata.uid:
+        return True
+    return _version(claim) > _version(known) or not claim.metadata.resource_version
+
+
+def _version(claim: ResourceClaim) -> int:
+    text = claim.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

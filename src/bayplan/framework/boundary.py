@@ -1,0 +1,95 @@
+"""Where plugin code is called: what it raises or returns wrongly becomes an answer that names it.
+
+A plugin of somebody else must never take the process down, and never be a riddle: the status says which plugin, at
+which point, what it did and where. Calls are timed; a slow one is counted and logged after it returned, by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from bayplan.clock import Clock
+from bayplan.errors import PluginError
+from bayplan.framework.points import Point
+from bayplan.framework.status import SUCCESS, Code, Status
+from bayplan.telemetry.timings import PluginTimings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+SLOW_CALL_S = 0.1
+
+
+class PluginFault(PluginError):
+    """A plugin raised or answered nonsense. `text` is what the pod's status will say."""
+
+    def __init__(self, plugin: str, point: str, text: str) -> None:
+        super().__init__(f'plugin "{plugin}" at {point}: {text}')
+        self.plugin = plugin
+        self.point = point
+        self.text = text
+
+    @classmethod
+    def raised(cls, plugin: str, point: str, fault: BaseException) -> PluginFault:
+        """The fault of a plugin that raised, with the place in its code."""
+        if isinstance(fault, PluginFault):
+            return fault
+        frames = traceback.extract_tb(fault.__traceback__)
+        place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
+        return cls(plugin, point, f"{type(fault).__name__}: {fault}{place}")
+
+
+class Boundary:
+    """Calls plugins and keeps count."""
+
+    __slots__ = ("_now", "timings")
+
+    def __init__(self, clock: Clock, timings: PluginTimings) -> None:
+        self._now = clock.monotonic_s
+        self.timings = timings
+
+    def call(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plugin's answer; `PluginFault` if it raises."""
+        start = self._now()
+        try:
+            return method(*args, **kwargs)
+        except Exception as fault:
+            log.exception("plugin %s failed at %s", plugin.name, point.key)
+            self.timings.failed(plugin.name, point.key)
+            raise PluginFault.raised(plugin.name, point.key, fault) from fault
+        finally:
+            self._note(plugin.name, point, self._now() - start)
+
+    async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
+        """The same for the points that talk to the outside."""
+        start = self._now()
+        try:
+            return await method(*args)
+        except Exception as fault:
+            log.exception("plugin %s failed at %s", plugin.name, point.key)
+            self.timings.failed(plugin.name, point.key)
+            raise PluginFault.raised(plugin.name, point.key, fault) from fault
+        finally:
+            self.timings.took(plugin.name, point.key, self._now() - start)
+
+    def _note(self, plugin: str, point: Point, seconds: float) -> None:
+        self.timings.took(plugin, point.key, seconds)
+        if seconds > SLOW_CALL_S:
+            self.timings.slow(plugin, point.key)
+            log.warning(
+                "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
+            )
+
+
+def as_status(answer: object, plugin: str, point: Point) -> Status:
+    """A plugin's answer as a signed status; None means success."""
+    if answer is None:
+        return SUCCESS
+    if not isinstance(answer, Status) or not isinstance(answer.code, Code):
+        raise PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
+    return answer if answer.ok else answer.by(plugin)

@@ -1,0 +1,66 @@
+"""One attempt to place one pod: the pod, the snapshot, and what plugins tell each other between points.
+
+State goes through typed keys: `cycle.put(KEY, value)` in one plugin or point, `cycle.get(KEY)` in another. A key
+whose value changes while preemption tries things out says how to clone it; all others are shared between clones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+from bayplan.objects.core import Pod
+from bayplan.snapshot import PodInfo, Snapshot
+
+T = TypeVar("T")
+
+
+class Key(Generic[T]):
+    """The name and type of one piece of state."""
+
+    __slots__ = ("clone", "name")
+
+    def __init__(self, name: str, *, clone: Callable[[T], T] | None = None) -> None:
+        self.name = name
+        self.clone = clone
+
+    def __repr__(self) -> str:
+        return f"Key({self.name!r})"
+
+
+class Cycle:
+    """Everything one attempt knows."""
+
+    __slots__ = ("_state", "info", "pod", "pods_to_activate", "skip_filter", "skip_pre_bind", "skip_score", "snapshot")
+
+    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+        self.info = info
+        self.pod: Pod = info.pod
+        self.snapshot = snapshot
+        self.skip_filter: set[str] = set()
+        self.skip_score: set[str] = set()
+        self.skip_pre_bind: set[str] = set()
+        self.pods_to_activate: dict[str, Pod] = {}
+        self._state: dict[Key[Any], Any] = {}
+
+    def put(self, key: Key[T], value: T) -> None:
+        self._state[key] = value
+
+    def get(self, key: Key[T]) -> T:
+        """The value of a key that must be there; `LookupError` names the key when it is not."""
+        try:
+            return cast("T", self._state[key])
+        except KeyError:
+            raise LookupError(f'reading "{key.name}" from cycleState: not found') from None
+
+    def find(self, key: Key[T]) -> T | None:
+        """The value of a key, or None where no plugin has put one."""
+        return cast("T | None", self._state.get(key))
+
+    def clone(self) -> Cycle:
+        """The same attempt with changeable state of its own, to try something out."""
+        twin = Cycle(self.info, self.snapshot)
+        twin.skip_filter, twin.skip_score, twin.skip_pre_bind = self.skip_filter, self.skip_score, self.skip_pre_bind
+        twin.pods_to_activate = self.pods_to_activate
+        twin._state = {key: key.clone(value) if key.clone else value for key, value in self._state.items()}
+        return twin

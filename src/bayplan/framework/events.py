@@ -1,0 +1,109 @@
+"""What happens in a cluster, and which of it may cure a rejected pod.
+
+A plugin states `cured_by`: the kinds of event after which a pod that it rejected is worth another try, each with an
+optional hint that looks at the event's objects. The queue asks; nothing here waits for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, IntFlag, StrEnum
+
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+
+
+class Action(IntFlag):
+    """What was done to an object. The order of the bits is kube-scheduler's and matters: see `Cure.matches`."""
+
+    ADD = 1
+    DELETE = 1 << 1
+    UPDATE_NODE_ALLOCATABLE = 1 << 2
+    UPDATE_NODE_LABEL = 1 << 3
+    UPDATE_NODE_TAINT = 1 << 4
+    UPDATE_NODE_CONDITION = 1 << 5
+    UPDATE_NODE_ANNOTATION = 1 << 6
+    UPDATE_NODE_DECLARED_FEATURE = 1 << 7
+    UPDATE_POD_LABEL = 1 << 8
+    UPDATE_POD_SCALE_DOWN = 1 << 9
+    UPDATE_POD_TOLERATION = 1 << 10
+    UPDATE_POD_GATES_ELIMINATED = 1 << 11
+    UPDATE_POD_GENERATED_CLAIM = 1 << 12
+    UPDATE = (1 << 13) - 4
+    ALL = (1 << 13) - 1
+
+
+class Resource(StrEnum):
+    """The kinds of object that events are about, spelled as kube-scheduler's metrics spell them."""
+
+    POD = "Pod"
+    ASSIGNED_POD = "AssignedPod"
+    UNSCHEDULABLE_POD = "UnschedulablePod"
+    NODE = "Node"
+    PERSISTENT_VOLUME = "PersistentVolume"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    CSI_NODE = "storage.k8s.io/CSINode"
+    CSI_DRIVER = "storage.k8s.io/CSIDriver"
+    VOLUME_ATTACHMENT = "storage.k8s.io/VolumeAttachment"
+    CSI_STORAGE_CAPACITY = "storage.k8s.io/CSIStorageCapacity"
+    STORAGE_CLASS = "storage.k8s.io/StorageClass"
+    RESOURCE_CLAIM = "resource.k8s.io/ResourceClaim"
+    RESOURCE_SLICE = "resource.k8s.io/ResourceSlice"
+    DEVICE_CLASS = "resource.k8s.io/DeviceClass"
+    POD_GROUP = "scheduling.k8s.io/PodGroup"
+    ANY = "*"
+
+
+_PODS = (Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Something that happened."""
+
+    resource: Resource | str
+    action: Action
+    label: str = ""
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.resource == Resource.ANY and self.action == Action.ALL
+
+
+class Hint(Enum):
+    """Is the event worth another try of the pod?"""
+
+    QUEUE = "Queue"
+    SKIP = "Skip"
+
+
+HintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], Hint]
+"""`hint(pod, old, new)`: the rejected pod, and the object before and after the event (None: it was not there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """A kind of event after which a rejected pod may fit. Without a hint every such event counts."""
+
+    resource: Resource | str
+    action: Action
+    hint: HintFunction | None = None
+
+    def matches(self, event: ClusterEvent) -> bool:
+        """Whether this registration is meant by `event`.
+
+        The comparison of the numbers is kube-scheduler's: a generic update (all update bits) reaches only those who
+        asked for every kind of update.
+        """
+        if self.resource == Resource.ANY and self.action == Action.ALL:
+            return True
+        about = self.resource in (Resource.ANY, event.resource) or (
+            self.resource == Resource.POD and event.resource in _PODS
+        )
+        return about and bool(self.action & event.action) and event.action <= self.action
+
+
+def queue_if(answer: bool) -> Hint:
+    """A yes or no as a hint."""
+    return Hint.QUEUE if answer else Hint.SKIP

@@ -1,0 +1,291 @@
+"""Answers one question: which node rows may run this pod, and why not the others?
+
+Asked once an attempt by the scheduling cycle, and about forks of one row by preemption. Filters are asked in the
+profile's order; a row keeps the reasons of the first plugin that rejects it. Cost: one pass over the columns a
+plugin; no Python loop over nodes except for plugins that only have the one-node form, on the rows that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis, Reason, Verdicts
+from bayplan.framework.handle import Nominations
+from bayplan.framework.plugin import NarrowTo, Rejection
+from bayplan.framework.points import FILTER, PRE_FILTER
+from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable
+from bayplan.snapshot import BoolVector, NodeColumns, NodeTable, NodeView, PodInfo, RowVector
+
+_ACCEPTED_FROM_FILTER = frozenset({Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})
+
+
+@dataclass(slots=True)
+class PreFilterOutcome:
+    """What PreFilter decided. `names`: the only nodes worth looking at (None: all); `narrowed_by`: who said so."""
+
+    status: Status = SUCCESS
+    names: frozenset[str] | None = None
+    narrowed_by: set[str] = field(default_factory=set)
+
+
+class Filtering:
+    """PreFilter and Filter of one profile."""
+
+    def __init__(
+        self, pre_filters: Sequence[Any], filters: Sequence[Any], boundary: Boundary, nominations: Nominations
+    ) -> None:
+        self._pre_filters = tuple(pre_filters)
+        self._filters = tuple(filters)
+        self._extensions = tuple(plugin for plugin in pre_filters if hasattr(plugin, "add_pod"))
+        self._boundary = boundary
+        self._nominations = nominations
+
+    # PreFilter --------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle) -> PreFilterOutcome:
+        """Ask every PreFilter. An unresolvable answer ends it at once, an unschedulable one only at the end."""
+        outcome = PreFilterOutcome()
+        for plugin in self._pre_filters:
+            answer = self._ask_pre_filter(plugin, cycle)
+            if isinstance(answer, NarrowTo):
+                if self._narrow(outcome, plugin.name, answer.names):
+                    return outcome
+                continue
+            if answer.code is Code.SKIP:
+                cycle.skip_filter.add(plugin.name)
+            elif answer.code is Code.UNRESOLVABLE:
+                outcome.status = answer
+                return outcome
+            elif answer.code is Code.UNSCHEDULABLE:
+                outcome.status = answer
+            elif not answer.ok:
+                outcome.status = error(f'running PreFilter plugin "{plugin.name}": {answer.message}').by(plugin.name)
+                return outcome
+        return outcome
+
+    def _ask_pre_filter(self, plugin: Any, cycle: Cycle) -> NarrowTo | Status:
+        try:
+            answer = self._boundary.call(plugin, PRE_FILTER, plugin.pre_filter, cycle)
+            return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
+        except PluginFault as fault:
+            return error(fault.text).by(plugin.name)
+
+    @staticmethod
+    def _narrow(outcome: PreFilterOutcome, plugin: str, names: frozenset[str]) -> bool:
+        """Intersect; true when nothing is left and the pod is rejected."""
+        outcome.narrowed_by.add(plugin)
+        outcome.names = names if outcome.names is None else outcome.names & names
+        if outcome.names:
+            return False
+        who = sorted(outcome.narrowed_by)
+        text = (
+            f"node(s) didn't satisfy plugin {who[0]}"
+            if len(who) == 1
+            else f"node(s) didn't satisfy plugin(s) [{' '.join(who)}] simultaneously"
+        )
+        outcome.status = unresolvable(text)
+        return True
+
+    # Filter -----------------------------------------------------------------------------------------------------
+
+    def diagnose(self, cycle: Cycle, outcome: PreFilterOutcome, *, only: RowVector | None = None) -> Diagnosis:
+        """The status of every candidate row. `only` limits the look to some rows (a nominated node)."""
+        snapshot = cycle.snapshot
+        diagnosis = Diagnosis(snapshot.nodes.names)
+        if outcome.status.rejected:
+            diagnosis.absent = outcome.status
+            diagnosis.pre_filter_message = outcome.status.message
+            diagnosis.record(outcome.status)
+            diagnosis.unschedulable_plugins |= outcome.narrowed_by
+            return diagnosis
+        rows = self._candidates(snapshot.table, outcome, diagnosis)
+        if only is not None:
+            rows = only if rows is None else np.intersect1d(only, rows)
+        table = NodeTable(snapshot.nodes, rows)
+        self._keep(diagnosis, table, self.judge_table(cycle, table))
+        self._judge_nominated(cycle, diagnosis)
+        return diagnosis
+
+    @staticmethod
+    def _candidates(table: NodeTable, outcome: PreFilterOutcome, diagnosis: Diagnosis) -> RowVector | None:
+        if outcome.names is None:
+            return None
+        who = " ".join(sorted(outcome.narrowed_by))
+        diagnosis.absent = unresolvable(f"node(s) didn't satisfy plugin(s) [{who}]")
+        diagnosis.unschedulable_plugins |= outcome.narrowed_by
+        return np.flatnonzero(table.where_named(outcome.names))
+
+    @staticmethod
+    def _keep(diagnosis: Diagnosis, table: NodeTable, verdicts: Verdicts) -> None:
+        """Verdicts over a table become verdicts over all rows."""
+        if table.is_whole:
+            diagnosis.verdicts = verdicts
+        else:
+            whole = Verdicts(np.full(diagnosis.node_count, NOT_LOOKED_AT, dtype=np.int8))
+            whole.codes[table.rows] = verdicts.codes
+
+            def widened(mask: BoolVector) -> BoolVector:
+                wide = np.zeros(diagnosis.node_count, dtype=np.bool_)
+                wide[table.rows] = mask
+                return wide
+
+            whole.reasons = [Reason(reason.plugin, reason.text, widened(reason.mask)) for reason in verdicts.reasons]
+            whole.plugins = {plugin: widened(mask) for plugin, mask in verdicts.plugins.items()}
+            diagnosis.verdicts = whole
+        for plugin, mask in verdicts.plugins.items():
+            codes = set(np.unique(verdicts.codes[mask]).tolist())
+            if codes - {int(Code.ERROR)}:
+                diagnosis.unschedulable_plugins.add(plugin)
+            if int(Code.PENDING) in codes:
+                diagnosis.pending_plugins.add(plugin)
+
+    def judge_table(self, cycle: Cycle, table: NodeTable) -> Verdicts:
+        """What the filters say of each entry, nominated pods left aside."""
+        verdicts = Verdicts.none_yet(len(table))
+        alive = np.ones(len(table), dtype=np.bool_)
+        for plugin in self._filters:
+            if plugin.name in cycle.skip_filter:
+                continue
+            if not self._apply(plugin, cycle, table, alive, verdicts):
+                break
+        return verdicts
+
+    def _apply(self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts) -> bool:
+        """Let one plugin reject rows that are still alive; false when no row is left."""
+        try:
+            if not hasattr(plugin, "filter_nodes"):
+                self._apply_one_by_one(plugin, cycle, table, alive, verdicts)
+            elif getattr(plugin, "per_row", False) and not alive.all():
+                left = np.flatnonzero(alive)
+                narrowed = table.narrowed(alive)
+                for rejection in self._boundary.call(plugin, FILTER, _collect, plugin, cycle, narrowed):
+                    mask = np.zeros(len(table), dtype=np.bool_)
+                    mask[left[rejection.mask]] = True
+                    _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
+            else:
+                for rejection in self._boundary.call(plugin, FILTER, _collect, plugin, cycle, table):
+                    mask = rejection.mask & alive
+                    _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
+        except PluginFault as fault:
+            _reject(verdicts, plugin.name, alive.copy(), fault.text, Code.ERROR)
+        rejected = verdicts.plugins.get(plugin.name)
+        if rejected is not None:
+            alive &= ~rejected
+        return bool(alive.any())
+
+    def _apply_one_by_one(
+        self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts
+    ) -> None:
+        for position in np.flatnonzero(alive).tolist():
+            answer = self._boundary.call(plugin, FILTER, plugin.filter, cycle, table[position])
+            status = as_status(answer, plugin.name, FILTER)
+            if status.ok:
+                continue
+            mask = np.zeros(len(table), dtype=np.bool_)
+            mask[position] = True
+            if status.code not in _ACCEPTED_FROM_FILTER:
+                _reject(verdicts, plugin.name, mask, status.message, Code.ERROR)
+                continue
+            for text in status.reasons or ("",):
+                _reject(verdicts, plugin.name, mask, text, status.code)
+
+    # nominated pods and forks -----------------------------------------------------------------------------------
+
+    def _judge_nominated(self, cycle: Cycle, diagnosis: Diagnosis) -> None:
+        """Rows that other pods are waiting for must fit with those pods there as well as without."""
+        index = cycle.snapshot.nodes.index
+        for name in list(self._nominations.nodes()):
+            row = index.get(name)
+            if row is None or diagnosis.verdicts.codes[row] == NOT_LOOKED_AT:
+                continue
+            guests = self._guests(cycle, name)
+            if not guests:
+                continue
+            status = self._with_guests(cycle, cycle.snapshot.nodes.fork([row]), guests)
+            if not status.ok:
+                diagnosis.override(row, status)
+
+    def judge(self, cycle: Cycle, fork: NodeColumns) -> Status:
+        """What the filters say of a fork of one row, with and without the pods nominated to it."""
+        guests = self._guests(cycle, fork.names[0])
+        if guests:
+            status = self._with_guests(cycle, fork.fork([0]), guests)
+            if not status.ok:
+                return status
+        return self.judge_table(cycle, NodeTable(fork)).status(0)
+
+    def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status:
+        """Put a pod on the fork's row and tell the plugins."""
+        fork.add_pod(0, info)
+        return self._tell(cycle, "add_pod", info, NodeView(fork, 0))
+
+    def remove_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status:
+        """Take a pod off the fork's row and tell the plugins."""
+        fork.remove_pod(0, info)
+        return self._tell(cycle, "remove_pod", info, NodeView(fork, 0))
+
+    def _guests(self, cycle: Cycle, node_name: str) -> list[PodInfo]:
+        me = cycle.info
+        return [
+            guest
+            for guest in self._nominations.on_node(node_name)
+            if guest.priority >= me.priority and guest.uid != me.uid
+        ]
+
+    def _with_guests(self, cycle: Cycle, fork: NodeColumns, guests: Sequence[PodInfo]) -> Status:
+        trial = cycle.clone()
+        for guest in guests:
+            status = self.add_pod(trial, fork, guest)
+            if not status.ok:
+                return status
+        return self.judge_table(trial, NodeTable(fork)).status(0)
+
+    def _tell(self, cycle: Cycle, method: str, info: PodInfo, node: NodeView) -> Status:
+        for plugin in self._extensions:
+            if plugin.name in cycle.skip_filter:
+                continue
+            try:
+                answer = self._boundary.call(plugin, PRE_FILTER, getattr(plugin, method), cycle, info, node)
+                status = as_status(answer, plugin.name, PRE_FILTER)
+            except PluginFault as fault:
+                status = error(fault.text).by(plugin.name)
+            if not status.ok:
+                what = "AddPod" if method == "add_pod" else "RemovePod"
+                return error(f'running {what} on PreFilter plugin "{plugin.name}": {status.message}').by(plugin.name)
+        return SUCCESS
+
+
+def _collect(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:
+    """The rejections of one plugin, checked."""
+    rejections = list(plugin.filter_nodes(cycle, table))
+    for rejection in rejections:
+        if not isinstance(rejection, Rejection):
+            raise PluginFault(plugin.name, FILTER.key, f"yielded {rejection!r}, which is no Rejection")
+        mask = rejection.mask
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (len(table),):
+            shape = getattr(mask, "shape", None)
+            raise PluginFault(
+                plugin.name, FILTER.key, f"a mask of {len(table)} booleans is needed, one a node; got shape {shape}"
+            )
+        if rejection.status_code not in _ACCEPTED_FROM_FILTER and rejection.status_code is not Code.ERROR:
+            raise PluginFault(plugin.name, FILTER.key, f"{rejection.status_code!r} is no way to reject a node")
+    return rejections
+
+
+def _reject(verdicts: Verdicts, plugin: str, mask: BoolVector, text: str, code: Code) -> None:
+    """Add one reason of one plugin; a row's code is the gravest of its reasons."""
+    if not mask.any():
+        return
+    if code is Code.ERROR:
+        text = f'running "{plugin}" filter plugin: {text}'
+    before = verdicts.codes[mask]
+    verdicts.codes[mask] = np.where((before == Code.SUCCESS) | (code in (Code.UNRESOLVABLE, Code.ERROR)), code, before)
+    whole = verdicts.plugins.get(plugin)
+    verdicts.plugins[plugin] = mask if whole is None else whole | mask
+    verdicts.reasons.append(Reason(plugin, text, mask))

@@ -1,0 +1,80 @@
+"""What a plugin may reach of the world around it, as protocols.
+
+A plugin is built by `factory(args, handle)` and keeps the handle. The cache, the queue and the client fit these
+protocols by shape; the composition root wires them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bayplan.clock import Clock
+from bayplan.devices import DeviceAssumptions
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.status import Status
+from bayplan.objects.core import Pod
+from bayplan.snapshot import Catalog, NodeColumns, PodInfo
+from bayplan.volumes import VolumeAssumptions
+
+
+class Nominations(Protocol):
+    """Pods for which preemption has made room, by the node they wait for."""
+
+    def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
+    def nodes(self) -> Iterable[str]: ...
+
+
+class WaitingPod(Protocol):
+    """A pod that Permit holds back."""
+
+    @property
+    def pod(self) -> Pod: ...
+    def pending_plugins(self) -> Sequence[str]: ...
+    def allow(self, plugin: str) -> None: ...
+    def reject(self, plugin: str, message: str) -> None: ...
+
+
+class WaitingPods(Protocol):
+    def get(self, uid: str) -> WaitingPod | None: ...
+    def all(self) -> Iterable[WaitingPod]: ...
+
+
+class Writes(Protocol):
+    """Performs intents against the API server."""
+
+    async def perform(self, intent: object) -> Any: ...
+
+
+class Filters(Protocol):
+    """The profile's own filters, for a plugin that tries things out on a fork of one row (preemption)."""
+
+    def judge(self, cycle: Cycle, fork: NodeColumns) -> Status: ...
+    def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
+    def remove_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
+
+
+class Handle(Protocol):
+    """Everything a plugin may reach."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def chance(self) -> random.Random: ...
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def volumes(self) -> VolumeAssumptions: ...
+    @property
+    def devices(self) -> DeviceAssumptions: ...
+    @property
+    def nominations(self) -> Nominations: ...
+    @property
+    def waiting(self) -> WaitingPods: ...
+    @property
+    def writes(self) -> Writes: ...
+    @property
+    def filters(self) -> Filters: ...
+    def activate(self, pods: Mapping[str, Pod]) -> None: ...
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes: ...

@@ -1,0 +1,241 @@
+"""The contract between the framework and its plugins.
+
+A plugin is any object with a `name`; the points it extends follow from the methods it has. Filter and Score exist in
+two forms: about one node (`filter`, `score`: the simple form anyone can write) and about all rows of a table at once
+(`filter_nodes`, `score_nodes`: what shipped plugins use). The framework asks one-node plugins only about rows that
+survived the others. A plugin that sets `per_row = True` walks over nodes itself inside its whole-table form and is
+therefore given only the rows that are left.
+
+Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
+everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release
+what the plugin holds). A factory gets `(args, handle)`; see `registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.status import Code, Status
+from bayplan.objects.core import Pod
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodInfo
+
+MAX_SCORE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Nodes that a filter turns down, for one reason. A filter may yield several; a node collects all its reasons.
+
+    `resolvable` says whether removing pods could help. A node with any unresolvable rejection is unresolvable.
+    `code` overrides both, for a filter that must say Pending, or Error because its own state is missing.
+    """
+
+    mask: BoolVector
+    reason: str
+    resolvable: bool = True
+    code: Code | None = None
+
+    @property
+    def status_code(self) -> Code:
+        if self.code is not None:
+            return self.code
+        return Code.UNSCHEDULABLE if self.resolvable else Code.UNRESOLVABLE
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowTo:
+    """PreFilter's way to say: only these nodes need to be looked at."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Permit's way to say: not yet, ask again when someone allows it, at most so long."""
+
+    timeout_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PostFilterAnswer:
+    """What PostFilter found. `nominate`: None leaves the nomination as it is, "" clears it.
+
+    `writes` are intents that the engine carries out (deallocate a claim, evict a victim): the plugin performs none.
+    """
+
+    status: Status
+    nominate: str | None = None
+    victims: tuple[Pod, ...] = ()
+    writes: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """PreBind will have work to do; `allow_parallel`: it may run beside its neighbours."""
+
+    allow_parallel: bool = False
+
+
+class QueuedPod(Protocol):
+    """A pod as the queue's order sees it."""
+
+    @property
+    def pod(self) -> Pod: ...
+    @property
+    def timestamp(self) -> datetime: ...
+
+
+class Plugin(Protocol):
+    name: str
+
+
+@runtime_checkable
+class PreEnqueuePlugin(Protocol):
+    name: str
+
+    def pre_enqueue(self, pod: Pod) -> Status | None: ...
+
+
+@runtime_checkable
+class QueueSortPlugin(Protocol):
+    name: str
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool: ...
+
+
+@runtime_checkable
+class PreFilterPlugin(Protocol):
+    name: str
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None: ...
+
+
+@runtime_checkable
+class PodExtensionsPlugin(Protocol):
+    """A PreFilter whose state depends on pods: told when preemption or a nomination tries one more or one less."""
+
+    name: str
+
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None: ...
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None: ...
+
+
+@runtime_checkable
+class NodeFilterPlugin(Protocol):
+    name: str
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None: ...
+
+
+@runtime_checkable
+class TableFilterPlugin(Protocol):
+    name: str
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]: ...
+
+
+@runtime_checkable
+class PostFilterPlugin(Protocol):
+    name: str
+
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer | Status: ...
+
+
+@runtime_checkable
+class PreScorePlugin(Protocol):
+    name: str
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None: ...
+
+
+@runtime_checkable
+class NodeScorePlugin(Protocol):
+    name: str
+
+    def score(self, cycle: Cycle, node: NodeView) -> int: ...
+
+
+@runtime_checkable
+class TableScorePlugin(Protocol):
+    name: str
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector: ...
+
+
+@runtime_checkable
+class NormalizePlugin(Protocol):
+    name: str
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector: ...
+
+
+@runtime_checkable
+class ReservePlugin(Protocol):
+    name: str
+
+    def reserve(self, cycle: Cycle, node_name: str) -> Status | None: ...
+    def unreserve(self, cycle: Cycle, node_name: str) -> None: ...
+
+
+@runtime_checkable
+class PermitPlugin(Protocol):
+    name: str
+
+    def permit(self, cycle: Cycle, node_name: str) -> Wait | Status | None: ...
+
+
+@runtime_checkable
+class PreBindPlugin(Protocol):
+    name: str
+
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status: ...
+    async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None: ...
+
+
+@runtime_checkable
+class BindPlugin(Protocol):
+    name: str
+
+    async def bind(self, cycle: Cycle, node_name: str) -> Status | None: ...
+
+
+@runtime_checkable
+class PostBindPlugin(Protocol):
+    name: str
+
+    async def post_bind(self, cycle: Cycle, node_name: str) -> None: ...
+
+
+@runtime_checkable
+class SigningPlugin(Protocol):
+    name: str
+
+    def signature(self, pod: Pod) -> Hashable | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A set of nodes that a pod group may be tried on as a whole."""
+
+    name: str
+    node_names: frozenset[str]
+
+
+@runtime_checkable
+class PlacementGeneratePlugin(Protocol):
+    name: str
+
+    def generate_placements(self, cycle: Cycle, group: Any) -> Iterable[Placement] | Status: ...
+
+
+@runtime_checkable
+class PlacementScorePlugin(Protocol):
+    name: str
+
+    def score_placement(self, cycle: Cycle, group: Any, placement: Placement, assigned: Mapping[str, str]) -> int: ...

@@ -1,0 +1,96 @@
+"""One profile at work: the points of an attempt behind one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.committing import Committing
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.filtering import Filtering
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import PostFilterAnswer
+from bayplan.framework.points import (
+    BIND,
+    FILTER,
+    PERMIT,
+    POST_BIND,
+    POST_FILTER,
+    PRE_BIND,
+    PRE_ENQUEUE,
+    PRE_FILTER,
+    PRE_SCORE,
+    RESERVE,
+    SCORE,
+)
+from bayplan.framework.profile import Profile
+from bayplan.framework.scoring import Scoring
+from bayplan.framework.status import SUCCESS, Code, Status, error
+from bayplan.objects.core import Pod
+from bayplan.telemetry.timings import PluginTimings
+
+
+class Framework:
+    """Runs the plugins of one profile."""
+
+    def __init__(self, profile: Profile, handle: Handle, timings: PluginTimings | None = None) -> None:
+        self.profile = profile
+        self.timings = timings or PluginTimings()
+        self._boundary = Boundary(handle.clock, self.timings)
+        at = profile.at
+        self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self._boundary, handle.nominations)
+        self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self._boundary)
+        self.committing = Committing(
+            {point: at(point) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}, self._boundary
+        )
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """May the pod enter the queue? The first plugin that says no is on the status."""
+        for plugin in self.profile.at(PRE_ENQUEUE):
+            try:
+                answer = self._boundary.call(plugin, PRE_ENQUEUE, plugin.pre_enqueue, pod)
+                status = as_status(answer, plugin.name, PRE_ENQUEUE)
+            except PluginFault as fault:
+                status = error(fault.text).by(plugin.name)
+            if not status.ok:
+                return status
+        return SUCCESS
+
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+        """Can something be done about a pod that fits nowhere? Success or UAU ends it; other reasons are collected."""
+        reasons: list[str] = []
+        writes: list[object] = []
+        nominate: str | None = None
+        plugin_name = ""
+        for plugin in self.profile.at(POST_FILTER):
+            answer = self._ask_post_filter(plugin, cycle, diagnosis)
+            writes += answer.writes
+            if answer.status.ok or answer.status.code is Code.UNRESOLVABLE:
+                return PostFilterAnswer(answer.status, answer.nominate, answer.victims, tuple(writes))
+            if not answer.status.rejected:
+                return PostFilterAnswer(error(answer.status.message).by(plugin.name), writes=tuple(writes))
+            reasons += answer.status.reasons
+            plugin_name = plugin_name or plugin.name
+            if answer.nominate is not None:
+                nominate = answer.nominate
+        status = Status(Code.UNSCHEDULABLE, reasons, plugin=plugin_name)
+        return PostFilterAnswer(status, nominate, writes=tuple(writes))
+
+    def close(self) -> None:
+        self.profile.close()
+
+    def _ask_post_filter(self, plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+        try:
+            answer = self._boundary.call(plugin, POST_FILTER, plugin.post_filter, cycle, diagnosis)
+            if isinstance(answer, PostFilterAnswer):
+                return answer
+            return PostFilterAnswer(as_status(answer, plugin.name, POST_FILTER))
+        except PluginFault as fault:
+            return PostFilterAnswer(error(fault.text).by(plugin.name))
+
+
+def plugin_names(plugins: Sequence[Any]) -> list[str]:
+    """The names of plugins in their order."""
+    return [plugin.name for plugin in plugins]

@@ -1,0 +1,142 @@
+"""Answers one question: which of the feasible nodes is best?
+
+Asked once an attempt when at least two nodes fit. Every score plugin gives each node 0 to 100, after its own
+normalising; the total is the weighted sum. Cost: one vector a plugin over the feasible rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.points import PRE_SCORE, SCORE
+from bayplan.framework.status import SUCCESS, Code, Status, error
+from bayplan.snapshot import IntVector, NodeTable
+
+
+@dataclass(slots=True)
+class Scores:
+    """Totals and their parts, one entry a row of the table that was scored."""
+
+    total: IntVector
+    by_plugin: dict[str, IntVector] = field(default_factory=dict)  # normalised and weighted
+    status: Status = SUCCESS
+
+
+class Scoring:
+    """PreScore, Score and normalising of one profile."""
+
+    def __init__(
+        self, pre_scores: Sequence[Any], scores: Sequence[Any], weights: dict[str, int], boundary: Boundary
+    ) -> None:
+        self._pre_scores = tuple(pre_scores)
+        self._scores = tuple(scores)
+        self._weights = weights
+        self._boundary = boundary
+
+    @property
+    def scores_anything(self) -> bool:
+        return bool(self._scores)
+
+    def score(self, cycle: Cycle, nodes: NodeTable) -> Scores:
+        """Totals for the table. Without any score plugin every node gets 1."""
+        status = self.pre_score(cycle, nodes)
+        if not status.ok:
+            return Scores(np.zeros(len(nodes), dtype=np.int64), status=status)
+        if not self._scores:
+            return Scores(np.ones(len(nodes), dtype=np.int64))
+        return self._sum(cycle, nodes)
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
+        for plugin in self._pre_scores:
+            try:
+                answer = self._boundary.call(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
+                status = as_status(answer, plugin.name, PRE_SCORE)
+            except PluginFault as fault:
+                status = error(fault.text)
+            if status.code is Code.SKIP:
+                cycle.skip_score.add(plugin.name)
+            elif not status.ok:
+                return error(f'running PreScore plugin "{plugin.name}": {status.message}').by(plugin.name)
+        return SUCCESS
+
+    def _sum(self, cycle: Cycle, nodes: NodeTable) -> Scores:
+        scores = Scores(np.zeros(len(nodes), dtype=np.int64))
+        for plugin in self._scores:
+            if plugin.name in cycle.skip_score:
+                continue
+            try:
+                weighted = self._ask(plugin, cycle, nodes) * self._weights[plugin.name]
+            except PluginFault as fault:
+                scores.status = error(fault.text).by(plugin.name)
+                return scores
+            scores.by_plugin[plugin.name] = weighted
+            scores.total += weighted
+        return scores
+
+    def _ask(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        """The normalised score of one plugin, checked."""
+        try:
+            raw = self._raw(plugin, cycle, nodes)
+        except PluginFault as fault:
+            text = f'running Score plugins: plugin "{plugin.name}" failed with: {fault.text}'
+            raise PluginFault(plugin.name, SCORE.key, text) from fault
+        try:
+            final = self._normalized(plugin, cycle, nodes, raw)
+        except PluginFault as fault:
+            text = f'running Normalize on Score plugins: plugin "{plugin.name}" failed with: {fault.text}'
+            raise PluginFault(plugin.name, SCORE.key, text) from fault
+        wrong = (final < 0) | (final > MAX_SCORE)
+        if wrong.any():
+            raise PluginFault(
+                plugin.name,
+                SCORE.key,
+                f'applying score defaultWeights on Score plugins: plugin "{plugin.name}" returns an invalid score '
+                f"{final[wrong.argmax()]}, it should in the range of [0, {MAX_SCORE}] after normalizing",
+            )
+        return final
+
+    def _raw(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        if hasattr(plugin, "score_nodes"):
+            vector = self._boundary.call(plugin, SCORE, plugin.score_nodes, cycle, nodes)
+            return _checked(vector, plugin.name, len(nodes))
+        scores = [self._boundary.call(plugin, SCORE, plugin.score, cycle, node) for node in nodes]
+        for score in scores:
+            if isinstance(score, Status):
+                raise PluginFault(plugin.name, SCORE.key, score.message)
+            if not isinstance(score, int | np.integer):
+                raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number; got {score!r}")
+        return np.array(scores, dtype=np.int64)
+
+    def _normalized(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
+        if not hasattr(plugin, "normalize"):
+            return raw
+        vector = self._boundary.call(plugin, SCORE, plugin.normalize, cycle, nodes, raw)
+        return _checked(vector, plugin.name, len(nodes))
+
+
+def _checked(vector: object, plugin: str, count: int) -> IntVector:
+    if isinstance(vector, Status):
+        raise PluginFault(plugin, SCORE.key, vector.message)
+    if not isinstance(vector, np.ndarray) or not np.issubdtype(vector.dtype, np.integer) or vector.shape != (count,):
+        shape = getattr(vector, "shape", None)
+        kind = getattr(vector, "dtype", type(vector).__name__)
+        raise PluginFault(
+            plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}"
+        )
+    return vector.astype(np.int64, copy=False)
+
+
+def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
+    """Stretch so that the largest becomes 100; reversed: the largest becomes 0. kube-scheduler's usual way."""
+    largest = int(scores.max(initial=0))
+    if largest == 0:
+        return np.full(len(scores), MAX_SCORE, dtype=np.int64) if reverse else scores
+    stretched: IntVector = MAX_SCORE * scores // largest
+    return MAX_SCORE - stretched if reverse else stretched

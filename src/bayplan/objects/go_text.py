@@ -1,0 +1,85 @@
+"""How does Go print this value?
+
+Users compare our messages with kube-scheduler's, and those come from Go's `%q`, `encoding/json` and `strconv`. Asked by
+the YAML and JSON readers and by every configuration error; linear in the length of the value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+_ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
+_ESCAPES |= {'"': '\\"', "\\": "\\\\"}
+
+# encoding/json escapes these so that its output can be put into HTML; the line separators so that it is JavaScript.
+_HTML_SAFE = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"},
+)
+
+# encoding/json leaves the plain notation below and above these magnitudes.
+_TINY, _HUGE = 1e-6, 1e21
+
+
+def quote(text: str) -> str:
+    """The text as `%q` prints it."""
+    return f'"{"".join(map(_quoted_char, text))}"'
+
+
+def quote_byte(char: str) -> str:
+    """The first byte of a character in single quotes, as the JSON scanner names it in its complaints."""
+    byte = chr(char.encode("utf-8", "replace")[0])
+    if byte == "'":
+        return "'\\''"
+    return "'\"'" if byte == '"' else f"'{_quoted_char(byte)}'"
+
+
+def _quoted_char(char: str) -> str:
+    if (escape := _ESCAPES.get(char)) is not None:
+        return escape
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_string(text: str) -> str:
+    """The text as a string of `encoding/json`."""
+    return json.dumps(text, ensure_ascii=False).translate(_HTML_SAFE)
+
+
+def json_float(number: float) -> str:
+    """The shortest digits that read back as the number; a whole one has no decimal point."""
+    if math.isinf(number) or math.isnan(number):
+        raise ValueError(f"json: unsupported value: {'NaN' if math.isnan(number) else f'{number:+}'.title()}")
+    size = abs(number)
+    if size != 0 and (size < _TINY or size >= _HUGE):
+        mantissa, exponent = f"{Decimal(repr(number)):e}".split("e")
+        return f"{mantissa}e{int(exponent):+}"
+    text = f"{Decimal(repr(number)):f}"
+    return text[:-2] if text.endswith(".0") else text
+
+
+def json_text(value: Any, *, sort_keys: bool = False) -> str:
+    """A tree of plain values as `encoding/json` writes it; maps there are sorted, structs keep their order."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json_string(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return json_float(value)
+    if isinstance(value, Mapping):
+        keys = sorted(value) if sort_keys else value
+        return "{" + ",".join(f"{json_string(k)}:{json_text(value[k], sort_keys=sort_keys)}" for k in keys) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(json_text(item, sort_keys=sort_keys) for item in value) + "]"
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,362 @@
+"""How much of each resource does a pod ask for?
+
+There are several answers, and kube-scheduler uses different ones in different places on purpose:
+
+| who asks | function | pod-level requests | resize in progress | defaults |
+|---|---|---|---|---|
+| a node's accounts | `accounted_requests` | honoured | the largest of spec, allocated, actual | none |
+| a node's accounts, for scoring | `accounted_nonzero` | honoured | the same | cpu and memory |
+| the Fit filter | `filter_requests` | honoured | ignored | none |
+| the Fit scorer | `fit_score_requests` | ignored | ignored | cpu and memory |
+| the Balanced scorer | `balanced_requests` | honoured | the largest | none |
+
+All are variants of `pod_requests`. Sums and maxima are exact; numbers are rounded up to milli-CPUs, or to whole units
+of anything else, once, at the end.
+
+Cost: about a microsecond for a simple pod, whose answer is remembered by what its containers write (pods of one
+workload write the same), and a few for others. The rule runs on plain integers (billionths) unless a number is
+negative or enormous; then it runs once more on `Quantity`, which overflows where upstream's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeVar
+
+from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
+from bayplan.objects.meta import QuantityText, ResourceList
+from bayplan.objects.quantity import Quantity, parse_quantity
+from bayplan.objects.validation import label_key_problems
+
+CPU = "cpu"
+MEMORY = "memory"
+EPHEMERAL_STORAGE = "ephemeral-storage"
+PODS = "pods"
+HUGEPAGES_PREFIX = "hugepages-"
+ATTACHABLE_VOLUMES_PREFIX = "attachable-volumes-"
+DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+_QUOTA_PREFIX = "requests."
+_DEFAULT_DOMAIN = "kubernetes.io/"
+
+DEFAULT_MILLI_CPU = 100
+DEFAULT_MEMORY = 200 * 1024 * 1024
+
+Quantities = Mapping[str, Quantity]
+
+NONZERO_DEFAULTS: Quantities = MappingProxyType(
+    {CPU: Quantity.of_milli(DEFAULT_MILLI_CPU), MEMORY: Quantity.of(DEFAULT_MEMORY)}
+)
+"""What a container that does not name cpu or memory counts as asking for, in scores."""
+
+_GIGA = 10**9
+_MEGA = 10**6
+_PLAIN_LIMIT = 2**53 * _GIGA  # in nano units; below it no form of a quantity can overflow, in milli units or whole
+_PLAIN_DEFAULTS = {CPU: DEFAULT_MILLI_CPU * _MEGA, MEMORY: DEFAULT_MEMORY * _GIGA}
+
+N = TypeVar("N", int, Quantity)
+_Written = tuple[tuple[tuple[str, QuantityText], ...], ...]
+
+
+# Names
+
+
+def is_prefixed_native(name: str) -> bool:
+    """A name that spells out the `kubernetes.io/` domain, or one below it."""
+    return _DEFAULT_DOMAIN in name
+
+
+def is_native(name: str) -> bool:
+    """A name that belongs to Kubernetes itself; names without a slash do."""
+    return "/" not in name or is_prefixed_native(name)
+
+
+def is_hugepages(name: str) -> bool:
+    return name.startswith(HUGEPAGES_PREFIX)
+
+
+def is_attachable_volumes(name: str) -> bool:
+    return name.startswith(ATTACHABLE_VOLUMES_PREFIX)
+
+
+@lru_cache(maxsize=4096)
+def is_extended_resource_name(name: str) -> bool:
+    """A name of somebody else's domain that quotas can speak of."""
+    if is_native(name) or name.startswith(_QUOTA_PREFIX):
+        return False
+    return not label_key_problems(_QUOTA_PREFIX + name)
+
+
+@lru_cache(maxsize=4096)
+def is_scalar_resource(name: str) -> bool:
+    """A name that nodes keep an account of besides cpu, memory and ephemeral storage."""
+    return (
+        is_extended_resource_name(name) or is_hugepages(name) or is_prefixed_native(name) or is_attachable_volumes(name)
+    )
+
+
+def is_dra_extended_resource_name(name: str) -> bool:
+    """A name that a DeviceClass may stand behind: an extended resource, or the class's own implicit name."""
+    return is_extended_resource_name(name) or name.startswith(DEVICE_CLASS_PREFIX)
+
+
+def is_accounted(name: str) -> bool:
+    """Whether a pod's request for this name is subtracted from nodes; any other name is ignored."""
+    return name in (CPU, MEMORY, EPHEMERAL_STORAGE) or is_scalar_resource(name)
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether a request at the level of the whole pod may name it."""
+    return name in (CPU, MEMORY) or is_hugepages(name)
+
+
+# Amounts
+
+
+def amount_of(name: str, quantity: Quantity) -> int:
+    """The integer that columns hold: thousandths of a CPU, whole units of everything else, rounded up."""
+    return quantity.milli_value() if name == CPU else quantity.value()
+
+
+def allocatable_amounts(resources: ResourceList) -> dict[str, int]:
+    """What a node offers, as integers: the accounted names and `pods`."""
+    return {
+        name: amount_of(name, parse_quantity(text))
+        for name, text in resources.items()
+        if name == PODS or is_accounted(name)
+    }
+
+
+def accounted_requests(pod: Pod) -> dict[str, int]:
+    """What a pod on a node takes from it."""
+    return _amounts(pod, _ACCOUNTED)
+
+
+def accounted_nonzero(pod: Pod) -> tuple[int, int]:
+    """Milli-CPUs and bytes of memory that a pod on a node counts for in scores."""
+    if has_pod_level_requests(pod):
+        amounts = _rounded(pod_requests(pod, use_status=True, non_missing=_missing_defaults(pod)))
+    else:
+        amounts = _amounts(pod, _NONZERO)
+    return amounts.get(CPU, 0), amounts.get(MEMORY, 0)
+
+
+def filter_requests(pod: Pod) -> dict[str, int]:
+    """What the incoming pod must find free on a node. Never negative."""
+    amounts = _amounts(pod, _FILTER)
+    return {name: max(0, amount) for name, amount in amounts.items()}
+
+
+def fit_score_requests(pod: Pod) -> dict[str, int]:
+    """What the incoming pod adds to a node in the Fit score, by any name; cpu and memory are always among them."""
+    return _amounts(pod, _FIT_SCORE)
+
+
+def balanced_requests(pod: Pod) -> dict[str, int]:
+    """What the incoming pod adds to a node in the Balanced score, by any name."""
+    return _amounts(pod, _BALANCED)
+
+
+class _Variant(NamedTuple):
+    """Which of the answers."""
+
+    use_status: bool = False
+    skip_pod_level: bool = False
+    with_defaults: bool = False
+    accounted_only: bool = False
+
+
+_ACCOUNTED = _Variant(use_status=True, accounted_only=True)
+_NONZERO = _Variant(use_status=True, with_defaults=True)
+_FILTER = _Variant(accounted_only=True)
+_FIT_SCORE = _Variant(skip_pod_level=True, with_defaults=True)
+_BALANCED = _Variant(use_status=True)
+
+
+def _amounts(pod: Pod, variant: _Variant) -> dict[str, int]:
+    written = _as_written(pod, variant)
+    return _computed(pod, variant) if written is None else _remembered(written, variant).copy()
+
+
+def _as_written(pod: Pod, variant: _Variant) -> _Written | None:
+    """What the containers of a simple pod write, which is all that its amounts depend on; None for any other pod."""
+    spec = pod.spec
+    if spec.init_containers or spec.overhead or not (spec.resources is None or variant.skip_pod_level):
+        return None
+    if variant.use_status:
+        for status in pod.status.container_statuses:
+            if status.resources is not None:
+                return None
+    return tuple([tuple(container.resources.requests.items()) for container in spec.containers])
+
+
+@lru_cache(maxsize=8192)
+def _remembered(written: _Written, variant: _Variant) -> dict[str, int]:
+    containers = [Container(resources=ResourceRequirements(requests=dict(items))) for items in written]
+    return _computed(Pod(spec=PodSpec(containers=tuple(containers))), variant)
+
+
+def _computed(pod: Pod, variant: _Variant) -> dict[str, int]:
+    amounts = _plain_requests(pod, variant)
+    if amounts is None:
+        amounts = _rounded(_Reading(parse_quantity, Quantity.larger, variant, NONZERO_DEFAULTS).requests(pod))
+    if not variant.accounted_only:
+        return amounts
+    return {name: amount for name, amount in amounts.items() if is_accounted(name)}
+
+
+def _rounded(requests: Quantities) -> dict[str, int]:
+    return {name: amount_of(name, quantity) for name, quantity in requests.items()}
+
+
+def _missing_defaults(pod: Pod) -> Quantities:
+    """Where the pod as a whole has requests, containers get a default only for what nobody names."""
+    named = pod_requests(pod, use_status=True)
+    return {name: default for name, default in NONZERO_DEFAULTS.items() if name not in named}
+
+
+# The rule
+
+
+def pod_requests(
+    pod: Pod, *, use_status: bool = False, skip_pod_level: bool = False, non_missing: Quantities | None = None
+) -> dict[str, Quantity]:
+    """The pod's requests, exact, by every name it uses.
+
+    `use_status` counts a resize in progress at its largest. `skip_pod_level` leaves `spec.resources` out.
+    `non_missing` are requests of each container, init containers too, that does not name the resource itself.
+    """
+    variant = _Variant(use_status, skip_pod_level, with_defaults=bool(non_missing))
+    return _Reading(parse_quantity, Quantity.larger, variant, non_missing or {}).requests(pod)
+
+
+def has_pod_level_requests(pod: Pod) -> bool:
+    """Whether the pod as a whole asks for a resource that may be asked for so."""
+    resources = pod.spec.resources
+    return resources is not None and any(is_pod_level(name) for name in resources.requests)
+
+
+class _Reading(Generic[N]):
+    """One variant of the rule, in one kind of number."""
+
+    __slots__ = ("_defaults", "_larger", "_number", "_variant")
+
+    def __init__(
+        self,
+        number: Callable[[QuantityText], N],
+        larger: Callable[[N, N], N],
+        variant: _Variant,
+        defaults: Mapping[str, N],
+    ) -> None:
+        self._number: Callable[[QuantityText], N] = number
+        self._larger: Callable[[N, N], N] = larger
+        self._variant = variant
+        self._defaults: Mapping[str, N] = defaults if variant.with_defaults else {}
+
+    def requests(self, pod: Pod) -> dict[str, N]:
+        requests = self._of_containers(pod)
+        if not self._variant.skip_pod_level and has_pod_level_requests(pod):
+            requests.update(self._of_pod(pod))
+        if pod.spec.overhead:
+            _add(requests, self._read(pod.spec.overhead))
+        return requests
+
+    def _of_containers(self, pod: Pod) -> dict[str, N]:
+        """The most that is ever needed at once: while everything runs, or while an init container does."""
+        statuses = _resized_containers(pod) if self._variant.use_status else {}
+        running: dict[str, N] = {}
+        for container in pod.spec.containers:
+            _add(running, self._of_container(pod, container, statuses.get(container.name)))
+        sidecars: dict[str, N] = {}
+        starting: dict[str, N] = {}
+        for container in pod.spec.init_containers:
+            if container.is_sidecar:
+                wanted = self._of_container(pod, container, statuses.get(container.name))
+                _add(running, wanted)
+                _add(sidecars, wanted)
+                self._raise_to(starting, sidecars)
+            else:  # gone before anybody could resize it
+                wanted = self._of_container(pod, container, None)
+                _add(wanted, sidecars)
+                self._raise_to(starting, wanted)
+        self._raise_to(running, starting)
+        return running
+
+    def _of_container(self, pod: Pod, container: Container, status: ContainerStatus | None) -> dict[str, N]:
+        requests = self._read(container.resources.requests)
+        if status is not None and status.resources is not None:
+            requests = self._largest(pod, requests, status.resources.requests, status.allocated_resources)
+        for name, default in self._defaults.items():
+            if name not in requests:
+                requests[name] = default
+        return requests
+
+    def _of_pod(self, pod: Pod) -> dict[str, N]:
+        assert pod.spec.resources is not None
+        requests = counted = self._read(pod.spec.resources.requests)
+        actual = pod.status.resources
+        if self._variant.use_status and actual is not None:
+            counted = self._largest(pod, requests, actual.requests, pod.status.allocated_resources)
+        return {name: counted.get(name, self._number(0)) for name in requests if is_pod_level(name)}
+
+    def _largest(
+        self, pod: Pod, spec: dict[str, N], actual: ResourceList, allocated: ResourceList | None
+    ) -> dict[str, N]:
+        """The larger of what runs and what is set aside, and of what is wanted unless the node has said no to it."""
+        largest = {} if _resize_is_infeasible(pod) else dict(spec)
+        self._raise_to(largest, self._read(actual))
+        self._raise_to(largest, self._read(allocated or {}))
+        return largest
+
+    def _raise_to(self, totals: dict[str, N], floor: Mapping[str, N]) -> None:
+        for name, number in floor.items():
+            totals[name] = self._larger(totals[name], number) if name in totals else number
+
+    def _read(self, resources: ResourceList) -> dict[str, N]:
+        number = self._number
+        return {name: number(text) for name, text in resources.items()}
+
+
+def _resized_containers(pod: Pod) -> dict[str, ContainerStatus]:
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return {status.name: status for status in statuses if status.resources is not None}
+
+
+def _resize_is_infeasible(pod: Pod) -> bool:
+    pending = next((condition for condition in pod.status.conditions if condition.type == "PodResizePending"), None)
+    return pending is not None and pending.reason == "Infeasible"
+
+
+def _add(totals: dict[str, N], more: Mapping[str, N]) -> None:
+    for name, number in more.items():
+        totals[name] = totals[name] + number if name in totals else number
+
+
+# The rule in plain integers
+
+
+class _NotPlainError(Exception):
+    """A quantity that is negative or enormous: only `Quantity` follows upstream's overflows."""
+
+
+def _plain_requests(pod: Pod, variant: _Variant) -> dict[str, int] | None:
+    """The rule in billionths, rounded at the end; None where a number is not plain."""
+    try:
+        totals = _Reading(_nanos, max, variant, _PLAIN_DEFAULTS).requests(pod)
+    except _NotPlainError:
+        return None
+    if any(total > _PLAIN_LIMIT for total in totals.values()):
+        return None
+    return {name: -(-total // (_MEGA if name == CPU else _GIGA)) for name, total in totals.items()}
+
+
+@lru_cache(maxsize=16_384)
+def _nanos(text: QuantityText) -> int:
+    quantity = parse_quantity(text)
+    if quantity.is_zero():
+        return 0
+    if quantity.sign() < 0 or quantity.exponent > 18:
+        raise _NotPlainError
+    nanos: int = quantity.amount * 10 ** (quantity.exponent + 9)
+    return nanos

@@ -1,0 +1,75 @@
+"""Does a pod put up with a taint?
+
+TaintToleration and NodeUnschedulable ask about nodes, device allocation asks about devices.
+The numeric operators `Lt` and `Gt` belong to a feature that is off; a toleration with one of them tolerates nothing,
+just as kube-scheduler has it.
+
+Cost: string comparisons, one toleration after the other. Columns ask once a distinct list of taints, not once a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from bayplan.objects.core import Taint
+
+NO_SCHEDULE = "NoSchedule"
+PREFER_NO_SCHEDULE = "PreferNoSchedule"
+NO_EXECUTE = "NoExecute"
+
+DO_NOT_SCHEDULE = frozenset({NO_SCHEDULE, NO_EXECUTE})
+"""The effects that keep a pod off a node."""
+
+TAINT_NOT_READY = "node.kubernetes.io/not-ready"
+TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
+TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+TAINT_MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
+TAINT_DISK_PRESSURE = "node.kubernetes.io/disk-pressure"
+TAINT_PID_PRESSURE = "node.kubernetes.io/pid-pressure"
+TAINT_NETWORK_UNAVAILABLE = "node.kubernetes.io/network-unavailable"
+TAINT_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+UNSCHEDULABLE = Taint(key=TAINT_UNSCHEDULABLE, effect=NO_SCHEDULE)
+"""The taint that a cordoned node counts as having, whether or not it carries it."""
+
+
+class TaintLike(Protocol):
+    """A taint of a node or of a device."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+    @property
+    def effect(self) -> str: ...
+
+
+class TolerationLike(TaintLike, Protocol):
+    """A toleration of a pod or of a device request."""
+
+    @property
+    def operator(self) -> str: ...
+
+
+def tolerates(toleration: TolerationLike, taint: TaintLike) -> bool:
+    """Whether this one toleration covers the taint. An empty effect or key of the toleration covers any."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"
+
+
+def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
+    """Whether any of the tolerations covers the taint."""
+    return any(tolerates(toleration, taint) for toleration in tolerations)
+
+
+def first_untolerated(
+    taints: Iterable[Taint], tolerations: Collection[TolerationLike], effects: Collection[str] = DO_NOT_SCHEDULE
+) -> Taint | None:
+    """The first taint with one of the effects that no toleration covers, in the order of the node's list."""
+    return next((taint for taint in taints if taint.effect in effects and not tolerated(taint, tolerations)), None)

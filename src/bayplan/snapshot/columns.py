@@ -1,0 +1,287 @@
+"""Nodes as columns: what is allocatable, requested and flagged on each row, and which pods are there.
+
+The cache keeps one `NodeColumns` that it changes; a snapshot keeps another that copies changed rows (`copy_row`);
+preemption and nominated pods work on a `fork` of a few rows. All three change rows by the same `add_pod` and
+`remove_pod`, so there is one bookkeeping. Rows are dense: when a node goes, the last row takes its place.
+Matrices are resources by rows, because every reader wants one resource on all rows at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.objects.core import Node
+from bayplan.objects.ports import HostPort
+from bayplan.objects.resources import allocatable_amounts
+from bayplan.snapshot.labels import LabelColumns
+from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabulary
+
+IntMatrix = npt.NDArray[np.int64]
+
+
+class ImageState(NamedTuple):
+    """An image as one row last saw it. The count is stale by design: kube-scheduler's is, and scores depend on it."""
+
+    size_bytes: int
+    node_count: int
+
+
+class NodeColumns:
+    """Rows of nodes with everything on them."""
+
+    def __init__(self, vocabulary: Vocabulary, *, capacity: int = 16) -> None:
+        self.vocabulary = vocabulary
+        self.count = 0
+        self.nodes: list[Node] = []
+        self.names: list[str] = []
+        self.index: dict[str, int] = {}
+        self.pods: list[list[PodInfo]] = []
+        self.ports: list[set[HostPort]] = []
+        self.images: list[dict[str, ImageState]] = []
+        self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
+        self.image_rows: dict[str, dict[int, ImageState]] = {}
+        self.labels = LabelColumns(self.nodes)
+        resources = len(vocabulary.resources)
+        self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
+        self.requested: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
+        self.nonzero: IntMatrix = np.zeros((2, capacity), dtype=np.int64)
+        self.pod_count: IntVector = np.zeros(capacity, dtype=np.int64)
+        self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
+        self.taint_ids: IdVector = np.zeros(capacity, dtype=np.int32)
+        self.feature_ids: IdVector = np.zeros(capacity, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return self.count
+
+    # rows -------------------------------------------------------------------------------------------------------
+
+    def add_row(self, node: Node) -> int:
+        """A new row for `node`, empty of pods."""
+        row = self.count
+        self._reserve_rows(row + 1)
+        self.count += 1
+        self.nodes.append(node)
+        self.names.append(node.name)
+        self.index[node.name] = row
+        self.pods.append([])
+        self.ports.append(set())
+        self.images.append({})
+        self._blank(row)
+        self.taint_ids[row] = self.vocabulary.taints.acquire(node.spec.taints)
+        self.feature_ids[row] = self.vocabulary.features.acquire(frozenset(node.status.declared_features))
+        self._show(row, node)
+        return row
+
+    def set_node(self, row: int, node: Node) -> None:
+        """Another version of the node of this row."""
+        taints, features = self.vocabulary.taints, self.vocabulary.features
+        new_taints = taints.acquire(node.spec.taints)
+        new_features = features.acquire(frozenset(node.status.declared_features))
+        taints.release(int(self.taint_ids[row]))
+        features.release(int(self.feature_ids[row]))
+        self.taint_ids[row], self.feature_ids[row] = new_taints, new_features
+        self._show(row, node)
+
+    def drop_row(self, row: int) -> int:
+        """Take a row out; the last row moves into its place. Returns the row that moved (equal to `row`: none)."""
+        self.vocabulary.taints.release(int(self.taint_ids[row]))
+        self.vocabulary.features.release(int(self.feature_ids[row]))
+        last = self.count - 1
+        if row != last:
+            self._place(self, last, row)
+        self.truncate(last)
+        return last
+
+    def truncate(self, count: int) -> None:
+        """Forget every row from `count` on."""
+        for row in range(count, self.count):
+            self._index_ports(row, frozenset())
+            self._index_images(row, {})
+            if self.index.get(self.names[row]) == row:
+                del self.index[self.names[row]]
+        del self.nodes[count:], self.names[count:], self.pods[count:], self.ports[count:], self.images[count:]
+        self.count = min(self.count, count)
+
+    def copy_row(self, source: NodeColumns, row: int, images: dict[str, ImageState]) -> None:
+        """Make this row equal to the same row of `source`, seeing images as given."""
+        if row == self.count:
+            self._reserve_rows(row + 1)
+            self.count += 1
+            self.nodes.append(source.nodes[row])
+            self.names.append(source.names[row])
+            self.pods.append([])
+            self.ports.append(set())
+            self.images.append({})
+            self.labels.put(row, source.nodes[row])
+        self._place(source, row, row)
+        self._index_images(row, images)
+
+    def fork(self, rows: list[int]) -> NodeColumns:
+        """A copy of some rows that can be changed freely; ids mean the same as here."""
+        forked = NodeColumns.__new__(NodeColumns)
+        forked.vocabulary = self.vocabulary
+        forked.count = len(rows)
+        forked.nodes = [self.nodes[row] for row in rows]
+        forked.names = [self.names[row] for row in rows]
+        forked.index = {name: position for position, name in enumerate(forked.names)}
+        forked.pods = [list(self.pods[row]) for row in rows]
+        forked.ports = [set() for _ in rows]
+        forked.images = [dict(self.images[row]) for row in rows]
+        forked.port_rows, forked.image_rows = {}, {}
+        forked.labels = self.labels.fork(forked.nodes, rows)
+        forked.allocatable = self.allocatable[:, rows]
+        forked.requested = self.requested[:, rows]
+        forked.nonzero = self.nonzero[:, rows]
+        forked.pod_count = self.pod_count[rows]
+        forked.unschedulable = self.unschedulable[rows]
+        forked.taint_ids = self.taint_ids[rows]
+        forked.feature_ids = self.feature_ids[rows]
+        for position, row in enumerate(rows):
+            forked._index_ports(position, self.ports[row])
+            for name, state in forked.images[position].items():
+                forked.image_rows.setdefault(name, {})[position] = state
+        return forked
+
+    # pods -------------------------------------------------------------------------------------------------------
+
+    def add_pod(self, row: int, info: PodInfo) -> None:
+        """Count a pod on a row."""
+        self.pods[row].append(info)
+        self.pod_count[row] += 1
+        self._account(row, info, 1)
+        for port in info.host_ports:
+            self._take_port(row, port)
+
+    def remove_pod(self, row: int, info: PodInfo) -> None:
+        """Take a pod off a row. Its place in the list goes to the last one, as the order of victims expects."""
+        pods = self.pods[row]
+        position = next(i for i, other in enumerate(pods) if other.uid == info.uid)
+        gone = pods[position]
+        pods[position] = pods[-1]
+        pods.pop()
+        self.pod_count[row] -= 1
+        self._account(row, gone, -1)
+        for port in gone.host_ports:
+            self._free_port(row, port)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _account(self, row: int, info: PodInfo, sign: int) -> None:
+        amounts = info.amounts(self.vocabulary)
+        self._reserve_resources()
+        for resource, amount in amounts:
+            self.requested[resource, row] += sign * amount
+        cpu, memory = info.nonzero
+        self.nonzero[0, row] += sign * cpu
+        self.nonzero[1, row] += sign * memory
+
+    def _take_port(self, row: int, port: HostPort) -> None:
+        self.ports[row].add(port)
+        self.port_rows.setdefault((port.protocol, port.port), {}).setdefault(row, set()).add(port.address)
+
+    def _free_port(self, row: int, port: HostPort) -> None:
+        # A set, not a count: of two pods holding one port, either frees it. kube-scheduler does the same.
+        self.ports[row].discard(port)
+        rows = self.port_rows.get((port.protocol, port.port))
+        if rows is None or row not in rows:
+            return
+        rows[row].discard(port.address)
+        if not rows[row]:
+            del rows[row]
+            if not rows:
+                del self.port_rows[port.protocol, port.port]
+
+    def _index_ports(self, row: int, ports: set[HostPort] | frozenset[HostPort]) -> None:
+        mine = self.ports[row]
+        for port in mine - ports:
+            self._free_port(row, port)
+        for port in ports - mine:
+            self._take_port(row, port)
+
+    def _index_images(self, row: int, images: dict[str, ImageState]) -> None:
+        mine = self.images[row]
+        if mine == images:
+            return
+        for name in mine.keys() - images.keys():
+            rows = self.image_rows[name]
+            del rows[row]
+            if not rows:
+                del self.image_rows[name]
+        for name, state in images.items():
+            self.image_rows.setdefault(name, {})[row] = state
+        self.images[row] = images
+
+    def _show(self, row: int, node: Node) -> None:
+        """Everything of a row that comes from the node object alone."""
+        self.nodes[row] = node
+        self.unschedulable[row] = node.spec.unschedulable
+        index = self.vocabulary.resources.index
+        amounts = [(index(name), amount) for name, amount in allocatable_amounts(node.status.allocatable).items()]
+        self._reserve_resources()
+        self.allocatable[:, row] = 0
+        for resource, amount in amounts:
+            self.allocatable[resource, row] = amount
+        self.labels.put(row, node)
+
+    def _place(self, source: NodeColumns, origin: int, row: int) -> None:
+        """Row `row` becomes what `origin` is in `source` (images aside)."""
+        self._reserve_resources()
+        resources = source.allocatable.shape[0]
+        self.allocatable[:resources, row] = source.allocatable[:, origin]
+        self.requested[:resources, row] = source.requested[:, origin]
+        self.nonzero[:, row] = source.nonzero[:, origin]
+        self.pod_count[row] = source.pod_count[origin]
+        self.unschedulable[row] = source.unschedulable[origin]
+        self.taint_ids[row] = source.taint_ids[origin]
+        self.feature_ids[row] = source.feature_ids[origin]
+        self._index_ports(row, source.ports[origin])
+        self.pods[row] = list(source.pods[origin])
+        node = source.nodes[origin]
+        if self.nodes[row] is not node:
+            self.nodes[row] = node
+            self.labels.put(row, node)
+        self._rename(row, node.name)
+        if source is self:
+            self._index_images(row, dict(self.images[origin]))
+
+    def _rename(self, row: int, name: str) -> None:
+        old = self.names[row]
+        if old != name and self.index.get(old) == row:
+            del self.index[old]
+        self.names[row] = name
+        self.index[name] = row
+
+    def _blank(self, row: int) -> None:
+        self.requested[:, row] = 0
+        self.nonzero[:, row] = 0
+        self.pod_count[row] = 0
+
+    def _reserve_rows(self, rows: int) -> None:
+        capacity = len(self.pod_count)
+        if rows <= capacity:
+            return
+        grown = max(rows, 2 * capacity)
+        self.allocatable = _widened(self.allocatable, grown)
+        self.requested = _widened(self.requested, grown)
+        self.nonzero = _widened(self.nonzero, grown)
+        self.pod_count = np.resize(self.pod_count, grown)
+        self.unschedulable = np.resize(self.unschedulable, grown)
+        self.taint_ids = np.resize(self.taint_ids, grown)
+        self.feature_ids = np.resize(self.feature_ids, grown)
+
+    def _reserve_resources(self) -> None:
+        missing = len(self.vocabulary.resources) - self.allocatable.shape[0]
+        if missing > 0:
+            rows = np.zeros((missing, self.allocatable.shape[1]), dtype=np.int64)
+            self.allocatable = np.concatenate((self.allocatable, rows))
+            self.requested = np.concatenate((self.requested, rows))
+
+
+def _widened(matrix: IntMatrix, columns: int) -> IntMatrix:
+    wide = np.zeros((matrix.shape[0], columns), dtype=np.int64)
+    wide[:, : matrix.shape[1]] = matrix
+    return wide

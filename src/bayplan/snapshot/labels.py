@@ -1,0 +1,103 @@
+"""Node labels as columns: for a label key, one id a row.
+
+A column is made when a key is first asked for and kept up to date row by row afterwards, so only keys that selectors
+and topologies really use cost anything. Ids count from 0 in the order values were met; a row without the key has -1.
+A topology domain is simply an id of such a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bayplan.objects.core import Node
+from bayplan.snapshot.vocabulary import IdVector
+
+_SLACK = 64
+
+
+class LabelColumn:
+    """The values of one key on all rows."""
+
+    __slots__ = ("ids", "index", "key", "values")
+
+    def __init__(self, key: str, ids: IdVector, index: dict[str, int], values: list[str]) -> None:
+        self.key = key
+        self.ids = ids
+        self.index = index
+        self.values = values
+
+    def find(self, value: str) -> int:
+        """The id of a value, or -1 where no row has it."""
+        return self.index.get(value, -1)
+
+    def value_of(self, row: int) -> str | None:
+        number = int(self.ids[row])
+        return self.values[number] if number >= 0 else None
+
+    def put(self, row: int, value: str | None) -> None:
+        if value is None:
+            self.ids[row] = -1
+            return
+        number = self.index.get(value)
+        if number is None:
+            number = self.index[value] = len(self.values)
+            self.values.append(value)
+        self.ids[row] = number
+
+
+class LabelColumns:
+    """The columns of one table of nodes, made on demand."""
+
+    __slots__ = ("_columns", "_nodes", "_parent", "_rows")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._columns: dict[str, LabelColumn] = {}
+        self._parent: LabelColumns | None = None
+        self._rows: list[int] = []
+
+    def fork(self, nodes: Sequence[Node], rows: list[int]) -> LabelColumns:
+        """Columns of some of the rows that share ids with these."""
+        forked = LabelColumns(nodes)
+        forked._parent, forked._rows = self, rows
+        return forked
+
+    def column(self, key: str) -> LabelColumn:
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = self._derive(key) if self._parent else self._build(key)
+        return column
+
+    def put(self, row: int, node: Node) -> None:
+        """Row `row` now shows `node`."""
+        labels = node.metadata.labels
+        for column in self._columns.values():
+            if row >= len(column.ids):
+                column.ids = _grown(column.ids, row + 1)
+            column.put(row, labels.get(column.key))
+
+    def forget_stale_values(self, count: int) -> None:
+        """Drop columns whose values have mostly gone (nodes come and go); they are made anew when asked for."""
+        for key in [key for key, column in self._columns.items() if len(column.values) > 2 * count + _SLACK]:
+            del self._columns[key]
+
+    def _build(self, key: str) -> LabelColumn:
+        column = LabelColumn(key, np.full(max(len(self._nodes), 1), -1, dtype=np.int32), {}, [])
+        for row, node in enumerate(self._nodes):
+            value = node.metadata.labels.get(key)
+            if value is not None:
+                column.put(row, value)
+        return column
+
+    def _derive(self, key: str) -> LabelColumn:
+        assert self._parent is not None
+        parent = self._parent.column(key)
+        return LabelColumn(key, parent.ids[self._rows], parent.index, parent.values)
+
+
+def _grown(ids: IdVector, at_least: int) -> IdVector:
+    grown = np.full(max(at_least, 2 * len(ids)), -1, dtype=np.int32)
+    grown[: len(ids)] = ids
+    return grown

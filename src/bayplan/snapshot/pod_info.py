@@ -1,0 +1,71 @@
+"""A pod with what is worth computing once: requests as numbers, host ports, parsed affinity terms, claims.
+
+Made when a pod enters the cache or an attempt; shared by the cache, snapshots and plugins. Requests are the accounted
+ones of a pod that is on a node (resizes in progress included); what a plugin asks of the incoming pod it computes
+from `pod` itself, by the rules of `objects.resources`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
+from bayplan.objects.core import Pod
+from bayplan.objects.ports import HostPort, host_ports
+from bayplan.objects.resources import accounted_nonzero, accounted_requests
+from bayplan.snapshot.vocabulary import PodKind, Vocabulary
+
+
+class PodInfo:
+    """One version of one pod, ready for columns."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.uid = pod.metadata.uid
+        self.priority = pod.priority
+        self.terminating = pod.terminating
+
+    @property
+    def key(self) -> str:
+        return self.pod.key
+
+    @property
+    def node_name(self) -> str:
+        return self.pod.spec.node_name
+
+    @cached_property
+    def requests(self) -> dict[str, int]:
+        return accounted_requests(self.pod)
+
+    @cached_property
+    def nonzero(self) -> tuple[int, int]:
+        """CPU (milli) and memory (bytes), with a guess for containers that ask for nothing."""
+        return accounted_nonzero(self.pod)
+
+    @cached_property
+    def host_ports(self) -> tuple[HostPort, ...]:
+        return host_ports(self.pod)
+
+    @cached_property
+    def affinity(self) -> PodAffinityTerms | None:
+        """The pod's terms about other pods, or None where it has none at all."""
+        return affinity_terms(self.pod)
+
+    @cached_property
+    def claim_keys(self) -> tuple[str, ...]:
+        """`namespace/name` of each claim that a volume names directly, once a volume."""
+        namespace = self.pod.metadata.namespace
+        return tuple(
+            f"{namespace}/{volume.persistent_volume_claim.claim_name}"
+            for volume in self.pod.spec.volumes
+            if volume.persistent_volume_claim is not None
+        )
+
+    @cached_property
+    def kind(self) -> PodKind:
+        return PodKind(self.pod.metadata.namespace, self.pod.metadata.labels)
+
+    def amounts(self, vocabulary: Vocabulary) -> list[tuple[int, int]]:
+        """Requests as (resource column, amount)."""
+        index = vocabulary.resources.index
+        return [(index(name), amount) for name, amount in self.requests.items()]

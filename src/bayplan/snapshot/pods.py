@@ -1,0 +1,134 @@
+"""All pods of a snapshot as columns: row, kind, affinity terms, terminating.
+
+Spread and affinity ask "how many pods that match X are on each row, in each domain?". A selector is evaluated once a
+distinct kind (namespace and labels) and spread over the pods by `take`; rows are summed by `bincount`. Cost: a few
+operations over all pods, no Python loop over them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+import numpy as np
+
+from bayplan.objects.affinity import PodAffinityTerms
+from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Lookup, PodKind, Vocabulary
+
+_REMEMBERED_SELECTORS = 512
+
+
+class PodColumns:
+    """Slots of pods that are on a row. A free slot has row -1."""
+
+    def __init__(self, vocabulary: Vocabulary, *, capacity: int = 64) -> None:
+        self.vocabulary = vocabulary
+        self.slots = 0  # slots in use or once used: how much of the columns means something
+        self.infos: list[PodInfo | None] = []
+        self.rows: IdVector = np.full(capacity, -1, dtype=np.int32)
+        self.kinds: IdVector = np.zeros(capacity, dtype=np.int32)
+        self.affinities: IdVector = np.full(capacity, -1, dtype=np.int32)
+        self.terminating: BoolVector = np.zeros(capacity, dtype=np.bool_)
+        self.claim_users: dict[str, int] = {}
+        self.affinity_users: dict[int, int] = {}
+        self._selectors: OrderedDict[Hashable, Lookup[PodKind]] = OrderedDict()
+
+    # slots ------------------------------------------------------------------------------------------------------
+
+    def put(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
+        """Slot `slot` now holds this pod; ids are counted by the caller."""
+        self._reserve(slot + 1)
+        self.clear(slot)
+        self.infos[slot] = info
+        self.rows[slot] = row
+        self.kinds[slot] = kind
+        self.affinities[slot] = affinity
+        self.terminating[slot] = info.terminating
+        for key in info.claim_keys:
+            self.claim_users[key] = self.claim_users.get(key, 0) + 1
+        if affinity >= 0:
+            self.affinity_users[affinity] = self.affinity_users.get(affinity, 0) + 1
+
+    def clear(self, slot: int) -> None:
+        """Slot `slot` is free."""
+        info = self.infos[slot]
+        if info is None:
+            return
+        for key in info.claim_keys:
+            _decrement(self.claim_users, key)
+        affinity = int(self.affinities[slot])
+        if affinity >= 0:
+            _decrement(self.affinity_users, affinity)
+        self.infos[slot] = None
+        self.rows[slot] = -1
+        self.affinities[slot] = -1
+
+    def copy_slot(self, source: PodColumns, slot: int) -> None:
+        """Make one slot equal to the same slot of `source`."""
+        info = source.infos[slot] if slot < source.slots else None
+        self._reserve(slot + 1)
+        if info is None:
+            self.clear(slot)
+            return
+        if self.infos[slot] is info:  # only the row may have changed: its node moved to another row
+            self.rows[slot] = source.rows[slot]
+            return
+        self.put(slot, info, int(source.rows[slot]), int(source.kinds[slot]), int(source.affinities[slot]))
+
+    # questions --------------------------------------------------------------------------------------------------
+
+    def matching(self, key: Hashable, predicate: Callable[[PodKind], bool]) -> BoolVector:
+        """Which slots hold a pod whose kind satisfies `predicate`; equal keys must mean equal predicates."""
+        table = self._lookup(key, predicate).answers()
+        mask: BoolVector = table[self.kinds[: self.slots]]
+        mask &= self.rows[: self.slots] >= 0
+        return mask
+
+    def count_by_row(self, mask: BoolVector, rows: int) -> IntVector:
+        """How many of the masked pods each of the `rows` rows has."""
+        return np.bincount(self.rows[: self.slots][mask], minlength=rows)
+
+    def with_affinity(self, affinity: int) -> BoolVector:
+        """Which slots hold a pod with these terms."""
+        mask: BoolVector = self.affinities[: self.slots] == affinity
+        return mask
+
+    def affinity_terms(self) -> Iterator[tuple[int, PodAffinityTerms]]:
+        """Every distinct set of terms that some pod here has, with its id."""
+        for affinity in self.affinity_users:
+            yield affinity, self.vocabulary.affinities.value(affinity)
+
+    def on_rows(self) -> Iterable[PodInfo]:
+        """Every pod, in no particular order. A Python loop: not for the hot path."""
+        return (info for info in self.infos if info is not None)
+
+    def _lookup(self, key: Hashable, predicate: Callable[[PodKind], bool]) -> Lookup[PodKind]:
+        lookup = self._selectors.get(key)
+        if lookup is None:
+            lookup = self._selectors[key] = Lookup(self.vocabulary.kinds, predicate)
+            if len(self._selectors) > _REMEMBERED_SELECTORS:
+                self._selectors.popitem(last=False)
+        else:
+            self._selectors.move_to_end(key)
+        return lookup
+
+    def _reserve(self, slots: int) -> None:
+        self.slots = max(self.slots, slots)
+        self.infos.extend([None] * (slots - len(self.infos)))
+        capacity = len(self.rows)
+        if slots <= capacity:
+            return
+        extra = max(slots, 2 * capacity) - capacity
+        self.rows = np.concatenate((self.rows, np.full(extra, -1, dtype=np.int32)))
+        self.kinds = np.concatenate((self.kinds, np.zeros(extra, dtype=np.int32)))
+        self.affinities = np.concatenate((self.affinities, np.full(extra, -1, dtype=np.int32)))
+        self.terminating = np.concatenate((self.terminating, np.zeros(extra, dtype=np.bool_)))
+
+
+def _decrement(counts: dict[str, int] | dict[int, int], key: str | int) -> None:
+    left = counts[key] - 1  # type: ignore[index]
+    if left:
+        counts[key] = left  # type: ignore[index]
+    else:
+        del counts[key]  # type: ignore[arg-type]

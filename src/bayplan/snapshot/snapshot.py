@@ -1,0 +1,32 @@
+"""The cluster as one attempt sees it: frozen columns of nodes and pods, and the catalog they were read with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.snapshot.catalog import Catalog
+from bayplan.snapshot.columns import NodeColumns
+from bayplan.snapshot.pods import PodColumns
+from bayplan.snapshot.table import NodeTable, RowVector
+from bayplan.snapshot.vocabulary import Vocabulary
+
+
+class Snapshot:
+    """Columns that only `Cache.refresh` changes, and never during an attempt."""
+
+    def __init__(self, vocabulary: Vocabulary, catalog: Catalog) -> None:
+        self.vocabulary = vocabulary
+        self.catalog = catalog
+        self.nodes = NodeColumns(vocabulary)
+        self.pods = PodColumns(vocabulary)
+        self.order: RowVector = np.zeros(0, dtype=np.intp)  # rows, zones taking turns: the order of sampling
+        self.generation = 0
+        self.layout = 0  # changes when rows were added, dropped or moved
+
+    @property
+    def table(self) -> NodeTable:
+        """All nodes."""
+        return NodeTable(self.nodes)
+
+    def __len__(self) -> int:
+        return self.nodes.count

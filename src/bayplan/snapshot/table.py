@@ -1,0 +1,232 @@
+"""What a plugin sees of the nodes: all rows at once (`NodeTable`), or one of them (`NodeView`).
+
+A table is a view of columns, whole or narrowed to some rows; everything it returns has one entry a row of the table,
+in its order, so a plugin need not know which of the two it was given. Whole columns are returned without copying:
+do not write into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.objects.core import Node, Taint
+from bayplan.objects.ports import ANY_ADDRESS, HostPort
+from bayplan.snapshot.columns import ImageState, NodeColumns
+from bayplan.snapshot.interning import Interner
+from bayplan.snapshot.labels import LabelColumn
+from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector
+
+RowVector = npt.NDArray[np.intp]
+V = TypeVar("V", bound=Any)
+
+
+class NodeView:
+    """One node with what is on it."""
+
+    __slots__ = ("columns", "row")
+
+    def __init__(self, columns: NodeColumns, row: int) -> None:
+        self.columns = columns
+        self.row = row
+
+    @property
+    def name(self) -> str:
+        return self.columns.names[self.row]
+
+    @property
+    def node(self) -> Node:
+        """The API object."""
+        return self.columns.nodes[self.row]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.node.metadata.labels
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        return self.node.spec.taints
+
+    @property
+    def pods(self) -> list[PodInfo]:
+        return self.columns.pods[self.row]
+
+    @property
+    def ports(self) -> set[HostPort]:
+        return self.columns.ports[self.row]
+
+    @property
+    def images(self) -> Mapping[str, ImageState]:
+        return self.columns.images[self.row]
+
+    def allocatable(self, resource: str) -> int:
+        """Milli-CPUs, bytes or a count; 0 for what the node does not have."""
+        return self._amount(self.columns.allocatable, resource)
+
+    def requested(self, resource: str) -> int:
+        """What the pods on the node ask for."""
+        return self._amount(self.columns.requested, resource)
+
+    def free(self, resource: str) -> int:
+        return self.allocatable(resource) - self.requested(resource)
+
+    def _amount(self, matrix: npt.NDArray[np.int64], resource: str) -> int:
+        number = self.columns.vocabulary.resources.find(resource)
+        return int(matrix[number, self.row]) if 0 <= number < matrix.shape[0] else 0
+
+
+class NodeTable:
+    """Rows of nodes, one entry a row in everything it returns."""
+
+    __slots__ = ("_rows", "columns")
+
+    def __init__(self, columns: NodeColumns, rows: RowVector | None = None) -> None:
+        self.columns = columns
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self.columns.count if self._rows is None else len(self._rows)
+
+    def __iter__(self) -> Iterator[NodeView]:
+        """Node by node: for what cannot be said of all rows at once."""
+        return (NodeView(self.columns, row) for row in self.rows.tolist())
+
+    def __getitem__(self, position: int) -> NodeView:
+        return NodeView(self.columns, position if self._rows is None else int(self._rows[position]))
+
+    @property
+    def is_whole(self) -> bool:
+        return self._rows is None
+
+    @property
+    def rows(self) -> RowVector:
+        """The row of each entry in the underlying columns."""
+        return np.arange(self.columns.count) if self._rows is None else self._rows
+
+    @property
+    def names(self) -> list[str]:
+        names = self.columns.names
+        return names if self._rows is None else [names[row] for row in self._rows.tolist()]
+
+    def narrowed(self, keep: BoolVector) -> NodeTable:
+        """The entries where `keep` is true."""
+        return NodeTable(self.columns, self.rows[keep])
+
+    # columns ----------------------------------------------------------------------------------------------------
+
+    def pick(self, column: npt.NDArray[V]) -> npt.NDArray[V]:
+        """A column over all rows, as this table sees it."""
+        return column[: self.columns.count] if self._rows is None else column[self._rows]
+
+    def allocatable(self, resource: str) -> IntVector:
+        return self._resource(self.columns.allocatable, resource)
+
+    def requested(self, resource: str) -> IntVector:
+        return self._resource(self.columns.requested, resource)
+
+    @property
+    def nonzero_cpu(self) -> IntVector:
+        """Milli-CPUs asked for, with a guess for containers that ask for none."""
+        return self.pick(self.columns.nonzero[0])
+
+    @property
+    def nonzero_memory(self) -> IntVector:
+        return self.pick(self.columns.nonzero[1])
+
+    @property
+    def pod_count(self) -> IntVector:
+        return self.pick(self.columns.pod_count)
+
+    @property
+    def unschedulable(self) -> BoolVector:
+        return self.pick(self.columns.unschedulable)
+
+    # questions --------------------------------------------------------------------------------------------------
+
+    def label(self, key: str) -> LabelColumn:
+        """The column of a label key over all rows; `label_ids` narrows it to this table."""
+        return self.columns.labels.column(key)
+
+    def label_ids(self, key: str) -> IdVector:
+        """For each entry the id of the label's value, -1 where the node lacks the key."""
+        return self.pick(self.label(key).ids)
+
+    def where_label(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
+        """Entries that have the key with an accepted value. Asked once a distinct value."""
+        column = self.label(key)
+        answers = np.fromiter((accepts(value) for value in column.values), dtype=np.bool_, count=len(column.values))
+        return _spread(answers, self.label_ids(key))
+
+    def where_label_in(self, key: str, values: Iterable[str]) -> BoolVector:
+        """Entries whose label has one of the values. Cost does not depend on how many values the nodes have."""
+        column = self.label(key)
+        answers = np.zeros(len(column.values), dtype=np.bool_)
+        for value in values:
+            number = column.find(value)
+            if number >= 0:
+                answers[number] = True
+        return _spread(answers, self.label_ids(key))
+
+    def where_named(self, names: Iterable[str]) -> BoolVector:
+        """Entries of these names."""
+        mask = np.zeros(self.columns.count, dtype=np.bool_)
+        for name in names:
+            row = self.columns.index.get(name)
+            if row is not None:
+                mask[row] = True
+        return self.pick(mask)
+
+    def where_taints(self, accepts: Callable[[tuple[Taint, ...]], bool]) -> BoolVector:
+        """Entries whose taints satisfy the predicate. Asked once a distinct list of taints."""
+        return self._where(self.columns.vocabulary.taints, self.columns.taint_ids, accepts)
+
+    def count_taints(self, count: Callable[[tuple[Taint, ...]], int]) -> IntVector:
+        """A number for each entry from its taints, computed once a distinct list."""
+        taints = self.columns.vocabulary.taints
+        answers = np.zeros(len(taints), dtype=np.int64)
+        for number, value in taints.items():
+            answers[number] = count(value)
+        return answers[self.pick(self.columns.taint_ids)]
+
+    def where_features(self, accepts: Callable[[frozenset[str]], bool]) -> BoolVector:
+        """Entries whose declared features satisfy the predicate."""
+        return self._where(self.columns.vocabulary.features, self.columns.feature_ids, accepts)
+
+    def where_port_taken(self, port: HostPort) -> BoolVector:
+        """Entries where some pod holds a host port that conflicts with this one."""
+        mask = np.zeros(self.columns.count, dtype=np.bool_)
+        holders = self.columns.port_rows.get((port.protocol, port.port), {})
+        if port.address == ANY_ADDRESS:
+            mask[list(holders)] = True
+        else:
+            mask[[row for row, taken in holders.items() if port.address in taken or ANY_ADDRESS in taken]] = True
+        return self.pick(mask)
+
+    def image(self, name: str) -> tuple[IntVector, IntVector]:
+        """For each entry the size of an image and on how many nodes it is; zeros where the node lacks it."""
+        states = self.columns.image_rows.get(name, {})
+        table = np.zeros((2, self.columns.count), dtype=np.int64)
+        if states:
+            table[:, list(states)] = np.array(list(states.values()), dtype=np.int64).T
+        return self.pick(table[0]), self.pick(table[1])
+
+    def _where(self, interner: Interner[Any], ids: IdVector, accepts: Callable[[Any], bool]) -> BoolVector:
+        answers = np.zeros(len(interner), dtype=np.bool_)
+        for number, value in interner.items():
+            answers[number] = accepts(value)
+        return answers[self.pick(ids)]
+
+    def _resource(self, matrix: npt.NDArray[np.int64], resource: str) -> IntVector:
+        number = self.columns.vocabulary.resources.find(resource)
+        if number < 0 or number >= matrix.shape[0]:
+            return np.zeros(len(self), dtype=np.int64)
+        return self.pick(matrix[number])
+
+
+def _spread(answers: BoolVector, ids: IdVector) -> BoolVector:
+    """An answer for each id, with false for id -1."""
+    return np.append(answers, False)[ids]

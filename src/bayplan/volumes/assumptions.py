@@ -1,0 +1,111 @@
+"""Volumes and claims as this scheduler assumes them to be, ahead of what the API server has said.
+
+Reserve assumes (a volume's claimRef, a claim's selected node), Unreserve restores, and whatever the watch brings
+afterwards wins: an assumption holds only while the stored object still has the resourceVersion it was made from.
+Owned by the cache, read by VolumeBinding through the handle. Plain dictionaries: a lookup costs two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.volumes.claims import class_of_volume
+from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.lookup import Derived, VolumeLookup
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class Assumed(Generic[T]):
+    """Objects of one kind: the stored ones, with the assumed ones in front."""
+
+    __slots__ = ("_assumed", "_resource", "_stored")
+
+    def __init__(self, stored: Callable[[], Mapping[str, T]], resource: str) -> None:
+        self._stored = stored
+        self._resource = resource
+        self._assumed: dict[str, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._assumed)
+
+    def get(self, key: str) -> T | None:
+        """The object as it is assumed to be, else as it is stored; None where nothing is stored."""
+        stored = self._stored().get(key)
+        return None if stored is None else self.seen(stored)
+
+    def seen(self, stored: T) -> T:
+        """What to take a stored object for."""
+        assumed = self._assumed.get(stored.key)
+        return assumed if assumed is not None and _version(assumed) == _version(stored) else stored
+
+    def find_stored(self, key: str) -> T | None:
+        """The object as the API server has it."""
+        return self._stored().get(key)
+
+    def stored(self, key: str) -> T:
+        """The object as the API server has it; raises where it has gone."""
+        stored = self.find_stored(key)
+        if stored is None:
+            raise VolumeError(f'{self._resource} "{key}" not found')
+        return stored
+
+    def assume(self, item: T) -> None:
+        """Take `item` for true from now on. It must be made from the version that is stored."""
+        stored = self.stored(item.key)
+        if _version(stored) != _version(item):
+            raise VolumeError(f'"{item.key}" is out of sync (stored: {_version(stored)}, assume: {_version(item)})')
+        self._assumed[item.key] = item
+
+    def restore(self, item: T) -> None:
+        """Take back the assumption that was made from this version; any other one stays."""
+        assumed = self._assumed.get(item.key)
+        if assumed is not None and _version(assumed) == _version(item):
+            del self._assumed[item.key]
+
+    def observe(self, key: str) -> None:
+        """Something happened to a stored object: an assumption about another version of it is over."""
+        assumed = self._assumed.get(key)
+        if assumed is None:
+            return
+        stored = self._stored().get(key)
+        if stored is None or _version(stored) != _version(assumed):
+            del self._assumed[key]
+
+
+class VolumeAssumptions:
+    """The assumed state of all volumes and claims."""
+
+    __slots__ = ("_by_class", "claims", "volumes")
+
+    def __init__(self, lookup: VolumeLookup) -> None:
+        self.volumes: Assumed[PersistentVolume] = Assumed(lambda: lookup.persistent_volumes, "persistentvolumes")
+        self.claims: Assumed[PersistentVolumeClaim] = Assumed(
+            lambda: lookup.persistent_volume_claims, "persistentvolumeclaims"
+        )
+        self._by_class = Derived(lookup, PersistentVolume, _volumes_by_class)
+
+    def volumes_of_class(self, name: str) -> list[PersistentVolume]:
+        """The volumes of a storage class as assumed, in the order of their names."""
+        return [self.volumes.seen(volume) for volume in self._by_class.get().get(name, ())]
+
+    def observe(self, item: KubeObject) -> None:
+        """A volume or claim was added, changed or deleted. Call it after the store has the change."""
+        if isinstance(item, PersistentVolume):
+            self.volumes.observe(item.key)
+        elif isinstance(item, PersistentVolumeClaim):
+            self.claims.observe(item.key)
+
+
+def _volumes_by_class(lookup: VolumeLookup) -> dict[str, list[PersistentVolume]]:
+    by_class: dict[str, list[PersistentVolume]] = {}
+    for volume in sorted(lookup.persistent_volumes.values(), key=lambda volume: volume.name):
+        by_class.setdefault(class_of_volume(volume), []).append(volume)
+    return by_class
+
+
+def _version(item: KubeObject) -> str:
+    return item.metadata.resource_version

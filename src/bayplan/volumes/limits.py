@@ -1,0 +1,166 @@
+"""How many volumes of which driver would a node have to attach?
+
+Asked by NodeVolumeLimits: once for the pod to be placed, and for the pods and attachments of those nodes whose limit
+could be reached. A volume counts once however many pods use it, so everything is kept as `driver/handle -> driver`.
+Cost: a few lookups a volume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bayplan.objects.core import Pod
+from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
+from bayplan.objects.volumes import Volume
+from bayplan.volumes.claims import class_of_claim, not_owner
+from bayplan.volumes.csi import PLUGINS, csi_source, inline_handle, inline_plugin, volume_plugin
+from bayplan.volumes.faults import VolumeError, claim_not_found
+from bayplan.volumes.lookup import VolumeLookup, claim_key
+
+Attached = dict[str, str]
+"""Volumes by `driver/handle`, each with its driver."""
+
+_NOT_YET = "\0"  # no driver can have given this out, so a volume to be made never equals one that exists
+
+
+class MissingClaimError(VolumeError):
+    """The pod to be placed names a claim that does not exist: a rejection, not an error."""
+
+
+def counts(volume: Volume) -> bool:
+    """Whether a volume may take one of a node's attachments."""
+    return (
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None or inline_plugin(volume) is not None
+    )
+
+
+def attach_limits(csi_node: CsiNode | None) -> dict[str, int]:
+    """How many volumes of each driver a node can attach; a driver that is not listed has no limit."""
+    if csi_node is None:
+        return {}
+    return {
+        driver.name: driver.allocatable.count
+        for driver in csi_node.spec.drivers
+        if driver.allocatable is not None and driver.allocatable.count is not None
+    }
+
+
+def new_volumes(pod: Pod, lookup: VolumeLookup, *, migrated: bool) -> Attached:
+    """What the pod to be placed needs. `migrated` says whether the node has a CSINode: only then is anything
+    translated. Raises `MissingClaimError` where a claim is not there yet."""
+    found: Attached = {}
+    for volume in pod.spec.volumes:
+        _count(pod, volume, lookup, found, migrated=migrated, new=True)
+    return found
+
+
+def attached_volumes(pods: Iterable[Pod], lookup: VolumeLookup) -> Attached:
+    """What pods that are on a node with a CSINode have attached there."""
+    found: Attached = {}
+    for pod in pods:
+        for volume in pod.spec.volumes:
+            _count(pod, volume, lookup, found, migrated=True, new=False)
+    return found
+
+
+def attachments_by_node(lookup: VolumeLookup) -> dict[str, list[VolumeAttachment]]:
+    """Every VolumeAttachment under the name of its node."""
+    by_node: dict[str, list[VolumeAttachment]] = {}
+    for attachment in lookup.volume_attachments.values():
+        by_node.setdefault(attachment.spec.node_name, []).append(attachment)
+    return by_node
+
+
+def attached_objects(attachments: Iterable[VolumeAttachment], lookup: VolumeLookup) -> Attached:
+    """What the attachments of a node say is attached, as far as their volumes are known CSI volumes."""
+    found: Attached = {}
+    for attachment in attachments:
+        attacher, name = attachment.spec.attacher, attachment.spec.source.persistent_volume_name
+        volume = lookup.persistent_volumes.get(name) if name is not None else None
+        if attacher and volume is not None and volume.spec.csi is not None:
+            found[f"{attacher}/{volume.spec.csi.volume_handle}"] = attacher
+    return found
+
+
+def exceeds(new: Attached, limits: dict[str, int], by_pods: Attached, by_objects: Attached) -> bool:
+    """Whether the new volumes are too many next to those that are there.
+
+    A volume that an attachment object tells of and the new pod wants, but no pod on the node uses, counts twice:
+    kube-scheduler does so too.
+    """
+    present: dict[str, int] = {}
+    for driver in by_pods.values():
+        present[driver] = present.get(driver, 0) + 1
+    for name, driver in by_objects.items():
+        if name not in by_pods:
+            present[driver] = present.get(driver, 0) + 1
+    wanted: dict[str, int] = {}
+    for name, driver in new.items():
+        if name not in by_pods:
+            wanted[driver] = wanted.get(driver, 0) + 1
+    return any(driver in limits and present.get(driver, 0) + count > limits[driver] for driver, count in wanted.items())
+
+
+# one volume -------------------------------------------------------------------------------------------------------
+
+
+def _count(pod: Pod, volume: Volume, lookup: VolumeLookup, found: Attached, *, migrated: bool, new: bool) -> None:
+    if volume.persistent_volume_claim is None and volume.ephemeral is None:
+        driver_and_handle = _inline(volume) if migrated else None
+    else:
+        claim = _claim(pod, volume, lookup, new=new)
+        driver_and_handle = _of_claim(claim, lookup, migrated=migrated) if claim is not None else None
+    if driver_and_handle is not None:
+        driver, handle = driver_and_handle
+        found[f"{driver}/{handle}"] = driver
+
+
+def _inline(volume: Volume) -> tuple[str, str] | None:
+    plugin = inline_plugin(volume)
+    if plugin is None or not plugin.migrated:
+        return None
+    try:
+        return plugin.driver, inline_handle(volume)
+    except VolumeError as fault:
+        raise VolumeError(f"converting volume({volume.name}) from inline to csi: {fault}") from None
+
+
+def _claim(pod: Pod, volume: Volume, lookup: VolumeLookup, *, new: bool) -> PersistentVolumeClaim | None:
+    named = volume.persistent_volume_claim
+    name = named.claim_name if named is not None else f"{pod.name}-{volume.name}"
+    if not name:
+        raise VolumeError("PersistentVolumeClaim had no name")
+    claim = lookup.persistent_volume_claims.get(claim_key(pod.namespace, name))
+    if claim is None:
+        if new:
+            raise MissingClaimError(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
+        return None  # nobody can say whether the volume is attached
+    if named is None and (reason := not_owner(pod, claim)) is not None:
+        raise VolumeError(reason)
+    return claim
+
+
+def _of_claim(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
+    volume = lookup.persistent_volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
+    if volume is None:
+        return _to_be_made(claim, lookup, migrated=migrated)
+    if volume.spec.csi is None and not (migrated and volume_plugin(volume) is not None):
+        return None
+    try:
+        source = csi_source(volume)
+    except VolumeError:
+        return None
+    if source is None or not source.driver or not source.volume_handle:
+        return None
+    return source.driver, source.volume_handle
+
+
+def _to_be_made(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
+    storage_class = lookup.storage_classes.get(class_of_claim(claim))
+    if storage_class is None or not storage_class.provisioner:
+        return None
+    handle = f"{_NOT_YET}-{claim.namespace}/{claim.name}"
+    plugin = PLUGINS.get(storage_class.provisioner)
+    if plugin is None:
+        return storage_class.provisioner, handle
+    return (plugin.driver, handle) if migrated and plugin.migrated else None
