@@ -12,15 +12,13 @@ from datetime import datetime, timedelta, timezone
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NANOS = 1_000_000_000
+_DAYS_OF_2000_YEARS = 730_485
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS}
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)")
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
-_FLOAT = re.compile(
-    r"[+-]?(?:inf(?:inity)?|nan|(?:[0-9](?:_?[0-9])*\.?|\.[0-9]|[0-9]+\.[0-9]+|[0-9]*\.?[0-9]+)[0-9]*(?:e[+-]?[0-9]+)?)",
-    re.IGNORECASE,
-)
+_FLOAT = re.compile(r"[+-]?(?:inf(?:inity)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)|nan", re.IGNORECASE | re.ASCII)
 _HEX_FLOAT = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]+", re.IGNORECASE)
 _MAX_INT64 = (1 << 63) - 1
 
@@ -40,7 +38,7 @@ def parse_uint(text: str) -> int:
 def parse_float(text: str) -> float:
     if _HEX_FLOAT.fullmatch(text):
         value = float.fromhex(text)
-    elif "_" not in text and _FLOAT.fullmatch(text) and text.isascii():
+    elif _FLOAT.fullmatch(text):
         value = float(text)
     else:
         raise ValueError(text)
@@ -68,8 +66,8 @@ def parse_duration(text: str) -> int:
         if part is None or part[3] not in _UNITS or not (part[1] or part[2]):
             raise ValueError(text)
         unit = _UNITS[part[3]]
-        fraction = part[2] or ""
-        total += int(part[1] or "0") * unit + (int(float(int(fraction)) * (unit / 10 ** len(fraction))) if fraction else 0)
+        fraction = part[2] or "0"
+        total += int(part[1] or "0") * unit + int(float(int(fraction)) * (unit / 10 ** len(fraction)))
         at = part.end()
     if at == 0 or total > _MAX_INT64 + (sign < 0):
         raise ValueError(text)
@@ -91,13 +89,10 @@ def parse_time(text: str) -> tuple[int, int]:
     year, month, day, hour, minute, second = (int(g) for g in found.groups()[:6])
     nanos = int((found[7] or "").ljust(9, "0")[:9])
     offset = _offset(found[8])
-    if year == 0:
-        # datetime has no year 0; 2000 is a leap year too and starts a 400-year cycle.
-        at = datetime(2000, month, day, hour, minute, second, tzinfo=timezone.utc) - timedelta(days=5 * 146097)
-        raise ValueError(text) if at.year else AssertionError
-    at = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
-    delta = at - _EPOCH
-    return (delta.days * 86400 + delta.seconds - offset) * NANOS + nanos, offset
+    # datetime knows no year 0; 2000 has the same calendar.
+    at = datetime(year or 2000, month, day, hour, minute, second, tzinfo=timezone.utc) - _EPOCH
+    days = at.days if year else at.days - _DAYS_OF_2000_YEARS
+    return (days * 86400 + at.seconds - offset) * NANOS + nanos, offset
 
 
 def _offset(zone: str) -> int:
@@ -170,7 +165,7 @@ def _scientific(value: float) -> tuple[str, str, str]:
     return (stripped or "0"), "", str(-(len(fraction) - len(stripped)) - 1 if stripped else 0)
 
 
-_QUOTED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"'}
+_QUOTED = dict(zip('\a\b\f\n\r\t\v\\"', (f"\\{c}" for c in 'abfnrtv\\"'), strict=True))
 
 
 def quote(text: str) -> str:

@@ -7,7 +7,6 @@ three come out of one walk over the tree. Used once for a configuration and once
 
 from __future__ import annotations
 
-import binascii
 import re
 import struct
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bayplan.config.duration import Duration, parse_duration
+from bayplan.config.go_base64 import Base64Error, decode_base64
 from bayplan.config.schema import (
     UINT8,
     BoolShape,
@@ -40,7 +40,6 @@ from bayplan.objects.json_text import JsonObject, Member, Node, Number
 
 _MAX_STRICT_ERRORS = 100
 _TYPE_META = ("kind", "apiVersion")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]")
 _INTEGER = re.compile(r"-?[0-9]+\Z")
 
 W = TypeVar("W", bound=Wire)
@@ -194,7 +193,7 @@ class _Walk:
         if not isinstance(node, Number):
             return self._wrong_type(node, shape.go_type)
         try:
-            struct.pack("f", float(node.text))
+            struct.pack("<f", float(node.text))
         except OverflowError:
             return self._complain(f"number {node.text}", shape.go_type)
         if float(node.text) in (float("inf"), float("-inf")):
@@ -212,9 +211,9 @@ class _Walk:
         if not isinstance(node, str):
             return self._wrong_type(node, shape.go_type)
         try:
-            return binascii.a2b_base64(node.replace("\r", "").replace("\n", ""), strict_mode=True)
-        except binascii.Error:
-            self.saved = self.saved or f"illegal base64 data at input byte {_bad_base64(node)}"
+            return decode_base64(node)
+        except Base64Error as error:
+            self.saved = self.saved or str(error)
             return None
 
     def _wrong_type(self, node: Node, go_type: str) -> Any:
@@ -243,20 +242,3 @@ def _zero(shape: Shape) -> Any:
         case TextShape():
             return ""
     raise AssertionError(f"no list holds items of type {shape.go_type}")
-
-
-def _bad_base64(text: str) -> int:
-    """Where Go's decoder stops: the first character it cannot place."""
-    digits = 0
-    for at, char in enumerate(text):
-        if _BASE64.match(char):
-            digits += 1
-        elif char == "=" and digits % 4 >= 2:
-            rest = text[at:].replace("\r", "").replace("\n", "")
-            padding = 4 - digits % 4
-            if len(rest) < padding:
-                return len(text)
-            return at + (len(rest) if rest[:padding].strip("=") == "" and len(rest) == padding else padding)
-        elif char not in "\r\n":
-            return at
-    return len(text) - digits % 4

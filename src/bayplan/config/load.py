@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from bayplan.config.args import ArgsKinds
 from bayplan.config.decode import DecodeError, decode_object, kind_of
 from bayplan.config.defaults import with_defaults
@@ -26,6 +24,7 @@ from bayplan.config.model import (
     ConfigurationSource,
     PluginConfig,
     Profile,
+    Settings,
 )
 from bayplan.config.schema import Wire
 from bayplan.config.validation import validate
@@ -59,8 +58,8 @@ def load_default(args_kinds: ArgsKinds) -> Configuration:
 def dump(configuration: Configuration) -> dict[str, Any]:
     """The configuration as a v1 object with every default spelled out."""
     profiles = [_dump_profile(profile) for profile in configuration.profiles]
-    settings = v1_form(replace(configuration, profiles=()))
-    return {"apiVersion": API_VERSION, "kind": KIND, **settings, "profiles": profiles}
+    settings = Settings(**{name: getattr(configuration, name) for name in Settings.__struct_fields__})
+    return {"apiVersion": API_VERSION, "kind": KIND, **v1_form(settings), "profiles": profiles}
 
 
 def _complete(source: ConfigurationSource, decoded: dict[tuple[int, int], Wire], kinds: ArgsKinds) -> Configuration:

@@ -87,8 +87,8 @@ def _ask(
     if device_class is None:
         missing = f'deviceclass.resource.k8s.io "{wanted.device_class_name}" not found'
         raise AllocationError(f"{where}: could not retrieve device class {wanted.device_class_name}: {missing}")
-    mode = wanted.allocation_mode or EXACT_COUNT
-    if mode not in (EXACT_COUNT, ALL):
+    mode = wanted.allocation_mode
+    if mode not in (EXACT_COUNT, ALL):  # the API server fills it in, so an empty one is as strange as any other
         raise AllocationError(f"{where}: unsupported count mode {mode}")
     return Ask(
         claim=claim,
@@ -100,5 +100,5 @@ def _ask(
         tolerations=wanted.tolerations,
         capacity=wanted.capacity.requests if wanted.capacity is not None else {},
         wants_all=mode == ALL,
-        count=0 if mode == ALL else wanted.count or 1,
+        count=0 if mode == ALL else wanted.count,
     )

@@ -56,7 +56,7 @@ def _amount(requested: QuantityText | None, capacity: DeviceCapacity) -> Quantit
     if policy.valid_range is not None and policy.valid_range.min is not None:
         return _round_up_to_range(wanted, policy.valid_range, parse_quantity(policy.valid_range.min))
     values = map(parse_quantity, policy.valid_values)
-    return next((value for value in values if wanted <= value), wanted)
+    return next((value for value in values if not value < wanted), wanted)
 
 
 def _round_up_to_range(wanted: Quantity, valid: CapacityValidRange, minimum: Quantity) -> Quantity:

@@ -36,7 +36,7 @@ class CounterBook:
         left, taken = self._available(device.pool), self._taken.setdefault(device.pool, {})
         for name, amount in device.counters:
             taken[name] = taken[name].add(amount) if name in taken else amount
-        if all(taken.get(name, _ZERO) <= available for name, available in left.items()):
+        if not any(available < taken.get(name, _ZERO) for name, available in left.items()):
             return True
         self.give_back(device)
         return False

@@ -44,9 +44,7 @@ class ExtendedNeed:
 def extended_requests(pod: Pod) -> dict[str, int]:
     """The pod's requests that a class may stand behind, without those for nothing."""
     return {
-        name: amount
-        for name, amount in filter_requests(pod).items()
-        if amount and is_dra_extended_resource_name(name)
+        name: amount for name, amount in filter_requests(pod).items() if amount and is_dra_extended_resource_name(name)
     }
 
 
@@ -167,6 +165,4 @@ def _short_lived(
 
 
 def _mapping(container: Container, resource: str, request: str) -> ContainerExtendedResourceRequest:
-    return ContainerExtendedResourceRequest(
-        container_name=container.name, resource_name=resource, request_name=request
-    )
+    return ContainerExtendedResourceRequest(container_name=container.name, resource_name=resource, request_name=request)

@@ -6,7 +6,7 @@ see all allocations).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
 from bayplan.devices.asks import Ask
@@ -75,7 +75,9 @@ def _class_configs(asks: Iterable[Ask]) -> Iterable[DeviceAllocationConfiguratio
 def _claim_configs(claim: ResourceClaim, asks: Sequence[Ask]) -> Iterable[DeviceAllocationConfiguration]:
     """A configuration for everything once; one that names requests once for each that it names and that is met."""
     for config in claim.spec.devices.config:
-        times = 1 if not config.requests else sum({ask.request, ask.name} & set(config.requests) != set() for ask in asks)
+        times = (
+            1 if not config.requests else sum({ask.request, ask.name} & set(config.requests) != set() for ask in asks)
+        )
         made = DeviceAllocationConfiguration(source=FROM_CLAIM, requests=config.requests, opaque=config.opaque)
         yield from [made] * times
 

@@ -215,7 +215,8 @@ class Search:
                 return None
             pick.counted = True
         if device.blocking_taints and not all(tolerated(taint, ask.tolerations) for taint in device.blocking_taints):
-            return self._refuse(pick)
+            self._refuse(pick)
+            return None
         for constraint in self._constraints[ask.position]:
             if not constraint.add(ask.request, ask.alternative, device.id, device.device):
                 self._refuse(pick)
@@ -225,7 +226,8 @@ class Search:
                 return None
             pick.joined += 1
         if not self.has_room(ask, device):
-            return self._refuse(pick)
+            self._refuse(pick)
+            return None
         self._keep(pick)
         return pick
 

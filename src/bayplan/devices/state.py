@@ -1,11 +1,12 @@
 """Which devices are taken, by whom, and what do we know that the API server does not know yet?
 
 `DeviceAssumptions` is the scheduler's own view of all claims: what the API server told, what we have written and not
-seen come back (`assume`), and allocations that are decided but not written (`begin`). The cache owns one, tells it of
-every claim event, and hands it to plugins; `revision` changes whenever an answer of it may.
+seen come back (`assume`), and allocations that are decided but not written (`begin`). The cache owns one, passes claim
+events on to it, and hands it to plugins; `revision` changes whenever an answer of it may.
 
 `InUse` is the ledger of devices that follows from it. Each claim counts once, however many of these stages it is in.
-Cost: an event costs as much as the allocation it changes; questions are lookups.
+Cost: an event costs as much as the allocation it changes, questions are lookups. `sync` is for those whose catalog
+nobody watches: it compares all claims after a change.
 """
 
 from __future__ import annotations
@@ -109,10 +110,10 @@ class DeviceAssumptions:
         self.in_use = InUse()
         self.revision = 0
         self._known: dict[str, ResourceClaim] = {}  # by key: told by the API server, or written by us since
-        self._told: dict[str, ResourceClaim] = {}  # by key: what the API server told last, where we know better
+        self._told: dict[str, ResourceClaim | None] = {}  # by key, where we know better: what the API server told
         self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by us and not written yet
-        self._counted: dict[str, AllocationResult] = {}  # by uid: what `in_use` holds for a claim
-        self._synced = -1
+        self._counted: dict[str, AllocationResult] = {}  # by uid: what the ledger holds for a claim
+        self._seen = -1  # the revision of the catalog's claims up to which we know them
         for claim in claims:
             self.observe(claim)
 
@@ -123,46 +124,50 @@ class DeviceAssumptions:
 
     # what the API server tells
 
-    def sync(self, lookup: DeviceLookup) -> None:
-        """Catch up with the catalog. Free where somebody passed its events on; else it compares every claim."""
-        revision = lookup.revision(ResourceClaim)
-        if revision == self._synced:
-            return
-        table = lookup.resource_claims
-        for key in [key for key in self._known if key not in table]:
-            self.withdraw(key)
-        for key, claim in table.items():
-            if self._told.get(key, self._known.get(key)) is not claim:
-                self.observe(claim)
-        self._synced = revision
+    def observe(self, claim: ResourceClaim, *, revision: int | None = None) -> None:
+        """The API server shows a claim. Older than what we know already, it changes nothing.
 
-    def observe(self, claim: ResourceClaim, *, revision: int | None = None) -> bool:
-        """The API server shows a claim. False if we know a version that is at least as new.
-
-        Whoever passes on every event of a catalog gives its `revision`, so that `sync` has nothing left to do.
+        Whoever passes on every change of a catalog gives its `revision`, so that `sync` has nothing left to do.
         """
-        self._synced = self._synced if revision is None else revision
-        known, told = self._known.get(claim.key), self._told.get(claim.key)
-        if known is not None and not _replaces(claim, known):
-            if told is not None:
-                self._told[claim.key] = claim if _replaces(claim, told) else told
-            return False
-        self._told.pop(claim.key, None)
-        self._set(claim.key, claim)
-        return True
+        self._take_in(claim.key, claim)
+        self._seen = self._seen if revision is None else revision
 
     def withdraw(self, key: str, *, revision: int | None = None) -> None:
         """The claim is gone from the API server."""
-        self._synced = self._synced if revision is None else revision
-        self._told.pop(key, None)
-        self._set(key, None)
+        self._take_in(key, None)
+        self._seen = self._seen if revision is None else revision
+
+    def sync(self, lookup: DeviceLookup) -> None:
+        """Catch up with a catalog: compares every claim, unless every change was passed on."""
+        revision = lookup.revision(ResourceClaim)
+        if revision == self._seen:
+            return
+        self._seen = revision
+        stored = lookup.resource_claims
+        for key in [*stored, *(key for key in self._known if key not in stored)]:
+            self._take_in(key, stored.get(key))
+
+    def _take_in(self, key: str, claim: ResourceClaim | None) -> None:
+        known = self._known.get(key)
+        if claim is known:
+            self._told.pop(key, None)
+        elif key not in self._told:
+            if claim is None or known is None or _replaces(claim, known):
+                self._set(key, claim)
+        elif claim is None and self._told[key] is None:
+            return  # we have just created it and the API server has not shown it yet
+        elif claim is None or known is None or _replaces(claim, known):
+            del self._told[key]
+            self._set(key, claim)
+        else:
+            self._told[key] = claim
 
     # what we have written
 
     def assume(self, claim: ResourceClaim) -> bool:
-        """Our own write succeeded and this came back. False if the claim is gone, or has changed again since."""
+        """Our own write succeeded and this came back. False if the claim has changed again since."""
         known = self._known.get(claim.key)
-        if known is None or known.metadata.uid != claim.metadata.uid or _version(known) > _version(claim):
+        if known is not None and not _replaces(claim, known) and _version(claim) != _version(known):
             return False
         self._told.setdefault(claim.key, known)
         self._set(claim.key, claim)
@@ -170,9 +175,8 @@ class DeviceAssumptions:
 
     def restore(self, key: str) -> None:
         """Believe the API server again: what it told last counts."""
-        told = self._told.pop(key, None)
-        if told is not None:
-            self._set(key, told)
+        if key in self._told:
+            self._set(key, self._told.pop(key))
 
     # what is decided and not written
 

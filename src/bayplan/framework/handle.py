@@ -46,6 +46,10 @@ class Writes(Protocol):
 
     async def perform(self, intent: object) -> Any: ...
 
+    def submit(self, intent: object) -> None:
+        """Perform it some time soon: nobody waits for it, and a failure is only logged. For points that cannot wait."""
+        ...
+
 
 class Filters(Protocol):
     """The profile's own filters, for a plugin that tries things out on a fork of one row (preemption)."""
@@ -77,4 +81,9 @@ class Handle(Protocol):
     @property
     def filters(self) -> Filters: ...
     def activate(self, pods: Mapping[str, Pod]) -> None: ...
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
+        """Every known pod of a PodGroup, queued or placed. One that is assumed, in trial too, shows its node."""
+        ...
+
     async def post(self, url: str, body: bytes, timeout_s: float) -> bytes: ...

@@ -13,7 +13,7 @@ what the plugin holds). A factory gets `(args, handle)`; see `registry`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -158,21 +158,21 @@ class PreScorePlugin(Protocol):
 class NodeScorePlugin(Protocol):
     name: str
 
-    def score(self, cycle: Cycle, node: NodeView) -> int: ...
+    def score(self, cycle: Cycle, node: NodeView) -> int | Status: ...
 
 
 @runtime_checkable
 class TableScorePlugin(Protocol):
     name: str
 
-    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector: ...
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status: ...
 
 
 @runtime_checkable
 class NormalizePlugin(Protocol):
     name: str
 
-    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector: ...
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector | Status: ...
 
 
 @runtime_checkable
@@ -239,3 +239,12 @@ class PlacementScorePlugin(Protocol):
     name: str
 
     def score_placement(self, cycle: Cycle, group: Any, placement: Placement, assigned: Mapping[str, str]) -> int: ...
+
+
+@runtime_checkable
+class NormalizePlacementsPlugin(Protocol):
+    """A PlacementScore whose scores are comparable only once all placements have one."""
+
+    name: str
+
+    def normalize_placements(self, cycle: Cycle, group: Any, scores: Sequence[int]) -> Sequence[int] | Status: ...

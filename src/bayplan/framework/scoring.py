@@ -44,6 +44,11 @@ class Scoring:
     def scores_anything(self) -> bool:
         return bool(self._scores)
 
+    @property
+    def has_one_node_plugins(self) -> bool:
+        """Whether some plugin has to be asked about each node on its own, which is not cheap."""
+        return any(not hasattr(plugin, "score_nodes") for plugin in self._scores)
+
     def score(self, cycle: Cycle, nodes: NodeTable) -> Scores:
         """Totals for the table. Without any score plugin every node gets 1."""
         status = self.pre_score(cycle, nodes)

@@ -83,3 +83,17 @@ def json_text(value: Any, *, sort_keys: bool = False) -> str:
     if isinstance(value, Sequence):
         return "[" + ",".join(json_text(item, sort_keys=sort_keys) for item in value) + "]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def go_syntax(value: Any) -> str:
+    """The value as `%#v` prints it, with the types that a YAML document without a schema has."""
+    if value is None:
+        return "interface {}(nil)"
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, Mapping):
+        members = (f"{go_syntax(key)}:{go_syntax(value[key])}" for key in sorted(value))
+        return f"map[interface {{}}]interface {{}}{{{', '.join(members)}}}"
+    if isinstance(value, Sequence):
+        return f"[]interface {{}}{{{', '.join(map(go_syntax, value))}}}"
+    return json_text(value)

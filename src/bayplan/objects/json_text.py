@@ -93,6 +93,10 @@ class _Reader:
             return JsonSyntaxError("unexpected end of JSON input")
         return JsonSyntaxError(f"invalid character {quote_byte(self._text[at])} {where}")
 
+    def _token_fault(self, at: int, where: str) -> JsonSyntaxError:
+        """A fault inside a word, a number or an escape: Go ends its input with a blank, which it then finds there."""
+        return self.fault(at, where) if at < len(self._text) else JsonSyntaxError(f"invalid character ' ' {where}")
+
     def value(self, at: int, depth: int) -> tuple[Node, int]:
         if depth > _MAX_DEPTH:
             raise JsonSyntaxError("exceeded max depth")
@@ -159,27 +163,27 @@ class _Reader:
         if self._text[at : at + 1] != "\\":
             return self.fault(at, "in string literal")
         if self._text[at + 1 : at + 2] != "u":
-            return self.fault(at + 1, "in string escape code")
+            return self._token_fault(at + 1, "in string escape code")
         digits = _HEX.match(self._text, at + 2, at + 6)
-        return self.fault(digits.end() if digits else at + 2, "in \\u hexadecimal character escape")
+        return self._token_fault(digits.end() if digits else at + 2, "in \\u hexadecimal character escape")
 
     def _word(self, at: int) -> tuple[bool | None, int]:
         word, value = _WORDS[self._text[at]]
         for offset, expected in enumerate(word):
             if self._text[at + offset : at + offset + 1] != expected:
-                raise self.fault(at + offset, f"in literal {word} (expecting '{expected}')")
+                raise self._token_fault(at + offset, f"in literal {word} (expecting '{expected}')")
         return value, at + len(word)
 
     def _number(self, at: int) -> tuple[Number, int]:
         match = _NUMBER.match(self._text, at)
         if match is None:
-            raise self.fault(at + 1, "in numeric literal")
+            raise self._token_fault(at + 1, "in numeric literal")
         end, following = match.end(), self._text[match.end() : match.end() + 1]
         spelled = match.group()
         has_exponent = "e" in spelled or "E" in spelled
         if following == "." and "." not in spelled and not has_exponent:
-            raise self.fault(end + 1, "after decimal point in numeric literal")
+            raise self._token_fault(end + 1, "after decimal point in numeric literal")
         if following in ("e", "E") and not has_exponent:
             signed = self._text[end + 1 : end + 2] in ("+", "-")
-            raise self.fault(end + 2 if signed else end + 1, "in exponent of numeric literal")
+            raise self._token_fault(end + 2 if signed else end + 1, "in exponent of numeric literal")
         return Number(spelled), end

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ import yaml
 
 from bayplan.errors import ObjectError
 from bayplan.objects import json_text
+from bayplan.objects.go_text import go_syntax, quote
 from bayplan.objects.go_text import json_text as go_json
-from bayplan.objects.go_text import quote
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -42,6 +43,7 @@ _WORDS |= dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf) | dict.fromkeys(
 
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_STRAY_UNDERSCORE = re.compile(r"(?<![0-9])_|_(?![0-9])")
 _NUMERIC_START = frozenset("+-.0123456789")
 _SHORT_FLOAT_DIGITS = 9
 
@@ -216,7 +218,10 @@ class _Composer:
         self._duplicates: list[str] = []
 
     def document(self) -> _Document:
-        self._loader.get_event()
+        start = self._loader.get_event()
+        if start.version not in (None, (1, 1)):
+            where = f"line {start.start_mark.line}: " if start.start_mark.line else ""
+            raise ObjectError(f"yaml: {where}found incompatible YAML document")
         root = self._node()
         self._loader.get_event()
         return _Document(self._value(root), self._duplicates)
@@ -252,6 +257,9 @@ class _Composer:
             return self._aliased(node)
         members: dict[tuple[type, Any], Any] = {}
         self._fill(node, members)
+        if (nothing := members.get((type(None), None), members)) is not members:
+            shown = "<nil>" if nothing is None else go_syntax(nothing)
+            raise ObjectError(f"unsupported map key of type: %!s(<nil>), key: <nil>, value: {shown}")
         return {_key_text(key): value for (_, key), value in members.items()}
 
     def _aliased(self, node: _Node) -> Any:
@@ -271,7 +279,7 @@ class _Composer:
                 continue
             key = self._value(key_node)
             if isinstance(key, (dict, list)):
-                raise ObjectError("yaml: invalid map key: only texts, numbers and booleans can be keys")
+                raise ObjectError(f"yaml: invalid map key: {go_syntax(key)}")
             value = self._value(value_node)
             if (type(key), key) in members:
                 spelled = quote(key) if isinstance(key, str) else _key_text(key)
@@ -320,8 +328,10 @@ def _resolve(text: str) -> Any:
 
 
 def _number(text: str) -> int | float | str:
-    # Underscores separate digits, except in a float that starts with its point.
-    digits = text if text[0] == "." else text.replace("_", "")
+    if text[0] == "." and _STRAY_UNDERSCORE.search(text):
+        # Only here must underscores stand between digits; elsewhere they may stand anywhere.
+        return text
+    digits = text.replace("_", "")
     if _INTEGER.match(digits):
         value = _integer(digits)
         if -(2**63) <= value < 2**64:
@@ -329,7 +339,9 @@ def _number(text: str) -> int | float | str:
     if _FLOAT.match(digits):
         number = float(digits)
         if math.isfinite(number):
-            return int(number) if number.is_integer() and abs(number) < _WHOLE_FLOAT_LIMIT else number
+            whole = number.is_integer() and abs(number) < _WHOLE_FLOAT_LIMIT
+            # By way of the shortest digits: those are what Go writes, not the float's exact value.
+            return int(Decimal(repr(number))) if whole else number
     return text
 
 
@@ -355,12 +367,6 @@ def _key_text(key: Any) -> str:
         return "true" if key else "false"
     if isinstance(key, int):
         return str(key)
-    if isinstance(key, float):
-        return _float_key(key)
-    raise ObjectError("unsupported map key of type: %!s(<nil>), key: <nil>")
-
-
-def _float_key(key: float) -> str:
     if not math.isfinite(key):
         return ".nan" if math.isnan(key) else (".inf" if key > 0 else "-.inf")
     return f"{key:.{_SHORT_FLOAT_DIGITS}g}"

@@ -10,20 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bayplan.objects.storage import CsiNode, PersistentVolume, PersistentVolumeClaim
+from bayplan.objects.node_selectors import NodeSelectorMatcher
+from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.claims import SELECTED_NODE, PodClaims, class_of_claim
-from bayplan.volumes.csi import migrated_on, translated_affinity, volume_plugin
+from bayplan.volumes.csi import translated_affinity, volume_plugin
 from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
 from bayplan.volumes.matching import (
     Candidates,
     Labels,
     Provisioning,
-    reachable,
     requested_size,
     required_nodes,
-    selector_keys,
 )
 
 AFFINITY_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
@@ -48,26 +47,21 @@ class BindingInfo:
     provisions: tuple[PersistentVolumeClaim, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A node's answer: the reasons against it or, where there are none, what is to be done."""
-
-    reasons: tuple[str, ...] = ()
-    info: BindingInfo = BindingInfo()
-
-
-NOTHING_TO_DO = Decision()
-
-
 class _LabelReader(Protocol):
     def label_keys(self) -> Iterable[str]: ...
 
 
 class VolumeDecider:
-    """Decides for one pod, node after node. Reads the assumptions as they were when it was made."""
+    """Decides for one pod, node after node. Reads the assumptions as they were when it was made.
+
+    A node is out if a volume of a bound claim is missing or cannot be reached from it (`bound`, of which the first
+    that fails decides), or if a claim that waits for a node cannot be served there (`decide`). Both are always looked
+    at, so that both reasons are told.
+    """
 
     def __init__(self, claims: PodClaims, assumptions: VolumeAssumptions, lookup: VolumeLookup) -> None:
-        self._bound = tuple(BoundVolume(assumptions.volumes.get(claim.spec.volume_name)) for claim in claims.bound)
+        self.bound = tuple(BoundVolume(assumptions.volumes.get(claim.spec.volume_name)) for claim in claims.bound)
+        self.waits = bool(claims.delayed)
         self._selected = tuple(claim for claim in claims.delayed if SELECTED_NODE in claim.metadata.annotations)
         waiting = [claim for claim in claims.delayed if SELECTED_NODE not in claim.metadata.annotations]
         self._candidates = tuple(
@@ -78,38 +72,17 @@ class VolumeDecider:
 
     @property
     def selected_nodes(self) -> frozenset[str]:
-        """The nodes that claims have been given to already."""
+        """The nodes that claims have been given to already: no other node will do."""
         return frozenset(claim.metadata.annotations[SELECTED_NODE] for claim in self._selected)
 
-    @property
-    def depends_on_migration(self) -> bool:
-        """Whether it matters which in-tree plugins a node has migrated."""
-        return any(volume.migratable for volume in self._bound)
-
     def label_keys(self) -> frozenset[str]:
-        """The node labels that decisions depend on: nodes that agree in them get the same decision."""
-        parts: tuple[_LabelReader, ...] = (*self._bound, *self._candidates, *self._provisioning.values())
+        """The node labels that `decide` looks at: nodes that agree in them get the same answer."""
+        parts: tuple[_LabelReader, ...] = (*self._candidates, *self._provisioning.values())
         return frozenset(key for part in parts for key in part.label_keys())
 
-    def decide(self, node_name: str, labels: Labels, csi_node: CsiNode | None) -> Decision:
-        """The answer of one node; raises where no answer can be given."""
-        affinity, missing = self._check_bound(labels, csi_node)
-        conflict, info = self._place_unbound(node_name, labels)
-        reasons = tuple(reason for reason in (affinity, conflict, missing) if reason is not None)
-        return Decision(reasons) if reasons else Decision(info=info)
-
-    def _check_bound(self, labels: Labels, csi_node: CsiNode | None) -> tuple[str | None, str | None]:
-        """The first bound claim that fails decides: its volume is out of reach, or not there at all."""
-        migrated = migrated_on(csi_node)
-        for volume in self._bound:
-            if volume.missing:
-                return None, VOLUME_MISSING
-            if not volume.reachable(labels, migrated):
-                return AFFINITY_CONFLICT, None
-        return None, None
-
-    def _place_unbound(self, node_name: str, labels: Labels) -> tuple[str | None, BindingInfo]:
-        if any(claim.metadata.annotations[SELECTED_NODE] != node_name for claim in self._selected):
+    def decide(self, node_name: str, labels: Labels) -> tuple[str | None, BindingInfo]:
+        """Why the waiting claims cannot be served on a node (None: they can), and what is to be done for them."""
+        if any(name != node_name for name in self.selected_nodes):
             return BIND_CONFLICT, BindingInfo()
         bindings: list[StaticBinding] = []
         to_make = list(self._selected)
@@ -121,10 +94,10 @@ class VolumeDecider:
             else:
                 taken.add(volume.name)
                 bindings.append(StaticBinding(candidates.claim, volume))
-        return self._provision_conflict(to_make, labels), BindingInfo(tuple(bindings), tuple(to_make))
+        return self._conflict(to_make, labels), BindingInfo(tuple(bindings), tuple(to_make))
 
-    def _provision_conflict(self, claims: list[PersistentVolumeClaim], labels: Labels) -> str | None:
-        for claim in claims:
+    def _conflict(self, to_make: list[PersistentVolumeClaim], labels: Labels) -> str | None:
+        for claim in to_make:
             provisioning = self._provisioning[claim.key]
             if not provisioning.allowed(labels):
                 return BIND_CONFLICT
@@ -136,42 +109,28 @@ class VolumeDecider:
 class BoundVolume:
     """A volume that a claim of the pod is bound to, and the nodes it can be reached from."""
 
-    __slots__ = ("_plugin", "_volume")
+    __slots__ = ("_volume", "plugin")
 
     def __init__(self, volume: PersistentVolume | None) -> None:
         self._volume = volume
-        self._plugin = volume_plugin(volume) if volume is not None else None
+        self.plugin = volume_plugin(volume) if volume is not None else None
 
     @property
     def missing(self) -> bool:
         return self._volume is None
 
-    @property
-    def migratable(self) -> bool:
-        return self._plugin is not None
+    def nodes(self, *, migrated: bool) -> NodeSelectorMatcher | None:
+        """The nodes that can reach it (None: all), among those that have or have not migrated its in-tree plugin."""
+        if self._volume is None:
+            return NodeSelectorMatcher()
+        if not migrated or self.plugin is None:
+            return required_nodes(self._volume.spec.node_affinity)
+        try:
+            return required_nodes(translated_affinity(self._volume))
+        except VolumeError as fault:
+            raise VolumeError(f"could not translate pv: {fault}") from None
 
     def reachable(self, labels: Labels, migrated: frozenset[str]) -> bool:
         """Whether a node with these labels, that has migrated these plugins, can reach the volume."""
-        if self._volume is None:
-            return False
-        affinity = self._volume.spec.node_affinity
-        if self._plugin is not None and self._plugin.name in migrated:
-            try:
-                affinity = translated_affinity(self._volume)
-            except VolumeError as fault:
-                raise VolumeError(f"could not translate pv: {fault}") from None
-        return reachable(affinity, labels)
-
-    def label_keys(self) -> frozenset[str]:
-        if self._volume is None:
-            return frozenset()
-        keys = frozenset(selector_keys(required_nodes(self._volume.spec.node_affinity)))
-        if self._plugin is not None:
-            keys |= self._translated_keys(self._volume)
-        return keys
-
-    def _translated_keys(self, volume: PersistentVolume) -> frozenset[str]:
-        try:
-            return frozenset(selector_keys(required_nodes(translated_affinity(volume))))
-        except VolumeError:
-            return frozenset()  # the fault does not depend on labels
+        selector = self.nodes(migrated=self.plugin is not None and self.plugin.name in migrated)
+        return selector is None or selector.matches(labels)

@@ -1,0 +1,66 @@
+# Everything a person does with this tree. Each target sets up what it needs in .venv, from the lock files alone, on a
+# machine that has nothing but Python 3.11 and pip; when that was done before, it starts at once.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PROJECT := install --quiet --no-deps --no-build-isolation --editable .
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench docs lock clean
+
+help:
+	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
+	@echo "make test    every test, with coverage"
+	@echo "make lint    ruff, mypy --strict and the import contracts"
+	@echo "make bench   measure the decisions of the core"
+	@echo "make docs    build the documentation into site/"
+	@echo "make setup   the development environment in .venv; the targets above do this themselves"
+	@echo "make lock    choose the locked versions anew, from pyproject.toml"
+	@echo "make clean   remove everything that was built, .venv included"
+
+setup: .venv/.dev
+
+demo: .venv/.runtime
+	@$(BIN)/bayplan demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+bench: .venv/.runtime
+	$(BIN)/python benchmarks/core.py $(ARGS)
+
+docs: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "built site/index.html"
+
+lock: .venv/.runtime
+	$(PIP) install --quiet uv
+	$(LOCK) --group build pyproject.toml --output-file requirements.lock
+	$(LOCK) --group build --group dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+
+clean:
+	rm -rf .venv build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Bayplan needs Python 3.11 or later; call make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+
+# The order-only prerequisite: the interpreter's own date says nothing about what is installed beside it.
+.venv/.runtime: requirements.lock pyproject.toml | .venv/bin/python
+	$(PIP) install --quiet --requirement requirements.lock
+	$(PIP) $(PROJECT)
+	@touch $@
+
+# The development lock holds the runtime's pins too, so one installation serves both stamps.
+.venv/.dev: requirements-dev.lock requirements.lock pyproject.toml | .venv/bin/python
+	$(PIP) install --quiet --requirement requirements-dev.lock
+	$(PIP) $(PROJECT)
+	@touch .venv/.runtime $@

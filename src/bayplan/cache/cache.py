@@ -1,0 +1,345 @@
+"""The one mutable model of the cluster: nodes, pods on them, pods assumed to be on them, and everything else.
+
+Both engines place pods here at once (`assume`), long before the API server knows; what the watch brings later
+confirms, replaces or removes. A snapshot is brought up to date by copying the rows that changed since it was last:
+cost is rows changed, not nodes. The state of a pod and its transitions are those of kube-scheduler's cache.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayplan.cache.images import ImageTable
+from bayplan.cache.journal import Journal
+from bayplan.cache.node_tree import NodeTree
+from bayplan.devices import DeviceAssumptions
+from bayplan.errors import CacheError
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodColumns, PodInfo, Snapshot, Vocabulary
+from bayplan.volumes import VolumeAssumptions
+
+_NO_ROW = -1
+_NO_SLOT = -1
+
+
+@dataclass(slots=True)
+class _PodState:
+    """A pod that the cache counts, and whether the API server has said so."""
+
+    info: PodInfo
+    assumed: bool
+    slot: int = _NO_SLOT  # none while its node is unknown
+    expires_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How far a snapshot has followed."""
+
+    rows: int = -1
+    slots: int = -1
+    layout: int = -1
+    content: list[int] | None = None  # for each row of the snapshot, which content of the node it shows
+
+
+class Cache:
+    """The cluster as Bayplan believes it to be."""
+
+    def __init__(self, *, assumed_ttl_s: float | None = None) -> None:
+        self.vocabulary = Vocabulary()
+        self.catalog = Catalog()
+        self.volumes = VolumeAssumptions(self.catalog)
+        self.devices = DeviceAssumptions()
+        self._assumed_ttl_s = assumed_ttl_s
+        self._nodes = NodeColumns(self.vocabulary)
+        self._pods = PodColumns(self.vocabulary)
+        self._tree = NodeTree()
+        self._images = ImageTable()
+        self._states: dict[str, _PodState] = {}
+        self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
+        self._free_slots: list[int] = []
+        self._row_journal = Journal()
+        self._slot_journal = Journal()
+        self._layout = 0
+        self._content_clock = 0
+        self._content: list[int] = []  # for each row, a number that changes with the node and the pods on it
+        self._seen: weakref.WeakKeyDictionary[Snapshot, _Seen] = weakref.WeakKeyDictionary()
+
+    # nodes ------------------------------------------------------------------------------------------------------
+
+    def add_node(self, node: Node) -> None:
+        """A node appeared, or is told again. Pods that were waiting for it are counted on it."""
+        row = self._row(node.name)
+        if row != _NO_ROW:
+            self.update_node(node)
+            return
+        row = self._nodes.add_row(node)
+        self._content.append(0)
+        self._tree.add(node)
+        self._images.add(node)
+        self._layout += 1
+        for info in self._strangers.pop(node.name, ()):
+            self._nodes.add_pod(row, info)
+            self._take_slot(self._states[info.uid], row)
+        self._touch(row)
+
+    def update_node(self, node: Node) -> None:
+        row = self._row(node.name)
+        if row == _NO_ROW:
+            self.add_node(node)
+            return
+        old = self._nodes.nodes[row]
+        self._images.remove(old)
+        self._tree.update(old, node)
+        self._images.add(node)
+        self._nodes.set_node(row, node)
+        self._touch(row)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone. Its pods stay known until they go too, or until the node comes back."""
+        row = self._row(name)
+        if row == _NO_ROW:
+            raise CacheError(f'node "{name}" is not in the cache, so it cannot be removed')
+        node = self._nodes.nodes[row]
+        orphans = self._nodes.pods[row]
+        for info in orphans:
+            self._free_slot(self._states[info.uid])
+        if orphans:
+            self._strangers[name] = list(orphans)
+        self._images.remove(node)
+        self._tree.remove(node)
+        moved = self._nodes.drop_row(row)
+        self._content[row] = self._content[moved]
+        self._content.pop()
+        self._layout += 1
+        if moved != row:
+            self._row_journal.note(row)
+            for info in self._nodes.pods[row]:
+                slot = self._states[info.uid].slot
+                self._pods.rows[slot] = row
+                self._slot_journal.note(slot)
+
+    def node(self, name: str) -> Node | None:
+        row = self._row(name)
+        return None if row == _NO_ROW else self._nodes.nodes[row]
+
+    @property
+    def node_count(self) -> int:
+        return self._nodes.count
+
+    # pods -------------------------------------------------------------------------------------------------------
+
+    def assume(self, info: PodInfo) -> None:
+        """Count a pod on its node before the API server knows."""
+        if info.uid in self._states:
+            raise CacheError(f"pod {info.key} ({info.uid}) is in the cache, so can't be assumed")
+        self._enter(info, assumed=True)
+
+    def finish_binding(self, uid: str, now_s: float) -> None:
+        """The binding was written: from now on the assumption may expire, where a limit is set."""
+        state = self._states.get(uid)
+        if state is not None and state.assumed and self._assumed_ttl_s is not None:
+            state.expires_s = now_s + self._assumed_ttl_s
+
+    def expire(self, now_s: float) -> list[Pod]:
+        """Forget assumed pods whose binding was written long ago and never seen. Returns them."""
+        late = [
+            state.info
+            for state in self._states.values()
+            if state.assumed and state.expires_s is not None and state.expires_s <= now_s
+        ]
+        for info in late:
+            self._leave(info.uid)
+        return [info.pod for info in late]
+
+    def forget(self, pod: Pod) -> None:
+        """Take an assumption back. One that is unknown is fine; one that was confirmed is not."""
+        state = self._states.get(pod.uid)
+        if state is None:
+            return
+        if not state.assumed:
+            raise CacheError(f"pod {pod.key} ({pod.uid}) wasn't assumed so cannot be forgotten")
+        if pod.spec.node_name and pod.spec.node_name != state.info.node_name:
+            raise CacheError(
+                f"pod {pod.key} ({pod.uid}) was assumed on {state.info.node_name} but assigned to {pod.spec.node_name}"
+            )
+        self._leave(pod.uid)
+
+    def add_pod(self, pod: Pod) -> None:
+        """The API server shows a pod on a node."""
+        state = self._states.get(pod.uid)
+        if state is not None and not state.assumed:
+            raise CacheError(f"pod {pod.key} ({pod.uid}) was already in added state")
+        if state is not None:
+            self._leave(pod.uid)
+        self._enter(PodInfo(pod), assumed=False)
+
+    def update_pod(self, pod: Pod) -> None:
+        """The API server shows another version of a pod on its node."""
+        state = self._states.get(pod.uid)
+        if state is None or state.assumed:
+            raise CacheError(f"pod {pod.key} ({pod.uid}) is not added to the cache, so cannot be updated")
+        if state.info.node_name != pod.spec.node_name:
+            raise CacheError(
+                f"pod {pod.key} ({pod.uid}) moved from {state.info.node_name} to {pod.spec.node_name}, "
+                "which no API server allows: the cache can no longer be trusted, restart the scheduler"
+            )
+        self._leave(pod.uid)
+        self._enter(PodInfo(pod), assumed=False)
+
+    def remove_pod(self, pod: Pod) -> None:
+        if pod.uid not in self._states:
+            raise CacheError(f"pod {pod.key} ({pod.uid}) is not found in the cache, so cannot be removed from it")
+        self._leave(pod.uid)
+
+    def is_assumed(self, uid: str) -> bool:
+        state = self._states.get(uid)
+        return state is not None and state.assumed
+
+    def pod(self, uid: str) -> Pod | None:
+        state = self._states.get(uid)
+        return None if state is None else state.info.pod
+
+    @property
+    def pod_count(self) -> int:
+        return len(self._states)
+
+    def pods(self) -> Iterator[Pod]:
+        return (state.info.pod for state in self._states.values())
+
+    # everything else --------------------------------------------------------------------------------------------
+
+    def put(self, item: KubeObject) -> None:
+        """Any other object was added or changed."""
+        self.catalog.put(item)
+        if isinstance(item, ResourceClaim):
+            self.devices.observe(item, revision=self.catalog.revision(ResourceClaim))
+        self.volumes.observe(item)
+
+    def drop(self, item: KubeObject) -> None:
+        """Any other object was deleted."""
+        self.catalog.drop(item)
+        if isinstance(item, ResourceClaim):
+            self.devices.withdraw(item.key, revision=self.catalog.revision(ResourceClaim))
+        self.volumes.observe(item)
+
+    # snapshots --------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """A new snapshot of now."""
+        snapshot = Snapshot(self.vocabulary, self.catalog)
+        self.refresh(snapshot)
+        return snapshot
+
+    def refresh(self, snapshot: Snapshot) -> None:
+        """Bring a snapshot up to date by copying what changed."""
+        seen = self._seen.setdefault(snapshot, _Seen(content=[]))
+        self._refresh_rows(snapshot, seen)
+        self._refresh_pods(snapshot, seen)
+        if seen.layout != self._layout:
+            index = self._nodes.index
+            snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
+            snapshot.layout = seen.layout = self._layout
+        snapshot.generation = self._content_clock
+        if all(other.slots == self._slot_journal.end for other in self._seen.values()):
+            self.vocabulary.recycle()
+
+    def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:
+        count = self._nodes.count
+        noted = self._row_journal.since(seen.rows) if seen.rows >= 0 else None
+        rows: Iterable[int] = range(count) if noted is None else sorted(row for row in noted if row < count)
+        assert seen.content is not None
+        # Images are looked up before anything moves: a node that merely changed rows keeps the counts it had.
+        images = {row: self._images_for(snapshot, seen.content, row) for row in rows}
+        snapshot.nodes.truncate(count)
+        del seen.content[count:]
+        for row, states in images.items():
+            snapshot.nodes.copy_row(self._nodes, row, states)
+            if row == len(seen.content):
+                seen.content.append(0)
+            seen.content[row] = self._content[row]
+        snapshot.nodes.labels.forget_stale_values(count)
+        seen.rows = self._row_journal.end
+
+    def _images_for(self, snapshot: Snapshot, content: list[int], row: int) -> dict[str, ImageState]:
+        name = self._nodes.names[row]
+        old = snapshot.nodes.index.get(name)
+        if old is not None and content[old] == self._content[row]:
+            return snapshot.nodes.images[old]
+        return self._images.seen_by(name)
+
+    def _refresh_pods(self, snapshot: Snapshot, seen: _Seen) -> None:
+        noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
+        slots = range(max(self._pods.slots, snapshot.pods.slots)) if noted is None else noted
+        for slot in slots:
+            snapshot.pods.copy_slot(self._pods, slot)
+        seen.slots = self._slot_journal.end
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> int:
+        return self._nodes.index.get(name, _NO_ROW)
+
+    def _enter(self, info: PodInfo, *, assumed: bool) -> None:
+        if not info.uid:
+            raise CacheError(f"pod {info.key} has no uid; the API server gives every pod one")
+        if not info.node_name:
+            raise CacheError(f"pod {info.key} is on no node, so it cannot be counted")
+        state = self._states[info.uid] = _PodState(info, assumed)
+        row = self._row(info.node_name)
+        if row == _NO_ROW:
+            self._strangers.setdefault(info.node_name, []).append(info)
+            return
+        self._nodes.add_pod(row, info)
+        self._take_slot(state, row)
+        self._touch(row)
+
+    def _leave(self, uid: str) -> None:
+        state = self._states.pop(uid)
+        info = state.info
+        row = self._row(info.node_name)
+        if row == _NO_ROW:
+            self._drop_stranger(info)
+            return
+        self._nodes.remove_pod(row, info)
+        self._free_slot(state)
+        self._touch(row)
+
+    def _drop_stranger(self, info: PodInfo) -> None:
+        strangers = self._strangers[info.node_name]
+        position = next(i for i, other in enumerate(strangers) if other.uid == info.uid)
+        strangers[position] = strangers[-1]
+        strangers.pop()
+        if not strangers:
+            del self._strangers[info.node_name]
+
+    def _take_slot(self, state: _PodState, row: int) -> None:
+        slot = self._free_slots.pop() if self._free_slots else self._pods.slots
+        kind = self.vocabulary.kinds.acquire(state.info.kind)
+        terms = state.info.affinity
+        affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else -1
+        self._pods.put(slot, state.info, row, kind, affinity)
+        state.slot = slot
+        self._slot_journal.note(slot)
+
+    def _free_slot(self, state: _PodState) -> None:
+        slot = state.slot
+        self.vocabulary.kinds.release(int(self._pods.kinds[slot]))
+        affinity = int(self._pods.affinities[slot])
+        if affinity >= 0:
+            self.vocabulary.affinities.release(affinity)
+        self._pods.clear(slot)
+        self._free_slots.append(slot)
+        state.slot = _NO_SLOT
+        self._slot_journal.note(slot)
+
+    def _touch(self, row: int) -> None:
+        self._content_clock += 1
+        self._content[row] = self._content_clock
+        self._row_journal.note(row)

@@ -1,0 +1,35 @@
+"""What changed since a reader last looked: numbers appended by the writer, read from a cursor.
+
+Keeps a bounded tail. A reader that was away for longer is told so and copies everything.
+"""
+
+from __future__ import annotations
+
+
+class Journal:
+    """Numbers (rows or slots) in the order they changed."""
+
+    __slots__ = ("_entries", "_limit", "_start")
+
+    def __init__(self, limit: int = 65_536) -> None:
+        self._entries: list[int] = []
+        self._start = 0
+        self._limit = limit
+
+    @property
+    def end(self) -> int:
+        """The cursor of a reader that has seen everything."""
+        return self._start + len(self._entries)
+
+    def note(self, number: int) -> None:
+        self._entries.append(number)
+        if len(self._entries) > self._limit:
+            half = len(self._entries) // 2
+            del self._entries[:half]
+            self._start += half
+
+    def since(self, cursor: int) -> set[int] | None:
+        """The numbers noted after `cursor`; None where they are no longer known and all may have changed."""
+        if cursor < self._start:
+            return None
+        return set(self._entries[cursor - self._start :])

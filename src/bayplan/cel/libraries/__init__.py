@@ -1,0 +1,49 @@
+"""Answers one question: which functions does the device environment have?
+
+One module a library; `overloads` is all of them in the order in which cel-go declares them.
+"""
+
+from __future__ import annotations
+
+from bayplan.cel.declarations import Functions, Overload
+from bayplan.cel.libraries import (
+    authorizer,
+    conversions,
+    formats,
+    formatting,
+    lists,
+    networks,
+    optionals,
+    quantities,
+    regexes,
+    semvers,
+    sets,
+    standard,
+    strings,
+    times,
+    urls,
+)
+from bayplan.cel.quantities import ParseQuantity
+
+
+def functions(parse_quantity: ParseQuantity) -> Functions:
+    """The table for `k8s.io/dynamic-resource-allocation` 0.36, with quantities read by `parse_quantity`."""
+    overloads: list[Overload] = [
+        *standard.OVERLOADS,
+        *conversions.OVERLOADS,
+        *times.OVERLOADS,
+        *urls.OVERLOADS,
+        *regexes.OVERLOADS,
+        *lists.KUBERNETES,
+        *authorizer.OVERLOADS,
+        *optionals.OVERLOADS,
+        *quantities.overloads(parse_quantity),
+        *strings.OVERLOADS,
+        *formatting.OVERLOADS,
+        *sets.OVERLOADS,
+        *networks.OVERLOADS,
+        *formats.OVERLOADS,
+        *semvers.OVERLOADS,
+        *lists.EXTENSION,
+    ]
+    return Functions(overloads, standard.SINGLETONS | conversions.SINGLETONS | lists.SINGLETONS)

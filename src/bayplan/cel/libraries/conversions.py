@@ -1,0 +1,192 @@
+"""`int(x)`, `string(x)` and their kin."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bayplan.cel import golang
+from bayplan.cel.declarations import Implementation, Overload
+from bayplan.cel.faults import Fault
+from bayplan.cel.operators import MAX_SECOND, MIN_SECOND
+from bayplan.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Type,
+    param,
+    type_of_type,
+)
+from bayplan.cel.values import (
+    INT_MAX,
+    INT_MIN,
+    TWO_TO_63,
+    TWO_TO_64,
+    UINT_MAX,
+    Duration,
+    Timestamp,
+    TypeValue,
+    Uint,
+    type_name,
+)
+
+A = param("A")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _refused(source: Type, target: Type) -> Fault:
+    return Fault(f"type conversion error from '{source.name}' to '{target.name}'")
+
+
+def _read(parse: Implementation, target: Type) -> Implementation:
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError:
+            raise _refused(STRING, target) from None
+
+    return convert
+
+
+def _int_in_range(value: int) -> int:
+    if not INT_MIN <= value <= INT_MAX:
+        raise ValueError
+    return value
+
+
+def _uint_in_range(value: int) -> Uint:
+    if value > UINT_MAX:
+        raise ValueError
+    return Uint(value)
+
+
+def _double_to_int(value: float) -> int:
+    if not -TWO_TO_63 < value < TWO_TO_63:
+        raise Fault("integer overflow")
+    return int(value)
+
+
+def _double_to_uint(value: float) -> Uint:
+    if not 0 <= value < TWO_TO_64 or math.isnan(value):
+        raise Fault("unsigned integer overflow")
+    return Uint(int(value))
+
+
+def _int_to_uint(value: int) -> Uint:
+    if value < 0:
+        raise Fault("unsigned integer overflow")
+    return Uint(value)
+
+
+def _uint_to_int(value: Uint) -> int:
+    if value > INT_MAX:
+        raise Fault("integer overflow")
+    return int(value)
+
+
+def _in_time_range(nanos: int, offset_s: int) -> Timestamp:
+    if not MIN_SECOND <= nanos // golang.NANOS <= MAX_SECOND:
+        raise Fault("timestamp overflow")
+    return Timestamp(nanos, offset_s)
+
+
+def _bytes_to_string(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Fault("invalid UTF-8 in bytes, cannot convert to string") from None
+
+
+def _int_to_duration(_: int) -> Duration:
+    # Declared, and yet never possible: an integer has no unit.
+    raise _refused(INT, DURATION)
+
+
+def type_of(value: Any) -> TypeValue:
+    return TypeValue(type_name(value))
+
+
+def to_string(value: Any) -> str:
+    """`string()` of anything that has such a form; format clauses use it too."""
+    for t, run in _TO_STRING:
+        if t.name == type_name(value):
+            return str(run(value))
+    raise Fault(f"type conversion error from '{type_name(value)}' to 'string'")
+
+
+_TO_STRING: list[tuple[Type, Implementation]] = [
+    (STRING, _same),
+    (BOOL, lambda v: "true" if v else "false"),
+    (BYTES, _bytes_to_string),
+    (DOUBLE, golang.format_general),
+    (DURATION, lambda v: golang.format_duration(v.nanos)),
+    (INT, str),
+    (TIMESTAMP, lambda v: golang.format_time(v.nanos, v.offset_s)),
+    (UINT, lambda v: str(int(v))),
+]
+_TO_INT = {
+    INT: _same,
+    DOUBLE: _double_to_int,
+    DURATION: lambda v: v.nanos,
+    STRING: _read(lambda text: _int_in_range(golang.parse_int(text)), INT),
+    TIMESTAMP: lambda v: v.nanos // golang.NANOS,
+    UINT: _uint_to_int,
+}
+_TO_UINT = {
+    UINT: _same,
+    DOUBLE: _double_to_uint,
+    INT: _int_to_uint,
+    STRING: _read(lambda text: _uint_in_range(golang.parse_uint(text)), UINT),
+}
+_TO_DOUBLE = {DOUBLE: _same, INT: float, STRING: _read(golang.parse_float, DOUBLE), UINT: lambda v: float(int(v))}
+_TO_BOOL = {BOOL: _same, STRING: _read(golang.parse_bool, BOOL)}
+_TO_BYTES = {BYTES: _same, STRING: lambda text: text.encode()}
+_TO_DURATION = {
+    DURATION: _same,
+    INT: _int_to_duration,
+    STRING: _read(lambda text: Duration(golang.parse_duration(text)), DURATION),
+}
+_TO_TIMESTAMP = {
+    TIMESTAMP: _same,
+    INT: lambda v: _in_time_range(v * golang.NANOS, 0),
+    STRING: _read(lambda text: _in_time_range(*golang.parse_time(text)), TIMESTAMP),
+}
+
+# Overload ids call the number types by their width.
+_ID = {BOOL: "bool", BYTES: "bytes", DOUBLE: "double", DURATION: "duration", INT: "int64", STRING: "string"}
+_ID |= {TIMESTAMP: "timestamp", UINT: "uint64"}
+
+
+def _conversions(name: str, target: Type, sources: dict[Type, Implementation]) -> list[Overload]:
+    return [
+        Overload(name, f"{_ID[source]}_to_{_ID[target]}", (source,), target, run=run)
+        for source, run in sources.items()
+    ]
+
+
+OVERLOADS: list[Overload] = [
+    Overload("type", "type", (A,), type_of_type(A)),
+    *_conversions("bool", BOOL, _TO_BOOL),
+    *_conversions("bytes", BYTES, _TO_BYTES),
+    *_conversions("double", DOUBLE, _TO_DOUBLE),
+    *_conversions("duration", DURATION, _TO_DURATION),
+    Overload("dyn", "to_dyn", (A,), DYN),
+    *_conversions("int", INT, _TO_INT),
+    *_conversions("string", STRING, dict(_TO_STRING)),
+    *_conversions("timestamp", TIMESTAMP, _TO_TIMESTAMP),
+    *_conversions("uint", UINT, _TO_UINT),
+]
+
+SINGLETONS: dict[str, Implementation] = {"type": type_of, "dyn": _same}
+
+# Calls of these on a constant are made once, when the expression is compiled.
+CONVERSIONS = frozenset("bool bytes double duration dyn int string timestamp type uint".split())

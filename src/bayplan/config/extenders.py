@@ -1,0 +1,48 @@
+"""In which order are extenders asked, and what do they change about the profiles?
+
+Asked once, before profiles are built: a resource that an extender manages and the scheduler is to ignore replaces what
+NodeResourcesFit was told to ignore. Linear in profiles and extenders.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from bayplan.config.model import Configuration, Extender, Profile
+from bayplan.errors import ConfigError
+
+_FIT = "NodeResourcesFit"
+BUILDING = "profile"
+
+
+def apply_extenders(configuration: Configuration) -> Configuration:
+    """The configuration with its extenders in the order of asking and their ignored resources in every profile."""
+    ordered = in_order(configuration.extenders)
+    ignored = _ignored_resources(configuration.extenders)
+    profiles = configuration.profiles
+    if ignored:
+        profiles = tuple(_ignoring(profile, ignored) for profile in profiles)
+    return replace(configuration, extenders=ordered, profiles=profiles)
+
+
+def in_order(extenders: tuple[Extender, ...]) -> tuple[Extender, ...]:
+    """Those that matter come first: an ignorable one sees what the others have left over."""
+    return tuple(sorted(extenders, key=lambda extender: extender.ignorable))
+
+
+def _ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:
+    return tuple(
+        resource.name
+        for extender in extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    )
+
+
+def _ignoring(profile: Profile, resources: tuple[str, ...]) -> Profile:
+    """The profile whose fit check ignores these resources and no others: the list is replaced, not extended."""
+    if _FIT not in profile.plugin_config:
+        message = "couldn't build extenders: can't find NodeResourcesFitArgs in plugin config"
+        raise ConfigError(message, stage=BUILDING)
+    args = replace(profile.plugin_config[_FIT], ignored_resources=resources)
+    return replace(profile, plugin_config={**profile.plugin_config, _FIT: args})

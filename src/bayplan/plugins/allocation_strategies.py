@@ -1,0 +1,100 @@
+"""How good is a node that will be this full?
+
+Three ways to say it: the emptier the better, the fuller the better, or a curve of one's own. Asked by NodeResourcesFit
+with one column a resource. Cost: a few integer operations a resource over all rows; the arithmetic is Go's int64,
+overflow and truncation included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.plugins.go_division import quotient
+from bayplan.plugins.node_resources_fit_args import (
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    ScoringStrategy,
+)
+from bayplan.plugins.resource_columns import ResourceColumn
+from bayplan.plugins.resource_specs import MAX_CUSTOM_SCORE, MAX_UTILIZATION, UtilizationShapePoint
+from bayplan.snapshot import BoolVector, IntVector
+
+Share = Callable[[IntVector, IntVector], IntVector]
+"""`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
+
+
+class AllocationScorer:
+    """The weighted average of what a strategy says of each resource."""
+
+    def __init__(self, share: Share, *, ignore_zero: bool = False) -> None:
+        self._share = share
+        self._ignore_zero = ignore_zero
+
+    def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:
+        """One score a row. A resource that a row does not have counts for nothing there."""
+        total = np.zeros(rows, dtype=np.int64)
+        weights = np.zeros(rows, dtype=np.int64)
+        for column in columns:
+            counts: BoolVector = column.allocatable != 0
+            share = self._share(column.requested, np.where(counts, column.allocatable, 1))
+            if self._ignore_zero:
+                counts = counts & (share > 0)
+            weight = np.where(counts, column.weight, 0)
+            total += share * weight
+            weights += weight
+        divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
+        return rounded(total, divisor) if self._ignore_zero else quotient(total, divisor)
+
+
+def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
+    """The scorer that valid arguments ask for."""
+    if strategy.type == LEAST_ALLOCATED:
+        return AllocationScorer(least_allocated)
+    if strategy.type == MOST_ALLOCATED:
+        return AllocationScorer(most_allocated)
+    assert strategy.requested_to_capacity_ratio is not None
+    return AllocationScorer(along(strategy.requested_to_capacity_ratio.shape), ignore_zero=True)
+
+
+def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
+    free = quotient((capacity - requested) * MAX_SCORE, capacity)
+    return np.where(requested > capacity, 0, free)
+
+
+def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
+    return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
+
+
+def along(shape: Sequence[UtilizationShapePoint]) -> Share:
+    """A curve through the points of a shape. Utilizations are whole percents, so the curve is a table."""
+    curve = np.array([_height(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)], dtype=np.int64)
+
+    def share(requested: IntVector, capacity: IntVector) -> IntVector:
+        utilization = quotient(requested * MAX_UTILIZATION, capacity)
+        full = requested > capacity
+        return curve[np.where(full, MAX_UTILIZATION, np.clip(utilization, 0, MAX_UTILIZATION))]
+
+    return share
+
+
+def rounded(dividend: IntVector, divisor: IntVector) -> IntVector:
+    """The nearest whole number, halves up: for numbers that are not negative, what Go's `math.Round` gives."""
+    nearest: IntVector = (2 * dividend + divisor) // (2 * divisor)
+    return nearest
+
+
+def _height(shape: Sequence[UtilizationShapePoint], utilization: int) -> int:
+    """The score at one utilization, on a straight line between its neighbours, cut towards zero."""
+    scale = MAX_SCORE // MAX_CUSTOM_SCORE
+    if utilization <= shape[0].utilization:
+        return shape[0].score * scale
+    for before, after in pairwise(shape):
+        if utilization <= after.utilization:
+            rise = (after.score - before.score) * scale * (utilization - before.utilization)
+            run = after.utilization - before.utilization
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+    return shape[-1].score * scale

@@ -1,0 +1,32 @@
+"""How does a placement become true? By a Binding that the API server accepts.
+
+Asked at Bind, in the binding cycle. Cost: one request.
+"""
+
+from __future__ import annotations
+
+from bayplan.errors import BayplanError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.handle import Handle
+from bayplan.framework.intents import BindPod
+from bayplan.framework.status import Status, error
+
+
+class DefaultBinder:
+    """Binds pods through the API server."""
+
+    name = "DefaultBinder"
+
+    def __init__(self, handle: Handle) -> None:
+        self._writes = handle.writes
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> DefaultBinder:  # noqa: ARG003
+        return cls(handle)
+
+    async def bind(self, cycle: Cycle, node_name: str) -> Status | None:
+        try:
+            await self._writes.perform(BindPod(cycle.pod, node_name))
+        except BayplanError as fault:
+            return error(str(fault))
+        return None

@@ -1,0 +1,99 @@
+"""Do enough pods of the gang exist to begin, and have enough found a place to go on?
+
+Asked when a pod is about to enter the queue and, once it has a node, at Permit. Only pods of a PodGroup with a gang
+policy are concerned. Cost: a walk over the group's own pods.
+"""
+
+from __future__ import annotations
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Wait
+from bayplan.framework.status import Status, error, unresolvable
+from bayplan.objects.core import Pod
+from bayplan.objects.go_text import quote
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.workloads import PodGroup
+
+FEW_PODS = "waiting for minCount pods from a gang to appear in scheduling queue"
+FEW_PLACES = "waiting for minCount pods from a gang to be scheduled"
+PATIENCE_S = 5 * 60.0
+
+
+def group_name(pod: Pod) -> str | None:
+    """The PodGroup that the pod belongs to, if any."""
+    group = pod.spec.scheduling_group
+    return None if group is None else group.pod_group_name
+
+
+def mate_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A pod came; of the same group?"""
+    assert isinstance(new, Pod)
+    name = group_name(pod)
+    return queue_if(name is not None and new.namespace == pod.namespace and group_name(new) == name)
+
+
+def group_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A group came; the pod's own?"""
+    assert isinstance(new, PodGroup)
+    return queue_if(group_name(pod) is not None and (new.namespace, new.name) == (pod.namespace, group_name(pod)))
+
+
+class GangScheduling:
+    """Starts the pods of a gang together or not at all."""
+
+    name = "GangScheduling"
+    cured_by = (Cure(Resource.POD, Action.ADD, mate_added), Cure(Resource.POD_GROUP, Action.ADD, group_added))
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> GangScheduling:  # noqa: ARG003
+        return cls(handle)
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        name = group_name(pod)
+        if name is None:
+            return None
+        group = self._group(pod.namespace, name)
+        if group is None:
+            return unresolvable(f"waiting for pods's pod group {quote(name)} to appear in scheduling queue")
+        if len(self._handle.group_pods(pod.namespace, name)) < _least(group):
+            return unresolvable(FEW_PODS)
+        return None
+
+    def permit(self, cycle: Cycle, node_name: str) -> Wait | Status | None:  # noqa: ARG002
+        pod = cycle.pod
+        name = group_name(pod)
+        if name is None:
+            return None
+        group = self._group(pod.namespace, name)
+        if group is None:
+            fault = f"podgroup.scheduling.k8s.io {quote(name)} not found"
+            return error(f"failed to get podGroup {pod.namespace}/{name}: {fault}")
+        if group.spec.scheduling_policy.gang is None:
+            return None
+        mates = self._handle.group_pods(pod.namespace, name)
+        placed = [mate for mate in mates if mate.spec.node_name]
+        if len(placed) < _least(group):
+            self._handle.activate({mate.name: mate for mate in mates if not mate.spec.node_name})
+            return Wait(PATIENCE_S, FEW_PLACES)
+        self._release(placed)
+        return None
+
+    def _group(self, namespace: str, name: str) -> PodGroup | None:
+        return self._handle.catalog.pod_groups.get(f"{namespace}/{name}")
+
+    def _release(self, mates: list[Pod]) -> None:
+        for mate in mates:
+            waiting = self._handle.waiting.get(mate.uid)
+            if waiting is not None:
+                waiting.allow(self.name)
+
+
+def _least(group: PodGroup) -> int:
+    """How many pods the group needs at least: a group without a gang policy needs none."""
+    gang = group.spec.scheduling_policy.gang
+    return 0 if gang is None else gang.min_count

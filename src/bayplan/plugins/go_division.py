@@ -1,0 +1,21 @@
+"""Go's integer division on whole columns: the fraction is cut off, towards zero.
+
+NumPy's `//` rounds down, which differs for negative numbers. Those are rare (a product that overflowed, as it does in
+Go), so the correction costs only where they occur.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.snapshot import IntVector
+
+
+def quotient(dividend: IntVector, divisor: IntVector | int) -> IntVector:
+    """`dividend / divisor` as Go computes it for int64."""
+    down: IntVector = dividend // divisor
+    if (dividend >= 0).all() and np.all(np.asarray(divisor) > 0):
+        return down
+    inexact = down * divisor != dividend
+    corrected: IntVector = down + (inexact & ((dividend < 0) != (np.asarray(divisor) < 0)))
+    return corrected

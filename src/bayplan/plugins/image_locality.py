@@ -1,0 +1,42 @@
+"""Which nodes have the pod's images already?
+
+Asked at Score. An image counts by its size, scaled by the share of the nodes that have it, so that one lucky node does
+not get every pod. Cost: for each image of the pod, the rows that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.objects.core import Pod
+from bayplan.objects.images import container_count, pod_images
+from bayplan.plugins.go_division import quotient
+from bayplan.snapshot import IntVector, NodeTable
+
+MEBIBYTE = 1024 * 1024
+LEAST_BYTES = 23 * MEBIBYTE
+MOST_BYTES_A_CONTAINER = 1000 * MEBIBYTE
+
+
+class ImageLocality:
+    """Prefers nodes that need to pull less."""
+
+    name = "ImageLocality"
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return tuple(sorted(pod_images(pod))), container_count(pod)
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        total_nodes = float(cycle.snapshot.nodes.count)
+        present = np.zeros(len(nodes), dtype=np.int64)
+        for name in pod_images(cycle.pod):
+            sizes, holders = nodes.image(name)
+            # Go's order of operations: the share first, then the product, then the cut.
+            present += (sizes * (holders / total_nodes)).astype(np.int64)
+        most = MOST_BYTES_A_CONTAINER * container_count(cycle.pod)
+        capped = np.where(present < LEAST_BYTES, LEAST_BYTES, np.minimum(present, most))
+        return quotient(MAX_SCORE * (capped - LEAST_BYTES), most - LEAST_BYTES)

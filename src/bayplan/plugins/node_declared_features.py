@@ -1,0 +1,78 @@
+"""Which nodes declare the features that the pod's spec needs?
+
+Asked at Filter for the few pods that need one. Cost: each distinct set of declared features is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.plugin import Rejection
+from bayplan.framework.status import SKIP, Code, Status
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.snapshot import NodeTable
+
+FEATURES_MISSING = "node(s) didn't match Pod's required features"
+RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
+USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
+
+NEEDED_FEATURES: Key[frozenset[str]] = Key("PreFilterNodeDeclaredFeatures")
+
+
+def needed_features(pod: Pod) -> frozenset[str]:
+    """The features of the kubelet without which the pod would not run as written."""
+    spec = pod.spec
+    needed = set()
+    containers = (*spec.containers, *spec.init_containers)
+    if any(rule.action == "RestartAllContainers" for each in containers for rule in each.restart_policy_rules):
+        needed.add(RESTART_ALL_CONTAINERS)
+    if spec.host_network and spec.host_users is False:
+        needed.add(USER_NAMESPACES_WITH_HOST_NETWORK)
+    return frozenset(needed)
+
+
+def declaration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A node came, or declares other features (or the same in another order: kube-scheduler compares lists)."""
+    assert isinstance(new, Node)
+    return queue_if(not isinstance(old, Node) or old.status.declared_features != new.status.declared_features)
+
+
+def own_needs_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    """The pod itself was changed so that it needs other features."""
+    assert isinstance(old, Pod)
+    assert isinstance(new, Pod)
+    return queue_if(new.uid == pod.uid and needed_features(old) != needed_features(new))
+
+
+class NodeDeclaredFeatures:
+    """Keeps pods off nodes whose kubelet lacks a feature that they need."""
+
+    name = "NodeDeclaredFeatures"
+    cured_by = (
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_DECLARED_FEATURE, declaration_changed),
+        Cure(Resource.POD, Action.UPDATE, own_needs_changed),
+    )
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return needed_features(pod)
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        needed = needed_features(cycle.pod)
+        if not needed:
+            return SKIP
+        cycle.put(NEEDED_FEATURES, needed)
+        return None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        needed = cycle.find(NEEDED_FEATURES)
+        if needed is None:
+            everywhere = np.ones(len(nodes), dtype=np.bool_)
+            text = f'error reading "{NEEDED_FEATURES.name}" from cycle-state: not found'
+            yield Rejection(everywhere, text, code=Code.ERROR)
+            return
+        yield Rejection(~nodes.where_features(needed.issubset), FEATURES_MISSING, resolvable=False)

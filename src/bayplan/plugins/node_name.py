@@ -1,0 +1,31 @@
+"""Does the pod ask for one node by name?
+
+Asked at Filter. Cost: nothing for a pod that names no node, else one lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.events import Action, Cure, Resource
+from bayplan.framework.plugin import Rejection
+from bayplan.objects.core import Pod
+from bayplan.snapshot import NodeTable
+
+OTHER_NODE = "node(s) didn't match the requested node name"
+
+
+class NodeName:
+    """Keeps a pod that names its node off all others."""
+
+    name = "NodeName"
+    cured_by = (Cure(Resource.NODE, Action.ADD),)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return pod.spec.node_name
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        wanted = cycle.pod.spec.node_name
+        if wanted:
+            yield Rejection(~nodes.where_named((wanted,)), OTHER_NODE, resolvable=False)

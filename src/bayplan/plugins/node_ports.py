@@ -1,0 +1,59 @@
+"""On which nodes are the host ports that the pod wants still free?
+
+Asked at Filter, for the few pods that want host ports at all. Cost: for each wanted port, the rows that hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.plugin import Rejection
+from bayplan.framework.status import SKIP, Code, Status
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.ports import HostPort, host_ports, ports_conflict
+from bayplan.snapshot import NodeTable
+
+PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
+
+WANTED_PORTS: Key[tuple[HostPort, ...]] = Key("PreFilterNodePorts")
+
+
+def port_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A pod went that was on a node, or had room kept on one, and held a port that this one wants."""
+    assert isinstance(old, Pod)
+    placed = bool(old.spec.node_name or old.status.nominated_node_name)
+    return queue_if(placed and ports_conflict(host_ports(pod), host_ports(old)))
+
+
+class NodePorts:
+    """Keeps pods off nodes where somebody holds one of their host ports."""
+
+    name = "NodePorts"
+    cured_by = (Cure(Resource.POD, Action.DELETE, port_released), Cure(Resource.NODE, Action.ADD))
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return frozenset(host_ports(pod))
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        ports = cycle.info.host_ports
+        if not ports:
+            return SKIP
+        cycle.put(WANTED_PORTS, ports)
+        return None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        ports = cycle.find(WANTED_PORTS)
+        if ports is None:
+            everywhere = np.ones(len(nodes), dtype=np.bool_)
+            text = f'reading "{WANTED_PORTS.name}" from cycleState: not found'
+            yield Rejection(everywhere, text, code=Code.ERROR)
+            return
+        taken = np.zeros(len(nodes), dtype=np.bool_)
+        for port in ports:
+            taken |= nodes.where_port_taken(port)
+        yield Rejection(taken, PORTS_TAKEN)

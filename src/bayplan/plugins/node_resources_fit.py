@@ -1,0 +1,185 @@
+"""Which nodes have room for the pod, and which are filled as the profile likes it?
+
+Asked at Filter by every pod, and at Score. Cost: one comparison of columns for each resource that the pod asks for,
+and a few integer operations for each resource that is scored.
+
+kube-scheduler's plugin of this name also scores placements of pod groups, behind a gate that is off; here that point is
+left to PodGroupPodsCount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+import numpy as np
+
+from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.devices.classes import ResourceClasses
+from bayplan.errors import ConfigError
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Rejection
+from bayplan.framework.status import Code, Status
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import DeviceClass
+from bayplan.objects.resources import (
+    CPU,
+    DEVICE_CLASS_PREFIX,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    accounted_requests,
+    allocatable_amounts,
+    filter_requests,
+    fit_score_requests,
+    is_extended_resource_name,
+    pod_requests,
+)
+from bayplan.plugins import node_resources_fit_args
+from bayplan.plugins.allocation_strategies import allocation_scorer
+from bayplan.plugins.node_resources_fit_args import NodeResourcesFitArgs
+from bayplan.plugins.resource_columns import Demand, ResourceColumns
+from bayplan.snapshot import BoolVector, IntVector, NodeTable
+
+TOO_MANY_PODS = "Too many pods"
+_FIRST = (CPU, MEMORY, EPHEMERAL_STORAGE)
+
+REQUESTS: Key[dict[str, int]] = Key("PreFilterNodeResourcesFit")
+"""What the pod must find free, by resource."""
+SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesFit")
+
+
+def insufficient(resource: str) -> str:
+    return f"Insufficient {resource}"
+
+
+class NodeResourcesFit:
+    """Keeps pods off nodes without room for them, and scores nodes by how full they would be."""
+
+    name = "NodeResourcesFit"
+    ARGS = node_resources_fit_args.ARGS
+
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_groups = frozenset(args.ignored_resource_groups)
+        self._classes = ResourceClasses(handle.catalog)
+        self._columns = ResourceColumns(args.strategy.resources, handle, guess=True)
+        self._scorer = allocation_scorer(args.strategy)
+
+    @property
+    def cured_by(self) -> tuple[Cure, ...]:
+        return (
+            Cure(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN, room_released),
+            Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._node_grew),
+            Cure(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE, class_now_serves),
+        )
+
+    @classmethod
+    def factory(cls, args: NodeResourcesFitArgs, handle: Handle) -> NodeResourcesFit:
+        errors = cls.ARGS.validate(args, FieldPath())
+        if errors:
+            raise ConfigError(aggregate(errors), stage="profile")
+        return cls(args, handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """None where devices may stand in for a resource: then answers depend on more than columns."""
+        requests = filter_requests(pod)
+        classes = self._classes.get()
+        if any(amount and name in classes for name, amount in requests.items()):
+            return None
+        return frozenset(requests.items()), self._columns.demand(fit_score_requests(pod))
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        cycle.put(REQUESTS, filter_requests(cycle.pod))
+        return None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        requests = cycle.find(REQUESTS)
+        if requests is None:
+            everywhere = np.ones(len(nodes), dtype=np.bool_)
+            text = f'error reading "{REQUESTS.name}" from cycleState: not found'
+            yield Rejection(everywhere, text, code=Code.ERROR)
+            return
+        yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
+        for name, amount in self._checked(requests):
+            yield from self._short_of(name, amount, nodes)
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        cycle.put(SCORED_REQUESTS, self._demand(cycle.pod))
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        demand = cycle.find(SCORED_REQUESTS)
+        if demand is None:  # PreScore is off in this profile
+            demand = self._demand(cycle.pod)
+        return self._scorer.score(self._columns.of(nodes, demand), len(nodes))
+
+    def _demand(self, pod: Pod) -> Demand:
+        return self._columns.demand(fit_score_requests(pod))
+
+    def _checked(self, requests: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """The requests that a node must have room for, in the order in which reasons are given."""
+        for name in _FIRST:
+            if requests.get(name):
+                yield name, requests[name]
+        for name in sorted(requests):
+            if name not in _FIRST and requests[name] and not self._ignores(name):
+                yield name, requests[name]
+
+    def _ignores(self, name: str) -> bool:
+        if not (self._ignored or self._ignored_groups) or not is_extended_resource_name(name):
+            return False
+        return name in self._ignored or name.partition("/")[0] in self._ignored_groups
+
+    def _short_of(self, name: str, amount: int, nodes: NodeTable) -> Iterator[Rejection]:
+        """Nodes without room, apart from each other: those that others could make room on, and those too small."""
+        allocatable = nodes.allocatable(name)
+        short: BoolVector = amount > allocatable - nodes.requested(name)
+        if name in self._classes.get():  # devices may serve it where the node itself has none
+            short = short & (allocatable > 0)
+        if short.any():
+            never = short & (amount > allocatable)
+            yield Rejection(short & ~never, insufficient(name))
+            yield Rejection(never, insufficient(name), resolvable=False)
+
+    def _node_grew(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        """A node came or grew, and the pod would fit on it if it were empty. Ignored resources are not ignored here."""
+        assert isinstance(new, Node)
+        requests = {name: amount for name, amount in filter_requests(pod).items() if amount}
+        offered = allocatable_amounts(new.status.allocatable)
+        classes = self._classes.get()
+        served = {name for name in requests if name in classes and offered.get(name, 0) <= 0}
+        fits = all(amount <= offered.get(name, 0) for name, amount in requests.items() if name not in served)
+        if offered.get(PODS, 0) < 1 or not fits:
+            return Hint.SKIP
+        if not isinstance(old, Node):
+            return Hint.QUEUE
+        before = allocatable_amounts(old.status.allocatable)
+        grown = {name for name, amount in offered.items() if amount > before.get(name, 0)}
+        return queue_if(bool(served) or PODS in grown or not grown.isdisjoint(requests))
+
+
+def room_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    """A pod that had a place went, or asks for less of something that this pod asks for."""
+    assert isinstance(old, Pod)
+    if not isinstance(new, Pod):
+        return queue_if(bool(old.spec.node_name or old.status.nominated_node_name))
+    if new.uid == pod.uid:
+        return Hint.QUEUE
+    if not new.spec.node_name:
+        return Hint.SKIP
+    before, after = accounted_requests(old), accounted_requests(new)
+    wanted = (name for name, amount in accounted_requests(pod).items() if amount)
+    return queue_if(any(before.get(name, 0) > after.get(name, 0) for name in wanted))
+
+
+def class_now_serves(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    """A class came, or was given another resource name, that this pod asks for."""
+    assert isinstance(new, DeviceClass)
+    requests = pod_requests(pod)
+    serves = new.spec.extended_resource_name
+    if isinstance(old, DeviceClass):
+        return queue_if((old.spec.extended_resource_name or "") != (serves or "") and serves in requests)
+    return queue_if(DEVICE_CLASS_PREFIX + new.name in requests or serves in requests)

@@ -1,0 +1,350 @@
+"""Are the pods that belong together spread evenly enough over zones, nodes or any other topology?
+
+Hard constraints (DoNotSchedule) are counted at PreFilter over all rows and checked at Filter; soft ones
+(ScheduleAnyway) at PreScore and Score. Cost: for each constraint one selector over all pods, one sum by row and one
+by domain; no Python loop over nodes or pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import MAX_SCORE, Rejection
+from bayplan.framework.status import SKIP, Code, Status, error
+from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.node_selectors import required_node_affinity
+from bayplan.objects.selectors import LabelMatcher, SelectorError
+from bayplan.objects.taints import first_untolerated
+from bayplan.plugins import pod_topology_spread_args as arguments
+from bayplan.plugins.go_logarithm import natural_log
+from bayplan.plugins.spread_constraints import (
+    DO_NOT_SCHEDULE,
+    HOSTNAME,
+    SCHEDULE_ANYWAY,
+    SYSTEM_DEFAULTS,
+    Constraint,
+    default_constraints,
+    own_constraints,
+)
+from bayplan.snapshot import BoolVector, Catalog, IntVector, NodeTable, NodeView, PodInfo, PodKind, Snapshot
+from bayplan.snapshot.selecting import where_required
+
+SKEW = "node(s) didn't match pod topology spread constraints"
+MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
+
+_NO_DOMAIN = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Domains:
+    """How many matching pods each value of one topology key has; `known` marks values that count as domains."""
+
+    constraint: Constraint
+    counts: IntVector
+    known: BoolVector
+
+    def minimum(self) -> int:
+        """What the emptiest domain has; 0 while there are fewer domains than wanted."""
+        if int(np.count_nonzero(self.known)) < self.constraint.min_domains:
+            return 0
+        return int(self.counts[self.known].min()) if self.known.any() else _NO_DOMAIN
+
+    def copy(self) -> Domains:
+        return Domains(self.constraint, self.counts.copy(), self.known)
+
+
+@dataclass(slots=True)
+class SoftState:
+    """What Score needs: for each constraint its weight and the count that each row of the cluster is charged with."""
+
+    constraints: tuple[Constraint, ...]
+    weights: tuple[float, ...]
+    counts: tuple[IntVector, ...]  # by row of the snapshot
+    requires_all: bool
+
+
+HARD: Key[list[Domains]] = Key("PreFilterPodTopologySpread", clone=lambda state: [each.copy() for each in state])
+SOFT: Key[SoftState] = Key("PreScorePodTopologySpread")
+
+
+class PodTopologySpread:
+    """Spreads pods over the domains of a topology."""
+
+    name = "PodTopologySpread"
+    ARGS = arguments.ARGS
+
+    def __init__(self, defaults: tuple[TopologySpreadConstraint, ...], *, listed: bool, catalog: Catalog) -> None:
+        self._defaults = defaults
+        self._listed = listed  # the defaults come from the configuration, not from us
+        self._catalog = catalog
+        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION | Action.DELETE
+        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+        self.cured_by = (
+            Cure(Resource.POD, pods, self._after_pod_change),
+            Cure(Resource.NODE, nodes, self._after_node_change),
+        )
+
+    @classmethod
+    def factory(cls, args: arguments.PodTopologySpreadArgs, handle: Handle) -> Self:
+        listed = args.defaulting_type == arguments.LIST_DEFAULTING
+        return cls(args.constraints if listed else SYSTEM_DEFAULTS, listed=listed, catalog=handle.catalog)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """Constraints look at the pod's labels, and at its affinity and tolerations to decide which nodes count."""
+        spec, meta = pod.spec, pod.metadata
+        own = repr(spec.topology_spread_constraints)
+        owner = meta.controller
+        belongs = (owner.api_version, owner.kind, owner.name) if owner else None
+        affinity = repr(spec.affinity.node_affinity) if spec.affinity else ""
+        where = (frozenset(spec.node_selector.items()), affinity, repr(spec.tolerations))
+        return meta.namespace, frozenset(meta.labels.items()), own, belongs, where
+
+    # filtering --------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        try:
+            constraints = self._constraints(cycle.pod, DO_NOT_SCHEDULE)
+        except SelectorError as fault:
+            return error(f"obtaining pod's hard topology spread constraints: {fault.reason}")
+        if not constraints:
+            return SKIP
+        table = cycle.snapshot.table
+        keyed = _has_all_keys(table, constraints)
+        cycle.put(HARD, [_domains(cycle, table, constraint, keyed) for constraint in constraints])
+        return None
+
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        self._shift(cycle, info, node, 1)
+
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        self._shift(cycle, info, node, -1)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        state = cycle.find(HARD)
+        if state is None:
+            everything = np.ones(len(nodes), dtype=np.bool_)
+            yield Rejection(everything, f'reading "{HARD.name}" from cycleState: not found', code=Code.ERROR)
+            return
+        undecided = np.ones(len(nodes), dtype=np.bool_)
+        for domains in state:
+            constraint = domains.constraint
+            ids = nodes.label_ids(constraint.topology_key)
+            keyless = undecided & (ids < 0)
+            yield Rejection(keyless, MISSING_LABEL, resolvable=False)
+            allowed = constraint.max_skew + domains.minimum() - constraint.counts(cycle.pod)
+            crowded = undecided & ~keyless & (domains.counts[ids] > allowed)
+            yield Rejection(crowded, SKEW)
+            undecided &= ~(keyless | crowded)
+
+    def _shift(self, cycle: Cycle, info: PodInfo, node: NodeView, by: int) -> None:
+        """One matching pod more or less in the node's domains."""
+        state = cycle.get(HARD)
+        pod, labels = cycle.pod, node.labels
+        if info.pod.metadata.namespace != pod.metadata.namespace:
+            return
+        if any(domains.constraint.topology_key not in labels for domains in state):
+            return
+        for domains in state:
+            constraint = domains.constraint
+            if constraint.counts(info.pod) and _includes(constraint, pod, node.node):
+                column = node.columns.labels.column(constraint.topology_key)
+                domains.counts[column.find(labels[constraint.topology_key])] += by
+
+    # scoring ----------------------------------------------------------------------------------------------------
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
+        pod = cycle.pod
+        try:
+            constraints = self._constraints(pod, SCHEDULE_ANYWAY)
+        except SelectorError as fault:
+            return error(f"obtaining pod's soft topology spread constraints: {fault.reason}")
+        if not constraints:
+            return SKIP
+        requires_all = bool(pod.spec.topology_spread_constraints) or self._listed
+        table = cycle.snapshot.table
+        kept = nodes.narrowed(_has_all_keys(nodes, constraints)) if requires_all else nodes
+        counted = _has_all_keys(table, constraints) if requires_all else np.ones(len(table), dtype=np.bool_)
+        weights, counts = [], []
+        for constraint in constraints:
+            per_row = _pods_by_row(cycle.snapshot, constraint.selector, pod.metadata.namespace)
+            if constraint.topology_key == HOSTNAME:
+                weights.append(natural_log(len(kept) + 2))
+                counts.append(per_row)
+                continue
+            size, charged = _charge(cycle, constraint, kept, per_row, counted)
+            weights.append(natural_log(size + 2))
+            counts.append(charged)
+        cycle.put(SOFT, SoftState(constraints, tuple(weights), tuple(counts), requires_all))
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
+        state = cycle.find(SOFT)
+        if state is None:
+            return error(f'reading "{SOFT.name}" from cycleState: not found')
+        total = np.zeros(len(nodes), dtype=np.float64)
+        for constraint, weight, counts in zip(state.constraints, state.weights, state.counts, strict=True):
+            term = counts[nodes.rows] * weight + (constraint.max_skew - 1)
+            total += np.where(nodes.label_ids(constraint.topology_key) >= 0, term, 0.0)
+        scores: IntVector = np.floor(total + 0.5).astype(np.int64)  # never negative: half goes up, as in Go
+        scores[_ignored(nodes, state)] = 0
+        return scores
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector | Status:
+        state = cycle.find(SOFT)
+        if state is None:
+            return error(f'reading "{SOFT.name}" from cycleState: not found')
+        ignored = _ignored(nodes, state)
+        compared = scores[~ignored]
+        largest = int(compared.max(initial=0))
+        if largest == 0:
+            final = np.full(len(scores), MAX_SCORE, dtype=np.int64)
+        else:
+            final = MAX_SCORE * (largest + int(compared.min()) - scores) // largest
+        final[ignored] = 0
+        return final
+
+    # both -------------------------------------------------------------------------------------------------------
+
+    def _constraints(self, pod: Pod, action: str) -> tuple[Constraint, ...]:
+        if pod.spec.topology_spread_constraints:
+            return own_constraints(pod, action)
+        return default_constraints(self._defaults, pod, self._catalog, action)
+
+    # waking -----------------------------------------------------------------------------------------------------
+
+    def _after_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        before, after = _pod(old), _pod(new)
+        changed = after or before
+        assert changed is not None
+        if not _may_matter(changed, pod):
+            return Hint.SKIP
+        constraints = self._constraints(pod, DO_NOT_SCHEDULE)
+        if before is None or after is None:
+            return queue_if(any(constraint.counts(changed) for constraint in constraints))
+        retolerated = after.uid == pod.uid and before.spec.tolerations != after.spec.tolerations
+        if retolerated and any(constraint.honors_taints for constraint in constraints):
+            return Hint.QUEUE
+        if before.metadata.labels == after.metadata.labels:
+            return Hint.SKIP
+        return queue_if(any(constraint.counts(before) != constraint.counts(after) for constraint in constraints))
+
+    def _after_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        constraints = self._constraints(pod, DO_NOT_SCHEDULE)
+        keys = [constraint.topology_key for constraint in constraints]
+        before, after = _node(old), _node(new)
+
+        def keyed(node: Node | None) -> bool:
+            return node is not None and all(key in node.metadata.labels for key in keys)
+
+        if before is None or after is None:
+            return queue_if(keyed(before) or keyed(after))
+        if keyed(before) != keyed(after):
+            return Hint.QUEUE
+        if not keyed(after):
+            return Hint.SKIP
+        moved = any(before.metadata.labels[key] != after.metadata.labels[key] for key in keys)
+        return queue_if(moved or before.spec.taints != after.spec.taints)
+
+
+def _pod(item: KubeObject | None) -> Pod | None:
+    return item if isinstance(item, Pod) else None
+
+
+def _node(item: KubeObject | None) -> Node | None:
+    return item if isinstance(item, Node) else None
+
+
+def _may_matter(changed: Pod, pod: Pod) -> bool:
+    """Only the pod itself, or a pod of its namespace that takes room somewhere."""
+    if changed.uid == pod.uid:
+        return True
+    settled = bool(changed.spec.node_name or changed.status.nominated_node_name)
+    return settled and changed.metadata.namespace == pod.metadata.namespace
+
+
+def _has_all_keys(nodes: NodeTable, constraints: tuple[Constraint, ...]) -> BoolVector:
+    mask = np.ones(len(nodes), dtype=np.bool_)
+    for constraint in constraints:
+        mask &= nodes.label_ids(constraint.topology_key) >= 0
+    return mask
+
+
+def _included(nodes: NodeTable, constraint: Constraint, pod: Pod) -> BoolVector:
+    """Rows whose pods count, by the constraint's inclusion policies."""
+    mask = np.ones(len(nodes), dtype=np.bool_)
+    if constraint.honors_affinity:
+        mask &= where_required(nodes, required_node_affinity(pod))
+    if constraint.honors_taints:
+
+        def bearable(taints: tuple[Taint, ...]) -> bool:
+            return first_untolerated(taints, pod.spec.tolerations) is None
+
+        mask &= nodes.where_taints(bearable)
+    return mask
+
+
+def _includes(constraint: Constraint, pod: Pod, node: Node) -> bool:
+    """The same for one node."""
+    if constraint.honors_affinity and not required_node_affinity(pod).matches(node.metadata.labels, node.name):
+        return False
+    return not constraint.honors_taints or first_untolerated(node.spec.taints, pod.spec.tolerations) is None
+
+
+def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> IntVector:
+    """How many pods of the namespace that the selector means are on each row. An empty selector means none here."""
+    count = len(snapshot)
+    if selector.everything or selector.nothing:
+        return np.zeros(count, dtype=np.int64)
+
+    def counts(kind: PodKind) -> bool:
+        return kind.namespace == namespace and selector.matches(kind.labels)
+
+    mask = snapshot.pods.matching(("spread", namespace, selector), counts)
+    mask &= ~snapshot.pods.terminating[: snapshot.pods.slots]
+    return snapshot.pods.count_by_row(mask, count)
+
+
+def _domains(cycle: Cycle, table: NodeTable, constraint: Constraint, keyed: BoolVector) -> Domains:
+    column = table.label(constraint.topology_key)
+    rows = keyed & _included(table, constraint, cycle.pod)
+    ids = table.label_ids(constraint.topology_key)[rows]
+    per_row = _pods_by_row(cycle.snapshot, constraint.selector, cycle.pod.metadata.namespace)
+    counts = np.zeros(len(column.values) + 1, dtype=np.int64)  # one more: what a row without the key points to
+    np.add.at(counts, ids, per_row[rows])
+    known = np.zeros(len(counts), dtype=np.bool_)
+    known[ids] = True
+    return Domains(constraint, counts, known)
+
+
+def _charge(
+    cycle: Cycle, constraint: Constraint, kept: NodeTable, per_row: IntVector, counted: BoolVector
+) -> tuple[int, IntVector]:
+    """How many domains the candidates have, and for each row the count of its domain.
+
+    Only domains that a candidate is in are counted, but then with the pods of all nodes in them. Candidates without
+    the key are one more domain.
+    """
+    table = cycle.snapshot.table
+    key = constraint.topology_key
+    ids = table.label_ids(key)
+    present = np.zeros(len(table.label(key).values) + 1, dtype=np.bool_)
+    present[kept.label_ids(key)] = True
+    rows = counted & _included(table, constraint, cycle.pod) & present[ids]
+    counts = np.zeros(len(present), dtype=np.int64)
+    np.add.at(counts, ids[rows], per_row[rows])
+    return int(np.count_nonzero(present)), counts[ids]
+
+
+def _ignored(nodes: NodeTable, state: SoftState) -> BoolVector:
+    """Candidates that lack a key where all keys are required: they get no score at all."""
+    if not state.requires_all:
+        return np.zeros(len(nodes), dtype=np.bool_)
+    return ~_has_all_keys(nodes, state.constraints)

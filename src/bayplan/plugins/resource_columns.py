@@ -1,0 +1,80 @@
+"""How much of each scored resource do the nodes have, and how much of it will be taken with the pod there?
+
+Asked by the two plugins that score resources, once an attempt each. They agree on which resources count and differ in
+what they take as given to pods: one guesses for containers that ask for nothing, the other does not.
+Cost: columns are returned as they are; only a resource that devices stand behind is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bayplan.devices.classes import ResourceClasses
+from bayplan.framework.handle import Handle
+from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, is_dra_extended_resource_name, is_scalar_resource
+from bayplan.plugins.device_totals import DeviceTotals
+from bayplan.plugins.resource_specs import ResourceSpec
+from bayplan.snapshot import IntVector, NodeTable
+
+Demand = tuple[int, ...]
+"""What the pod asks for, in the order of the configured resources."""
+
+
+class ResourceColumn(NamedTuple):
+    """One resource on all rows of a table. Where `allocatable` is 0 the row does not have it."""
+
+    weight: int
+    allocatable: IntVector
+    allocated: IntVector
+    demand: int
+
+    @property
+    def requested(self) -> IntVector:
+        """What will be taken once the pod is there."""
+        return self.allocated + self.demand
+
+
+class ResourceColumns:
+    """The configured resources of one plugin."""
+
+    def __init__(self, specs: Sequence[ResourceSpec], handle: Handle, *, guess: bool) -> None:
+        self._specs = tuple(specs)
+        self._guess = guess
+        self._classes = ResourceClasses(handle.catalog)
+        self._devices = DeviceTotals(handle)
+
+    def demand(self, requests: Mapping[str, int]) -> Demand:
+        return tuple(requests.get(spec.name, 0) for spec in self._specs)
+
+    def of(self, nodes: NodeTable, demand: Demand) -> Iterator[ResourceColumn]:
+        """The resources that count for a pod: not those of other people's domains that it does not ask for."""
+        for spec, amount in zip(self._specs, demand, strict=True):
+            if amount or not is_scalar_resource(spec.name):
+                allocatable, allocated = self._columns(nodes, spec.name)
+                yield ResourceColumn(spec.weight, allocatable, allocated, amount)
+
+    def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
+        if self._guess and name == CPU:
+            return nodes.allocatable(CPU), nodes.nonzero_cpu
+        if self._guess and name == MEMORY:
+            return nodes.allocatable(MEMORY), nodes.nonzero_memory
+        if name in (CPU, MEMORY, EPHEMERAL_STORAGE):
+            return nodes.allocatable(name), nodes.requested(name)
+        if not is_scalar_resource(name):  # `pods` and names that mean nothing: no node has any
+            nothing = np.zeros(len(nodes), dtype=np.int64)
+            return nothing, nothing
+        return self._with_devices(nodes, name, nodes.allocatable(name), nodes.requested(name))
+
+    def _with_devices(
+        self, nodes: NodeTable, name: str, allocatable: IntVector, allocated: IntVector
+    ) -> tuple[IntVector, IntVector]:
+        """Devices stand in on rows that do not have the resource by themselves."""
+        device_class = self._classes.get().get(name) if is_dra_extended_resource_name(name) else None
+        if device_class is None:
+            return allocatable, allocated
+        total, taken = self._devices.of(device_class, nodes)
+        counted = (allocatable == 0) & (total > 0)
+        return np.where(counted, total, allocatable), np.where(counted, taken, allocated)

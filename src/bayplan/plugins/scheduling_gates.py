@@ -1,0 +1,30 @@
+"""May this pod be tried at all yet? Not while somebody keeps a scheduling gate on it.
+
+Asked when a pod is about to enter the queue. Cost: a look at one list.
+"""
+
+from __future__ import annotations
+
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.status import Status, unresolvable
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+
+
+def own_gates_gone(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """Gates were taken off a pod; off this one?"""
+    assert isinstance(new, Pod)
+    return queue_if(new.uid == pod.uid)
+
+
+class SchedulingGates:
+    """Holds pods back until their scheduling gates are gone."""
+
+    name = "SchedulingGates"
+    cured_by = (Cure(Resource.POD, Action.UPDATE_POD_GATES_ELIMINATED, own_gates_gone),)
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        gates = pod.spec.scheduling_gates
+        if not gates:
+            return None
+        return unresolvable(f"waiting for scheduling gates: [{' '.join(gate.name for gate in gates)}]")

@@ -1,0 +1,82 @@
+"""Which nodes have taints that keep the pod away, and which ones that it would rather not meet?
+
+Asked at Filter and at Score. Cost: each distinct list of taints in the cluster is looked at once, whatever the number
+of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.plugin import Rejection
+from bayplan.framework.scoring import default_normalize
+from bayplan.framework.status import Status, error
+from bayplan.objects.core import Node, Pod, Taint, Toleration
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.taints import PREFER_NO_SCHEDULE, first_untolerated, tolerated
+from bayplan.snapshot import IntVector, NodeTable
+
+UNTOLERATED = "node(s) had untolerated taint(s)"
+
+SOFT_TOLERATIONS: Key[tuple[Toleration, ...]] = Key("PreScoreTaintToleration")
+"""The pod's tolerations that can cover a taint of effect PreferNoSchedule."""
+
+
+def keeps_away(node: Node, pod: Pod) -> bool:
+    """Whether some taint of the node keeps the pod off it."""
+    return first_untolerated(node.spec.taints, pod.spec.tolerations) is not None
+
+
+def taints_now_tolerated(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    """A node came, or changed, whose taints the pod can live with now and could not before."""
+    assert isinstance(new, Node)
+    kept_away = old is None or (isinstance(old, Node) and keeps_away(old, pod))
+    return queue_if(kept_away and not keeps_away(new, pod))
+
+
+def own_tolerations_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """Tolerations can only be added: if they are the pod's own, it is worth another try."""
+    assert isinstance(new, Pod)
+    return queue_if(new.uid == pod.uid)
+
+
+class TaintToleration:
+    """Keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer soft taints."""
+
+    name = "TaintToleration"
+    cured_by = (
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, taints_now_tolerated),
+        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed),
+    )
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return frozenset((each.key, each.operator, each.value, each.effect) for each in pod.spec.tolerations)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        tolerations = cycle.pod.spec.tolerations
+
+        def intolerable(taints: tuple[Taint, ...]) -> bool:
+            return first_untolerated(taints, tolerations) is not None
+
+        yield Rejection(nodes.where_taints(intolerable), UNTOLERATED, resolvable=False)
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        soft = tuple(each for each in cycle.pod.spec.tolerations if each.effect in ("", PREFER_NO_SCHEDULE))
+        cycle.put(SOFT_TOLERATIONS, soft)
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
+        tolerations = cycle.find(SOFT_TOLERATIONS)
+        if tolerations is None:
+            return error(f'failed to read "{SOFT_TOLERATIONS.name}" from cycleState: not found')
+
+        def disliked(taints: tuple[Taint, ...]) -> int:
+            soft = (taint for taint in taints if taint.effect == PREFER_NO_SCHEDULE)
+            return sum(not tolerated(taint, tolerations) for taint in soft)
+
+        return nodes.count_taints(disliked)
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        return default_normalize(scores, reverse=True)

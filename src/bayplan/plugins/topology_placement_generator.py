@@ -1,0 +1,94 @@
+"""On which sets of nodes may a pod group be tried as a whole?
+
+Asked once a group, before its pods are tried: one placement for each value of the group's topology key, or only the one
+where pods of the group run already. Cost: one pass over a column of label ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Placement
+from bayplan.framework.status import Status, error
+from bayplan.objects.core import Pod
+from bayplan.objects.go_text import quote
+from bayplan.objects.workloads import PodGroup
+from bayplan.snapshot import LabelColumn, Snapshot
+
+ANYWHERE = ""
+
+
+class GroupRef(Protocol):
+    """A pod group, by name."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class TopologyPlacementGenerator:
+    """Keeps the pods of a group in one domain of the topology that the group names."""
+
+    name = "TopologyPlacementGenerator"
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> TopologyPlacementGenerator:  # noqa: ARG003
+        return cls(handle)
+
+    def generate_placements(self, cycle: Cycle, group: GroupRef) -> Sequence[Placement] | Status:
+        found = self._handle.catalog.pod_groups.get(f"{group.namespace}/{group.name}")
+        if found is None:
+            return error(f"podgroup.scheduling.k8s.io {quote(group.name)} not found")
+        snapshot = cycle.snapshot
+        key = _topology_key(found)
+        if key is None:
+            return (Placement(ANYWHERE, frozenset(snapshot.nodes.names)),)
+        column = snapshot.table.label(key)
+        placed = [pod for pod in self._handle.group_pods(group.namespace, group.name) if pod.spec.node_name]
+        if not placed:
+            return _placements(snapshot, column, column.values)
+        domain = _common_domain(snapshot, column, placed)
+        return domain if isinstance(domain, Status) else _placements(snapshot, column, (domain,))
+
+
+def _topology_key(group: PodGroup) -> str | None:
+    """The API allows one constraint at most."""
+    constraints = group.spec.scheduling_constraints
+    return constraints.topology[0].key if constraints is not None and constraints.topology else None
+
+
+def _placements(snapshot: Snapshot, column: LabelColumn, domains: Sequence[str]) -> tuple[Placement, ...]:
+    ids = column.ids[: snapshot.nodes.count]
+    names = snapshot.nodes.names
+    found = ((domain, np.flatnonzero(ids == column.find(domain)).tolist()) for domain in domains)
+    return tuple(Placement(domain, frozenset(names[row] for row in rows)) for domain, rows in found if rows)
+
+
+def _common_domain(snapshot: Snapshot, column: LabelColumn, placed: Sequence[Pod]) -> str | Status:
+    """Where the group's pods are already; an error if that is not one domain."""
+    found = ""
+    for pod in placed:
+        row = snapshot.nodes.index.get(pod.spec.node_name)
+        if row is None:
+            fault = f"nodeinfo not found for node name {quote(pod.spec.node_name)}"
+            return _undetermined(f"getting node for pod {pod.key}: {fault}")
+        domain = column.value_of(row)
+        if domain is None:
+            return _undetermined(f"no topology domain found for pod {pod.key}")
+        if found and found != domain:
+            return _undetermined(f"more than 1 domain found for pod group: {found}, {domain}")
+        found = domain
+    return found
+
+
+def _undetermined(why: str) -> Status:
+    return error(f"cannot determine domain for already scheduled pods: {why}")

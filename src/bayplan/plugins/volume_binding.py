@@ -1,0 +1,390 @@
+"""Can the pod's claims be served on this node, and what must be bound or made for that?
+
+PreFilter sorts the claims; Filter decides; Reserve assumes the decision in memory; PreBind writes it and waits until
+the volume controller has followed. Bound volumes are compared with the label columns of all nodes at once. Claims that
+wait for a node are decided once for all nodes that agree in the labels that matter: a handful of decisions where
+volumes belong to zones, one a node (on the rows that are left) where they are local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from bayplan.errors import BayplanError
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Preflight, Rejection
+from bayplan.framework.status import SKIP, Code, Status, error, unresolvable
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.node_selectors import NodeSelectorMatcher, NodeTerm
+from bayplan.objects.storage import CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolumeClaim, StorageClass
+from bayplan.plugins import volume_binding_args
+from bayplan.plugins.volume_binding_args import VolumeBindingArgs
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+from bayplan.volumes.binding import (
+    AFFINITY_CONFLICT,
+    BIND_CONFLICT,
+    NOT_ENOUGH_SPACE,
+    VOLUME_MISSING,
+    BindingInfo,
+    BoundVolume,
+    VolumeDecider,
+)
+from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal, uses_claim
+from bayplan.volumes.csi import MIGRATED_PLUGINS, migrated_on
+from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.lookup import Derived, VolumeLookup
+from bayplan.volumes.matching import largest_volume
+from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, assume, bindings_complete, revert
+
+UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
+NO_STATE = "not found"
+
+
+@dataclass(slots=True)
+class BindingState:
+    """What is known of the pod's volumes in this attempt. Shared by clones: it does not depend on other pods."""
+
+    decider: VolumeDecider | None = None
+    filtered: bool = False  # a profile without our Filter has nothing to reserve or bind
+    all_bound: bool = False
+    node_name: str = ""
+    info: BindingInfo | None = None  # what was decided, then assumed, then written for `node_name`
+
+
+STATE: Key[BindingState] = Key("VolumeBinding")
+
+
+def class_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A new class, or one that allows other topologies."""
+    assert isinstance(new, StorageClass)
+    return queue_if(not isinstance(old, StorageClass) or old.allowed_topologies != new.allowed_topologies)
+
+
+def own_claim_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    assert isinstance(new, PersistentVolumeClaim)
+    return queue_if(uses_claim(pod, new))
+
+
+def migration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A new CSINode, or one that has migrated other plugins."""
+    assert isinstance(new, CsiNode)
+    if not isinstance(old, CsiNode):
+        return Hint.QUEUE
+    before, after = (node.metadata.annotations.get(MIGRATED_PLUGINS, "") for node in (old, new))
+    return queue_if(before != after)
+
+
+def capacity_no_longer_tracked(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    """A driver stopped publishing capacities. Asked of inline CSI volumes, which is where kube-scheduler looks."""
+    assert isinstance(old, CsiDriver)
+    assert isinstance(new, CsiDriver)
+    stopped = bool(old.spec.storage_capacity) and not new.spec.storage_capacity
+    inline = any(volume.csi is not None and volume.csi.driver == new.name for volume in pod.spec.volumes)
+    return queue_if(stopped and inline)
+
+
+def capacity_grown(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A new pool of storage, or one that can give larger volumes than before."""
+    assert isinstance(new, CsiStorageCapacity)
+    if not isinstance(old, CsiStorageCapacity):
+        return Hint.QUEUE
+    before, after = largest_volume(old), largest_volume(new)
+    return queue_if(after is not None and (before is None or after.value() > before.value()))
+
+
+class VolumeBinding:
+    """Finds volumes for claims, and has the missing ones made, on the node that the pod goes to."""
+
+    name = "VolumeBinding"
+    ARGS = volume_binding_args.ARGS
+    per_row = True
+    cured_by = (
+        Cure(Resource.STORAGE_CLASS, Action.ADD | Action.UPDATE, class_changed),
+        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, own_claim_changed),
+        Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE),
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
+        Cure(Resource.CSI_NODE, Action.ADD | Action.UPDATE, migration_changed),
+        Cure(Resource.CSI_DRIVER, Action.UPDATE, capacity_no_longer_tracked),
+        Cure(Resource.CSI_STORAGE_CAPACITY, Action.ADD | Action.UPDATE, capacity_grown),
+    )
+
+    def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
+        self._timeout_s = float(args.bind_timeout_seconds)
+        self._handle = handle
+        self._lookup: VolumeLookup = handle.catalog
+        self._migrated = Derived(self._lookup, CsiNode, _nodes_by_migrated_plugin)
+
+    @classmethod
+    def factory(cls, args: VolumeBindingArgs, handle: Handle) -> VolumeBinding:
+        return cls(args, handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """A pod without claims is not concerned; otherwise answers depend on claims, volumes and assumptions."""
+        return None if any(True for _ in claim_uses(pod)) else ()
+
+    # PreFilter and Filter ---------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        reason = refusal(cycle.pod, self._lookup)
+        if reason is not None:
+            return unresolvable(reason)
+        if not any(True for _ in claim_uses(cycle.pod)):
+            cycle.put(STATE, BindingState())
+            return SKIP
+        assumptions = self._handle.volumes
+        try:
+            claims = classify(cycle.pod, assumptions.claims, self._lookup)
+        except VolumeError as fault:
+            return error(str(fault))
+        if claims.immediate:
+            return unresolvable(UNBOUND_IMMEDIATE)
+        cycle.put(STATE, BindingState(VolumeDecider(claims, assumptions, self._lookup)))
+        return None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        state = cycle.find(STATE)
+        if state is None or state.decider is None:
+            yield Rejection(np.ones(len(nodes), dtype=np.bool_), NO_STATE, code=Code.ERROR)
+            return
+        state.filtered = True
+        verdict = _Verdict(len(nodes))
+        self._judge_bound(state.decider, nodes, verdict)
+        if state.decider.waits:
+            _judge_waiting(state.decider, nodes, verdict)
+        yield from verdict.rejections()
+
+    def _judge_bound(self, decider: VolumeDecider, nodes: NodeTable, verdict: _Verdict) -> None:
+        """The first bound volume that a node cannot have decides for that node."""
+        undecided = np.ones(len(nodes), dtype=np.bool_)
+        for volume in decider.bound:
+            if volume.missing:
+                verdict.add(VOLUME_MISSING, undecided)
+                return
+            fits = self._reach(volume, nodes, undecided, verdict)
+            verdict.add(AFFINITY_CONFLICT, undecided & ~fits & ~verdict.broken)
+            undecided = undecided & fits
+
+    def _reach(self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: _Verdict) -> BoolVector:
+        """The rows from which a volume can be reached."""
+        fits = _where(nodes, volume.nodes(migrated=False))
+        if volume.plugin is None:
+            return fits
+        migrated = nodes.where_named(self._migrated.get().get(volume.plugin.name, ())) & undecided
+        if not migrated.any():
+            return fits
+        try:
+            return np.where(migrated, _where(nodes, volume.nodes(migrated=True)), fits)
+        except VolumeError as fault:
+            verdict.fail(str(fault), migrated)
+            return fits & ~migrated
+
+    # Score ------------------------------------------------------------------------------------------------------
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:  # noqa: ARG002
+        """Storage capacity is not scored: the gate StorageCapacityScoring is off in this version."""
+        return SKIP
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.zeros(len(nodes), dtype=np.int64)
+
+    # Reserve and PreBind ----------------------------------------------------------------------------------------
+
+    def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
+        state = cycle.find(STATE)
+        if state is None:
+            return error(NO_STATE)
+        assumptions = self._handle.volumes
+        if state.decider is None or not state.filtered or all_bound(cycle.pod, assumptions.claims):
+            state.all_bound = True
+            return None
+        columns = cycle.snapshot.nodes
+        try:
+            _, state.info = state.decider.decide(node_name, columns.nodes[columns.index[node_name]].labels)
+            state.node_name = node_name
+            state.info = assume(state.info, node_name, assumptions)
+        except VolumeError as fault:
+            return error(str(fault))
+        return None
+
+    def unreserve(self, cycle: Cycle, node_name: str) -> None:
+        state = cycle.find(STATE)
+        if state is not None and state.info is not None and state.node_name == node_name:
+            revert(state.info, self._handle.volumes)
+
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status:
+        state = cycle.find(STATE)
+        if state is None:
+            return error(NO_STATE)
+        if state.all_bound:
+            return SKIP
+        if state.info is None or state.node_name != node_name:
+            return error(f'no pod volume found for node "{node_name}"')
+        return Preflight(allow_parallel=True)
+
+    async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
+        ready = self.pre_bind_preflight(cycle, node_name)
+        if isinstance(ready, Status):
+            return None if ready.code is Code.SKIP else ready
+        try:
+            written = await self._write(cycle.get(STATE))
+            await self._follow(cycle, node_name, written)
+        except BayplanError as fault:
+            return error(str(fault))
+        return None
+
+    async def _write(self, state: BindingState) -> BindingInfo:
+        """Write what was assumed; returns the objects as written. What could not be written is no longer assumed."""
+        assert state.info is not None
+        bindings, claims = list(state.info.bindings), list(state.info.provisions)
+        volumes_done = claims_done = 0
+        try:
+            for number, binding in enumerate(bindings):
+                volume = await self._handle.writes.perform(PromiseVolume(binding.volume))
+                bindings[number] = replace(binding, volume=volume)
+                volumes_done += 1
+                state.info = BindingInfo(tuple(bindings), state.info.provisions)
+            for number, claim in enumerate(claims):
+                claims[number] = await self._handle.writes.perform(SelectNode(claim))
+                claims_done += 1
+        finally:
+            revert(BindingInfo(tuple(bindings[volumes_done:]), tuple(claims[claims_done:])), self._handle.volumes)
+        return BindingInfo(tuple(bindings), tuple(claims))
+
+    async def _follow(self, cycle: Cycle, node_name: str, written: BindingInfo) -> None:
+        """Wait until the volume controller and the provisioners have done their part."""
+
+        def done() -> bool:
+            columns = cycle.snapshot.nodes
+            row = columns.index.get(node_name)
+            node = columns.nodes[row] if row is not None else None
+            csi_node = self._lookup.csi_nodes.get(node_name)
+            return bindings_complete(written, node_name, node, csi_node, self._handle.volumes)
+
+        try:
+            await self._handle.writes.perform(AwaitVolumes(cycle.pod, done, self._timeout_s))
+        except TimeoutError:
+            raise VolumeError("binding volumes: context deadline exceeded") from None
+        except BayplanError as fault:
+            raise VolumeError(f"binding volumes: {fault}") from fault
+
+
+# judging many rows ------------------------------------------------------------------------------------------------
+
+
+class _Answer(NamedTuple):
+    """Why a node is out: a reason, or the text of what broke."""
+
+    text: str
+    broken: bool = False
+
+
+class _Verdict:
+    """Reasons by row, told in kube-scheduler's order; a row that broke has no other reason."""
+
+    def __init__(self, count: int) -> None:
+        self._masks = {
+            reason: np.zeros(count, dtype=np.bool_)
+            for reason in (AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING)
+        }
+        self._faults: dict[str, BoolVector] = {}
+        self.broken: BoolVector = np.zeros(count, dtype=np.bool_)
+
+    def note(self, answer: _Answer, mask: BoolVector) -> None:
+        if answer.broken:
+            self.fail(answer.text, mask)
+        else:
+            self.add(answer.text, mask)
+
+    def add(self, reason: str, mask: BoolVector) -> None:
+        self._masks[reason] |= mask
+
+    def fail(self, text: str, mask: BoolVector) -> None:
+        fresh = mask & ~self.broken
+        self._faults[text] = self._faults[text] | fresh if text in self._faults else fresh
+        self.broken = self.broken | fresh
+
+    def rejections(self) -> Iterator[Rejection]:
+        for text, mask in self._faults.items():
+            yield Rejection(mask, text, code=Code.ERROR)
+        for reason, mask in self._masks.items():
+            yield Rejection(mask & ~self.broken, reason, resolvable=False)
+
+
+def _judge_waiting(decider: VolumeDecider, nodes: NodeTable, verdict: _Verdict) -> None:
+    """Decide about the claims that wait for a node, once a group of rows that cannot differ."""
+    open_rows = ~verdict.broken
+    selected = decider.selected_nodes
+    if selected:
+        chosen = nodes.where_named(selected if len(selected) == 1 else ())
+        verdict.add(BIND_CONFLICT, ~chosen)
+        open_rows &= chosen
+    left = nodes.narrowed(open_rows)
+    _, first, members = np.unique(_groups(left, decider.label_keys()), return_index=True, return_inverse=True)
+    answers = [_answer(decider, left[position]) for position in first.tolist()]
+    for answer in dict.fromkeys(answers):
+        if answer is None:
+            continue
+        agreeing = np.fromiter((other == answer for other in answers), dtype=np.bool_, count=len(answers))
+        mask = np.zeros(len(nodes), dtype=np.bool_)
+        mask[open_rows] = agreeing[members]
+        verdict.note(answer, mask)
+
+
+def _answer(decider: VolumeDecider, node: NodeView) -> _Answer | None:
+    """What one node says about the claims that wait; None where nothing speaks against it."""
+    try:
+        reason, _ = decider.decide(node.name, node.labels)
+    except VolumeError as fault:
+        return _Answer(str(fault), broken=True)
+    return _Answer(reason) if reason is not None else None
+
+
+def _groups(nodes: NodeTable, keys: frozenset[str]) -> IntVector:
+    """A number a row; rows with equal numbers have equal values under all the keys."""
+    groups: IntVector = np.zeros(len(nodes), dtype=np.int64)
+    for key in sorted(keys):
+        ids = nodes.label_ids(key).astype(np.int64) + 1
+        width = int(ids.max(initial=0)) + 1
+        _, groups = np.unique(groups * width + ids, return_inverse=True)
+    return groups
+
+
+def _where(nodes: NodeTable, selector: NodeSelectorMatcher | None) -> BoolVector:
+    """The rows that a volume's affinity selects. Fields of the node are left out, as for one node."""
+    if selector is None:
+        return np.ones(len(nodes), dtype=np.bool_)
+    mask = np.zeros(len(nodes), dtype=np.bool_)
+    for term in selector.terms:
+        mask |= _where_term(nodes, term)
+    return mask
+
+
+def _where_term(nodes: NodeTable, term: NodeTerm) -> BoolVector:
+    if term.errors:
+        return np.zeros(len(nodes), dtype=np.bool_)
+    mask = np.ones(len(nodes), dtype=np.bool_)
+    for requirement in term.requirements:
+        if requirement.operator == "In":
+            mask &= nodes.where_label_in(requirement.key, requirement.values)
+            continue
+        fits = nodes.where_label(requirement.key, requirement.accepts)
+        if requirement.accepts(None):
+            fits |= nodes.label_ids(requirement.key) < 0
+        mask &= fits
+    return mask
+
+
+def _nodes_by_migrated_plugin(lookup: VolumeLookup) -> dict[str, set[str]]:
+    """For each in-tree plugin the nodes that have handed it over to a CSI driver."""
+    nodes: dict[str, set[str]] = {}
+    for name, csi_node in lookup.csi_nodes.items():
+        for plugin in migrated_on(csi_node):
+            nodes.setdefault(plugin, set()).add(name)
+    return nodes

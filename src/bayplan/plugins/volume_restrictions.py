@@ -1,0 +1,135 @@
+"""May this pod share a node, or the cluster, with the users of the same volumes?
+
+Two rules: some disks (GCE PD, EBS, iSCSI, RBD) may not be mounted twice on a node, and a ReadWriteOncePod claim has one
+user in the whole cluster. Cost: nothing for pods without such volumes; the second rule is a few lookups. The first
+walks over the pods of the rows that are left (`per_row`), since nobody keeps columns of in-tree disks any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Rejection
+from bayplan.framework.status import SKIP, Code, Status, unresolvable
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.storage import PersistentVolumeClaim
+from bayplan.snapshot import BoolVector, NodeTable, NodeView, PodInfo
+from bayplan.volumes.claims import named_claims, names_claim
+from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
+from bayplan.volumes.faults import claim_not_found
+from bayplan.volumes.lookup import claim_key
+
+DISK_CONFLICT = "node(s) had no available disk"
+CLAIM_IN_USE = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusiveClaims:
+    """The pod's ReadWriteOncePod claims by name, and how often others use them."""
+
+    names: frozenset[str]
+    uses: int
+
+    def after(self, info: PodInfo, sign: int) -> ExclusiveClaims:
+        """The same with one pod more or less. By name alone, so a namesake elsewhere counts: kube-scheduler's way."""
+        shared = sum(name in self.names for name in named_claims(info.pod))
+        return replace(self, uses=self.uses + sign * shared) if shared else self
+
+
+STATE: Key[ExclusiveClaims] = Key("PreFilterVolumeRestrictions")
+
+
+def disk_or_claim_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A pod went that may have held a disk or claim of ours."""
+    assert isinstance(old, Pod)
+    if old.namespace != pod.namespace:
+        return Hint.SKIP
+    return queue_if(conflicts_with(pod, (old,)) or not set(named_claims(pod)).isdisjoint(named_claims(old)))
+
+
+def claim_created(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A claim came; ours?"""
+    assert isinstance(new, PersistentVolumeClaim)
+    return queue_if(names_claim(pod, new))
+
+
+class VolumeRestrictions:
+    """Keeps pods from volumes that others hold exclusively."""
+
+    name = "VolumeRestrictions"
+    per_row = True
+    cured_by = (
+        Cure(Resource.POD, Action.DELETE, disk_or_claim_released),
+        Cure(Resource.NODE, Action.ADD),
+        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, claim_created),
+    )
+
+    def __init__(self, handle: Handle) -> None:
+        self._catalog = handle.catalog
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> VolumeRestrictions:  # noqa: ARG003
+        return cls(handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """Nothing of a pod without claims and disks matters; otherwise answers depend on more than the pod."""
+        return None if has_guarded_disk(pod) or any(True for _ in named_claims(pod)) else ()
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        exclusive: set[str] = set()
+        for name in named_claims(cycle.pod):
+            claim = self._catalog.persistent_volume_claims.get(claim_key(cycle.pod.namespace, name))
+            if claim is None:
+                return unresolvable(claim_not_found(name))
+            if READ_WRITE_ONCE_POD in claim.spec.access_modes:
+                exclusive.add(claim.name)
+        users = cycle.snapshot.pods.claim_users
+        uses = sum(claim_key(cycle.pod.namespace, name) in users for name in exclusive)
+        if not uses and not has_guarded_disk(cycle.pod):
+            return SKIP
+        cycle.put(STATE, ExclusiveClaims(frozenset(exclusive), uses))
+        return None
+
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+        return self._count(cycle, info, 1)
+
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+        return self._count(cycle, info, -1)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        conflict = self._disk_conflicts(cycle.pod, nodes)
+        yield Rejection(conflict, DISK_CONFLICT)
+        state = cycle.find(STATE)
+        if state is None:
+            yield Rejection(~conflict, _no_state(), code=Code.ERROR)
+        elif state.uses > 0:
+            yield Rejection(~conflict, CLAIM_IN_USE)
+
+    @staticmethod
+    def _disk_conflicts(pod: Pod, nodes: NodeTable) -> BoolVector:
+        if not has_guarded_disk(pod):
+            return np.zeros(len(nodes), dtype=np.bool_)
+        answers = (conflicts_with(pod, (info.pod for info in node.pods)) for node in nodes)
+        return np.fromiter(answers, dtype=np.bool_, count=len(nodes))
+
+    @staticmethod
+    def _count(cycle: Cycle, info: PodInfo, sign: int) -> Status | None:
+        state = cycle.find(STATE)
+        if state is None:
+            return Status(Code.ERROR, (_no_state(),))
+        cycle.put(STATE, state.after(info, sign))
+        return None
+
+
+def _no_state() -> str:
+    return f'cannot read "{STATE.name}" from cycleState'

@@ -1,0 +1,216 @@
+"""Answers one question: where does this pod go, and if nowhere, why?
+
+One attempt, in the order people know: PreFilter, Filter (the nominated node first), extenders, PostFilter or
+PreScore, Score, choose. Pure decision: nothing is assumed, reserved or written here. The attempt is a generator: it
+yields only when an extender has to be asked, so a profile without extenders runs straight through (`decide`), and one
+with extenders is driven by whoever can await (`decide_with`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.framework.plugin import PostFilterAnswer
+from bayplan.framework.points import POST_FILTER
+from bayplan.framework.runtime import Framework
+from bayplan.framework.scoring import Scores
+from bayplan.framework.status import SUCCESS, Code, Status, unresolvable
+from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
+from bayplan.scheduler.sampling import Sampler, nodes_to_find
+from bayplan.snapshot import IntVector, NodeTable, RowVector
+
+NO_NODES = "no nodes available to schedule pods"
+_EXTENDER = "Extender"
+
+Attempt = Generator[ExtenderCall, ExtenderReply, "Decision"]
+TieBreak = Callable[[Sequence[str]], int]
+"""Which of equally good nodes, by their names: an index into them."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """The outcome of one attempt."""
+
+    node: str | None = None
+    status: Status = SUCCESS
+    diagnosis: Diagnosis | None = None
+    nodes: NodeTable | None = None  # the feasible ones
+    scores: Scores | None = None  # None: there was nothing to choose from
+    nominate: str | None = None  # None: leave the nomination, "": clear it
+    victims: tuple[str, ...] = ()
+    writes: tuple[object, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """What the FailedScheduling event says."""
+        return self.status.message
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Makes attempts for pods of one profile."""
+
+    framework: Framework
+    tie_break: TieBreak
+    sampler: Sampler
+    percentage: int | None = None  # None: look at all nodes; 0: adaptive
+    extenders: Sequence[Extender] = field(default_factory=tuple)
+
+    def decide(self, cycle: Cycle) -> Decision:
+        """Run an attempt that needs nobody outside."""
+        attempt = self.attempt(cycle)
+        try:
+            call = next(attempt)
+        except StopIteration as done:
+            decision: Decision = done.value
+            return decision
+        raise RuntimeError(f"extender {call.extender.name} must be asked; run the attempt with decide_with")
+
+    async def decide_with(self, cycle: Cycle, ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]]) -> Decision:
+        """Run an attempt, awaiting extenders by `ask`."""
+        attempt = self.attempt(cycle)
+        try:
+            call = next(attempt)
+            while True:
+                call = attempt.send(await ask(call))
+        except StopIteration as done:
+            decision: Decision = done.value
+            return decision
+
+    def attempt(self, cycle: Cycle) -> Attempt:
+        if not len(cycle.snapshot):
+            return Decision(status=unresolvable(NO_NODES), nominate="")
+        outcome = self.framework.filtering.pre_filter(cycle)
+        if outcome.status.code is Code.ERROR:
+            return Decision(status=outcome.status, nominate="")
+        diagnosis, rows = yield from self._feasible(cycle, outcome)
+        broken = _first_error(diagnosis, cycle.snapshot.order)
+        if broken is not None:
+            return Decision(status=broken, diagnosis=diagnosis, nominate="")
+        if not len(rows):
+            return self._nowhere(cycle, diagnosis)
+        return (yield from self._choose(cycle, diagnosis, NodeTable(cycle.snapshot.nodes, rows)))
+
+    # filtering --------------------------------------------------------------------------------------------------
+
+    def _feasible(
+        self, cycle: Cycle, outcome: PreFilterOutcome
+    ) -> Generator[ExtenderCall, ExtenderReply, tuple[Diagnosis, RowVector]]:
+        filtering = self.framework.filtering
+        nominated = cycle.snapshot.nodes.index.get(cycle.pod.status.nominated_node_name)
+        if nominated is not None and outcome.status.ok:
+            unnarrowed = PreFilterOutcome()
+            alone = filtering.diagnose(cycle, unnarrowed, only=np.array([nominated], dtype=np.intp))
+            rows = yield from self._extended(cycle, alone, _rows_that_fit(alone))
+            if len(rows):
+                return alone, rows
+        diagnosis = filtering.diagnose(cycle, outcome)
+        rows = self._sampled(cycle, diagnosis)
+        rows = yield from self._extended(cycle, diagnosis, rows)
+        return diagnosis, rows
+
+    def _sampled(self, cycle: Cycle, diagnosis: Diagnosis) -> RowVector:
+        if self.percentage is None and not self._finds_one:
+            self.sampler.advance(int(diagnosis.explicit_rows().sum()), len(cycle.snapshot))
+            return _rows_that_fit(diagnosis)
+        candidates = int(diagnosis.explicit_rows().sum())
+        wanted = 1 if self._finds_one else nodes_to_find(candidates, self.percentage or 0)
+        return self.sampler.cut(diagnosis, cycle.snapshot.order, wanted)
+
+    @property
+    def _finds_one(self) -> bool:
+        """Nobody would compare candidates, so the first one is as good as any."""
+        return not self.framework.scoring.scores_anything and not any(
+            extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
+        )
+
+    def _extended(
+        self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector
+    ) -> Generator[ExtenderCall, ExtenderReply, RowVector]:
+        """Let each interested extender narrow the rows that are left, in order."""
+        for extender in self.extenders:
+            if not len(rows):
+                break
+            if not extender.config.filter_verb or not extender.is_interested(cycle.pod):
+                continue
+            nodes = NodeTable(cycle.snapshot.nodes, rows)
+            reply = yield extender.filter_call(cycle.pod, nodes)
+            try:
+                kept, failed = extender.read_filter(reply, nodes)
+            except ExtenderFault as fault:
+                if extender.config.ignorable:
+                    continue
+                diagnosis.override(int(rows[0]), Status(Code.ERROR, (str(fault),)))
+                return rows[:0]
+            if len(kept) < len(rows):
+                diagnosis.unschedulable_plugins.add(_EXTENDER)
+            for row, status in failed.items():
+                diagnosis.overrides[row] = status
+            rows = kept
+        return rows
+
+    # choosing ---------------------------------------------------------------------------------------------------
+
+    def _choose(
+        self, cycle: Cycle, diagnosis: Diagnosis, nodes: NodeTable
+    ) -> Generator[ExtenderCall, ExtenderReply, Decision]:
+        if len(nodes) == 1:
+            return Decision(nodes.names[0], diagnosis=diagnosis, nodes=nodes)
+        scores = self.framework.scoring.score(cycle, nodes)
+        if not scores.status.ok:
+            return Decision(status=scores.status, diagnosis=diagnosis, nominate="")
+        yield from self._prioritized(cycle, nodes, scores)
+        return Decision(self.pick(nodes, scores.total), diagnosis=diagnosis, nodes=nodes, scores=scores)
+
+    def _prioritized(
+        self, cycle: Cycle, nodes: NodeTable, scores: Scores
+    ) -> Generator[ExtenderCall, ExtenderReply, None]:
+        """Add what extenders think; one that fails is left out."""
+        for extender in self.extenders:
+            if not extender.config.prioritize_verb or not extender.is_interested(cycle.pod):
+                continue
+            reply = yield extender.prioritize_call(cycle.pod, nodes)
+            try:
+                scores.total += extender.read_prioritize(reply, nodes)
+            except ExtenderFault:
+                continue
+
+    def pick(self, nodes: NodeTable, total: IntVector) -> str:
+        """The best node; equally good ones are left to the tie break."""
+        best = np.flatnonzero(total == total.max())
+        names = nodes.names
+        tied = [names[position] for position in best.tolist()]
+        return tied[0] if len(tied) == 1 else tied[self.tie_break(tied)]
+
+    # failing ----------------------------------------------------------------------------------------------------
+
+    def _nowhere(self, cycle: Cycle, diagnosis: Diagnosis) -> Decision:
+        answer = PostFilterAnswer(SUCCESS, nominate="")
+        if self.framework.profile.at(POST_FILTER):
+            answer = self.framework.post_filter(cycle, diagnosis)
+            diagnosis.post_filter_message = answer.status.message
+        return Decision(
+            status=Status(Code.UNSCHEDULABLE, (diagnosis.sentence(),)),
+            diagnosis=diagnosis,
+            nominate=answer.nominate,
+            victims=tuple(pod.key for pod in answer.victims),
+            writes=answer.writes,
+        )
+
+
+def _rows_that_fit(diagnosis: Diagnosis) -> RowVector:
+    return np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
+
+
+def _first_error(diagnosis: Diagnosis, order: RowVector) -> Status | None:
+    """The first filter that broke, in the order nodes are visited: it fails the attempt."""
+    rows = diagnosis.rows_with(Code.ERROR)
+    if not rows.any():
+        return None
+    return diagnosis.status(int(order[rows[order].argmax()]))

@@ -1,0 +1,220 @@
+"""The pod engine in one process: profiles, one cache, one snapshot; pods in, decisions out.
+
+`try_pod` decides and changes nothing. `place` decides, assumes the pod on its node and runs Reserve and Permit, so
+that the next pod sees it there. Every decision leaves one record. Without an API server nothing is bound: examples,
+tests, conformance and simulation stop here, and a live scheduler goes on from here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.cache import Cache
+from bayplan.clock import Clock
+from bayplan.config.model import Configuration
+from bayplan.devices import DeviceAssumptions
+from bayplan.errors import BayplanError, ConfigError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.filtering import Filtering
+from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.profile import build_profile
+from bayplan.framework.registry import Registry
+from bayplan.framework.runtime import Framework
+from bayplan.framework.status import Status
+from bayplan.framework.waiting import WaitingPods
+from bayplan.objects.core import Pod
+from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
+from bayplan.scheduler.extenders import in_asking_order
+from bayplan.scheduler.recording import record_of
+from bayplan.scheduler.sampling import Sampler
+from bayplan.snapshot import Catalog, PodInfo
+from bayplan.telemetry.decisions import DecisionRing
+from bayplan.telemetry.timings import PluginTimings
+from bayplan.volumes import VolumeAssumptions
+
+
+class NothingToWriteTo(BayplanError):
+    """A plugin wanted to write to an API server in a process that has none."""
+
+
+class NoWrites:
+    """Stands where an API server would be."""
+
+    async def perform(self, intent: object) -> Any:
+        raise NothingToWriteTo(f"{type(intent).__name__} needs an API server; this process only decides")
+
+    def submit(self, intent: object) -> None:
+        """What is written so takes back an earlier write, and there was none."""
+
+
+@dataclass(slots=True)
+class EngineHandle:
+    """What the plugins of one profile reach."""
+
+    clock: Clock
+    chance: random.Random
+    cache: Cache
+    nominations: NominationLedger
+    waiting: WaitingPods
+    writes: NoWrites = field(default_factory=NoWrites)
+    activated: dict[str, Pod] = field(default_factory=dict)
+    framework: Framework | None = None  # set once the profile is built, which needs the handle first
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.cache.catalog
+
+    @property
+    def volumes(self) -> VolumeAssumptions:
+        return self.cache.volumes
+
+    @property
+    def devices(self) -> DeviceAssumptions:
+        return self.cache.devices
+
+    @property
+    def filters(self) -> Filtering:
+        assert self.framework is not None, "filters are there once the profile is built"
+        return self.framework.filtering
+
+    def activate(self, pods: Mapping[str, Pod]) -> None:
+        self.activated.update(pods)
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        raise NothingToWriteTo(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
+
+
+@dataclass(slots=True)
+class Placed:
+    """A decision that was carried out as far as one process can."""
+
+    decision: Decision
+    status: Status
+    waits_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str | None:
+        return self.decision.node if self.status.ok else None
+
+
+class PodEngine:
+    """kube-scheduler's brain, without its wires."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        registry: Registry,
+        cache: Cache,
+        *,
+        clock: Clock,
+        chance: random.Random,
+        tie_break: TieBreak | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.cache = cache
+        self.nominations = NominationLedger()
+        self.waiting = WaitingPods()
+        self.timings = PluginTimings()
+        self.records = DecisionRing()
+        self._clock = clock
+        self._chance = chance
+        self._snapshot = cache.snapshot()
+        self._sampler = Sampler()
+        self._tie_break: TieBreak = tie_break or (lambda names: chance.randrange(len(names)))
+        self._attempts: dict[str, Attempts] = {}
+        for profile in configuration.profiles:
+            self._attempts[profile.scheduler_name] = self._build(profile.scheduler_name, registry)
+
+    @property
+    def scheduler_names(self) -> Iterable[str]:
+        return self._attempts.keys()
+
+    def framework(self, scheduler_name: str) -> Framework:
+        """The profile that serves a scheduler name."""
+        try:
+            return self._attempts[scheduler_name].framework
+        except KeyError:
+            known = ", ".join(self._attempts)
+            raise ConfigError(
+                f'no profile serves scheduler name "{scheduler_name}"; the configuration has: {known}', stage="profile"
+            ) from None
+
+    def serves(self, pod: Pod) -> bool:
+        return pod.scheduler_name in self._attempts
+
+    def begin(self, pod: Pod) -> Cycle:
+        """A cycle for the pod on a snapshot of now."""
+        self.cache.refresh(self._snapshot)
+        return Cycle(PodInfo(pod), self._snapshot)
+
+    def try_pod(self, pod: Pod) -> Decision:
+        """Decide, and change nothing."""
+        framework = self.framework(pod.scheduler_name)
+        decision = self._attempts[framework.profile.scheduler_name].decide(self.begin(pod))
+        self.records.add(record_of(pod, decision, self._clock.now()))
+        return decision
+
+    def place(self, pod: Pod) -> Placed:
+        """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
+        framework = self.framework(pod.scheduler_name)
+        cycle = self.begin(pod)
+        decision = self._attempts[framework.profile.scheduler_name].decide(cycle)
+        placed = self._carry_out(framework, cycle, decision)
+        self.records.add(record_of(pod, decision, self._clock.now()))
+        return placed
+
+    def close(self) -> None:
+        for attempts in self._attempts.values():
+            attempts.framework.close()
+
+    def _carry_out(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+        if decision.nominate is not None:
+            self.nominations.nominate(cycle.info, decision.nominate)
+        if decision.node is None:
+            return Placed(decision, decision.status)
+        return self.commit(framework, cycle, decision)
+
+    def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+        """Assume, reserve, permit; a refusal undoes all of it."""
+        assert decision.node is not None
+        bound = cycle.pod.bound_to(decision.node)
+        self.cache.assume(PodInfo(bound))
+        self.nominations.withdraw(bound.uid)
+        status = framework.committing.reserve(cycle, decision.node)
+        if not status.ok:
+            self.cache.forget(bound)
+            return Placed(decision, status)
+        permit = framework.committing.permit(cycle, decision.node)
+        if not permit.status.ok:
+            framework.committing.unreserve(cycle, decision.node)
+            self.cache.forget(bound)
+            return Placed(decision, permit.status)
+        if permit.waits:
+            self.waiting.add(bound, permit.waits, self._clock.monotonic_s())
+        return Placed(decision, status, permit.waits)
+
+    def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
+        profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)
+        handle = EngineHandle(self._clock, self._chance, self.cache, self.nominations, self.waiting)
+        completed = build_profile(profile, registry, handle)
+        handle.framework = Framework(completed, handle, self.timings)
+        return Attempts(
+            framework=handle.framework,
+            tie_break=self._tie_break,
+            sampler=self._sampler,
+            percentage=percentage_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
+            extenders=in_asking_order(self.configuration.extenders),
+        )
+
+
+def percentage_for(configuration: Configuration, own: int | None, framework: Framework) -> int | None:
+    """How many nodes to look at: None for all of them, which is what nobody having said anything means here."""
+    given = own if own is not None else configuration.percentage_of_nodes_to_score
+    if given:
+        return given
+    if own is not None or configuration.extenders or framework.scoring.has_one_node_plugins:
+        return 0
+    return None

@@ -1,0 +1,99 @@
+"""One record a decision: small, bounded, and the source of everything that is told about it.
+
+The event, the condition, the log line, the metric and `why` all read the same record, so they cannot disagree. A
+record keeps the choice, the best nodes by plugin, how many nodes each reason holds for and, for a pod that failed,
+which nodes were rejected by each plugin as packed bits. The ring that keeps records is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+BEST_NODES = 5
+LARGEST_RECORD_BYTES = 4096
+_FIXED_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredNode:
+    """A candidate with its total and what each plugin added to it."""
+
+    node: str
+    total: int
+    by_plugin: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCount:
+    """A reason, who gave it, and how many nodes it holds for; `bits` marks the rows (empty where that is too large)."""
+
+    plugin: str
+    text: str
+    nodes: int
+    bits: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """What was decided about one pod, once."""
+
+    at: datetime
+    pod: str
+    uid: str
+    profile: str
+    node: str | None
+    outcome: str  # scheduled, unschedulable or error
+    message: str
+    nodes: int
+    feasible: int
+    best: tuple[ScoredNode, ...] = ()
+    reasons: tuple[ReasonCount, ...] = ()
+    nominated: str = ""
+    victims: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the record costs: texts and bits."""
+        size = _FIXED_BYTES + len(self.pod) + len(self.uid) + len(self.message)
+        size += sum(len(reason.text) + len(reason.bits) + 48 for reason in self.reasons)
+        size += sum(len(scored.node) + 40 * len(scored.by_plugin) for scored in self.best)
+        return size + sum(map(len, self.victims))
+
+    def sentence(self) -> str:
+        """One line for people."""
+        if self.node is not None:
+            return f"{self.pod} goes to {self.node}"
+        return f"{self.pod} stays pending: {self.message}"
+
+
+class DecisionRing:
+    """The newest records, at most so many bytes of them."""
+
+    def __init__(self, limit_bytes: int = 16 << 20) -> None:
+        self._limit_bytes = limit_bytes
+        self._records: deque[DecisionRecord] = deque()
+        self._bytes = 0
+
+    def add(self, record: DecisionRecord) -> None:
+        self._records.append(record)
+        self._bytes += record.size_bytes
+        while self._bytes > self._limit_bytes and self._records:
+            self._bytes -= self._records.popleft().size_bytes
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[DecisionRecord]:
+        """Oldest first."""
+        return iter(self._records)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def latest(self, pod: str) -> DecisionRecord | None:
+        """The newest record of a pod by its `namespace/name`."""
+        return next((record for record in reversed(self._records) if record.pod == pod), None)

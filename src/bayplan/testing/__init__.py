@@ -1,0 +1,1 @@
+"""The kit for people who test schedulers and plugins."""

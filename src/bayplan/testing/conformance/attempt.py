@@ -1,0 +1,110 @@
+"""One attempt for each pending pod, told in full: every node's status, every score, the sentence, the victims.
+
+A live attempt stops early (one feasible node is not scored, an error ends it); here every node is asked and every
+feasible node is scored, because that is what the recorded answers hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.framework.registry import Registry
+from bayplan.framework.runtime import Framework
+from bayplan.framework.status import Code, Status
+from bayplan.objects.core import Pod
+from bayplan.plugins.dynamic_resources import allocations_by_node
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import NodeTable
+from bayplan.testing.conformance.world import engine, objects
+
+
+def answer_attempts(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
+    """What the engine says of each pending pod on its own."""
+    one = engine(scenario, registry)
+    verdicts = [verdict(one, pod, scenario) for pod in objects(scenario, "pending", Pod)]
+    return {"name": scenario.get("name", ""), "verdicts": verdicts}
+
+
+def verdict(one: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any]:
+    framework = one.framework(pod.scheduler_name)
+    cycle = one.begin(pod)
+    told: dict[str, Any] = {"pod": pod.key}
+    outcome = framework.filtering.pre_filter(cycle)
+    if not outcome.status.ok:
+        told["preFilter"] = status_json(outcome.status)
+    elif outcome.names is not None:
+        told["onlyNodes"] = sorted(outcome.names)
+    diagnosis = _diagnosis(framework, cycle, outcome)
+    filtered = {name: status_json(status) for name, status in diagnosis.by_node()}
+    if filtered:
+        told["filter"] = filtered
+    rows = np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
+    if len(rows):
+        told |= _scores(framework, cycle, NodeTable(cycle.snapshot.nodes, rows))
+        if scenario.get("allocations"):
+            devices = _devices(cycle, diagnosis)
+            if devices:
+                told["devices"] = devices
+        return told
+    told["message"] = diagnosis.sentence() if outcome.status.code is not Code.ERROR else outcome.status.message
+    if scenario.get("preempt"):
+        told["preemption"] = _preemption(framework, cycle, diagnosis)
+    return told
+
+
+def status_json(status: Status) -> dict[str, Any]:
+    told: dict[str, Any] = {"code": status.code.label}
+    if status.plugin:
+        told["plugin"] = status.plugin
+    if status.reasons:
+        told["reasons"] = sorted(status.reasons)
+    return told
+
+
+def _diagnosis(framework: Framework, cycle: Cycle, outcome: PreFilterOutcome) -> Diagnosis:
+    if outcome.status.ok or outcome.status.rejected:
+        return framework.filtering.diagnose(cycle, outcome)
+    diagnosis = Diagnosis(cycle.snapshot.nodes.names)
+    diagnosis.absent = outcome.status
+    return diagnosis
+
+
+def _scores(framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, Any]:
+    scores = framework.scoring.score(cycle, nodes)
+    if not scores.status.ok:
+        return {"scoreError": scores.status.message}
+    names = nodes.names
+    return {
+        "scores": {
+            name: {plugin: int(vector[position]) for plugin, vector in scores.by_plugin.items()}
+            for position, name in enumerate(names)
+        },
+        "total": {name: int(scores.total[position]) for position, name in enumerate(names)},
+    }
+
+
+def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
+    fits = {name for name, status in diagnosis.by_node() if status.ok}
+    return {
+        node: {claim: msgspec.to_builtins(allocation) for claim, allocation in claims.items()}
+        for node, claims in allocations_by_node(cycle).items()
+        if node in fits and claims
+    }
+
+
+def _preemption(framework: Framework, cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
+    found = framework.post_filter(cycle, diagnosis)
+    told: dict[str, Any] = {"code": found.status.code.label}
+    if found.nominate:
+        told["node"] = found.nominate
+    if found.victims:
+        told["victims"] = [pod.key for pod in found.victims]
+    if found.status.message:
+        told["message"] = found.status.message
+    return told

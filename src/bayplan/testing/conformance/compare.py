@@ -1,0 +1,64 @@
+"""Whether two answers agree, and where they do not.
+
+Agreement is exact. One exception: where a configuration is refused, kube-scheduler itself reports one of several
+faults in no fixed order, so refusing at the same stage and naming the same fields and plugins is agreement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_ABSENT = "(absent)"
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_FIELD = re.compile(
+    r"(?:^|[\[ ])([a-zA-Z][\w.\[\]]*(?:\[[^\]]*\])*): (?=Invalid|Required|Duplicate|Unsupported|Forbidden)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One place where the answers differ."""
+
+    where: str
+    expected: Any
+    got: Any
+
+
+def disagreements(expected: dict[str, Any], got: dict[str, Any]) -> list[Disagreement]:
+    """Every difference, in the order of the expected answer."""
+    ignored = {"name"}
+    if _same_refusal(expected.get("error"), got.get("error")):
+        ignored.add("error")
+    return [found for found in _differences("", expected, got) if found.where not in ignored]
+
+
+def _differences(where: str, expected: Any, got: Any) -> Iterator[Disagreement]:
+    if isinstance(expected, dict) and isinstance(got, dict):
+        for key in [*expected, *(key for key in got if key not in expected)]:
+            place = f"{where}.{key}" if where else key
+            if key == "history":  # says that the recorded snapshot differs from a new one; not an answer
+                continue
+            yield from _differences(place, expected.get(key, _ABSENT), got.get(key, _ABSENT))
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        for position, (one, other) in enumerate(zip(expected, got, strict=True)):
+            yield from _differences(f"{where}[{position}]", one, other)
+    elif expected != got:
+        yield Disagreement(where, expected, got)
+
+
+def _same_refusal(expected: Any, got: Any) -> bool:
+    if not isinstance(expected, str) or not isinstance(got, str):
+        return False
+    if expected == got:
+        return True
+    stage, theirs = expected.split(":", 1)
+    our_stage, ours = got.split(":", 1)
+    return stage == our_stage and _named(theirs) == _named(ours)
+
+
+def _named(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The fields and the quoted names of a refusal."""
+    return frozenset(_FIELD.findall(text)), frozenset(_QUOTED.findall(text))

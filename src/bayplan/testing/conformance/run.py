@@ -1,0 +1,26 @@
+"""What Bayplan says of one line. Nothing here ever looks at what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.framework.registry import Registry
+from bayplan.testing.conformance.attempt import answer_attempts
+from bayplan.testing.conformance.configurations import answer_configuration
+from bayplan.testing.conformance.lines import Line, LineKind
+from bayplan.testing.conformance.series import answer_series
+
+_ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]] = {
+    LineKind.ATTEMPT: answer_attempts,
+    LineKind.CONFIGURATION: answer_configuration,
+    LineKind.SERIES: answer_series,
+}
+
+
+def answer(line: Line, registry: Registry) -> dict[str, Any]:
+    """The answer in the format of `expected`; a kind of line that has no engine yet says so."""
+    answerer = _ANSWERERS.get(line.kind)
+    if answerer is None:
+        return {"name": line.name, "notAnswered": f"{line.kind.value}: no engine for this yet"}
+    return answerer(line.scenario, registry)

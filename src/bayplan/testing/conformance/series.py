@@ -1,0 +1,96 @@
+"""Pods placed one after another, each assumed before the next, with changes to the cluster in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.registry import Registry
+from bayplan.framework.runtime import Framework
+from bayplan.framework.status import Code
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import convert
+from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import NodeTable
+from bayplan.testing.conformance.world import engine
+
+LARGEST_TOLD = 16
+"""Clusters up to this size tell every total."""
+
+
+def answer_series(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
+    """Where each scheduled pod goes."""
+    series = _Series(engine(scenario, registry))
+    for step in scenario["steps"]:
+        series.take(step)
+    return {"name": scenario.get("name", ""), "placed": series.placed}
+
+
+class _Series:
+    def __init__(self, one: PodEngine) -> None:
+        self.placed: list[dict[str, Any]] = []
+        self._engine = one
+        self._pods = {pod.key: pod for pod in one.cache.pods()}
+
+    def take(self, step: dict[str, Any]) -> None:
+        cache = self._engine.cache
+        if "schedule" in step:
+            self.placed.append(self._schedule(convert(step["schedule"], Pod)))
+        elif "addNode" in step:
+            cache.add_node(convert(step["addNode"], Node))
+        elif "setNode" in step:
+            cache.update_node(convert(step["setNode"], Node))
+        elif "dropNode" in step:
+            cache.remove_node(step["dropNode"])
+        elif "dropPod" in step:
+            self._drop(step["dropPod"])
+        elif "relabel" in step:
+            self._relabel(step["relabel"], step["labels"])
+
+    def _schedule(self, pod: Pod) -> dict[str, Any]:
+        framework = self._engine.framework(pod.scheduler_name)
+        cycle = self._engine.begin(pod)
+        outcome = framework.filtering.pre_filter(cycle)
+        if outcome.status.code is Code.ERROR:
+            return {"pod": pod.key, "message": outcome.status.message}
+        diagnosis = framework.filtering.diagnose(cycle, outcome)
+        rows = np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
+        if not len(rows):
+            return {"pod": pod.key, "message": diagnosis.sentence()}
+        return self._place(framework, cycle, NodeTable(cycle.snapshot.nodes, rows))
+
+    def _place(self, framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, Any]:
+        total = framework.scoring.score(cycle, nodes).total
+        names = nodes.names
+        best = int(total.max())
+        tied = sorted(name for position, name in enumerate(names) if total[position] == best)
+        told: dict[str, Any] = {"pod": cycle.pod.key, "node": tied[0], "score": best}
+        if len(tied) > 1:
+            told["tie"] = True
+        if len(cycle.snapshot) <= LARGEST_TOLD:
+            told["total"] = {name: int(total[position]) for position, name in enumerate(names)}
+        placed = self._engine.commit(framework, cycle, Decision(tied[0], nodes=nodes))
+        if placed.node is not None:
+            self._pods[cycle.pod.key] = cycle.pod.bound_to(tied[0])
+        return told
+
+    def _drop(self, key: str) -> None:
+        pod = self._pods.pop(key, None)
+        if pod is not None:
+            self._engine.cache.remove_pod(pod)
+
+    def _relabel(self, key: str, labels: dict[str, str]) -> None:
+        """The API server shows the pod, bound and with other labels."""
+        pod = self._pods.get(key)
+        if pod is None:
+            return
+        changed = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))
+        if self._engine.cache.is_assumed(pod.uid):
+            self._engine.cache.add_pod(changed)
+        else:
+            self._engine.cache.update_pod(changed)
+        self._pods[key] = changed

@@ -1,0 +1,77 @@
+"""Makes a cluster out of a scenario: objects decoded, a cache filled, an engine built."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, TypeVar
+
+from bayplan.cache import Cache
+from bayplan.clock import ManualClock
+from bayplan.config.load import load, load_default
+from bayplan.config.model import Configuration
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import KINDS, convert
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.engine import PodEngine
+
+T = TypeVar("T", bound=KubeObject)
+
+_LISTS: dict[str, type[KubeObject]] = {
+    # the scenario's spelling of a kind's plural -> the kind
+    **{kind.plural: kind.struct for kind in KINDS},
+    "replicaSets": next(kind.struct for kind in KINDS if kind.name == "ReplicaSet"),
+    "replicationControllers": next(kind.struct for kind in KINDS if kind.name == "ReplicationController"),
+    "statefulSets": next(kind.struct for kind in KINDS if kind.name == "StatefulSet"),
+    "persistentVolumes": next(kind.struct for kind in KINDS if kind.name == "PersistentVolume"),
+    "persistentVolumeClaims": next(kind.struct for kind in KINDS if kind.name == "PersistentVolumeClaim"),
+    "storageClasses": next(kind.struct for kind in KINDS if kind.name == "StorageClass"),
+    "csiNodes": next(kind.struct for kind in KINDS if kind.name == "CSINode"),
+    "csiDrivers": next(kind.struct for kind in KINDS if kind.name == "CSIDriver"),
+    "csiStorageCapacities": next(kind.struct for kind in KINDS if kind.name == "CSIStorageCapacity"),
+    "volumeAttachments": next(kind.struct for kind in KINDS if kind.name == "VolumeAttachment"),
+    "podDisruptionBudgets": next(kind.struct for kind in KINDS if kind.name == "PodDisruptionBudget"),
+    "resourceClaims": next(kind.struct for kind in KINDS if kind.name == "ResourceClaim"),
+    "resourceSlices": next(kind.struct for kind in KINDS if kind.name == "ResourceSlice"),
+    "deviceClasses": next(kind.struct for kind in KINDS if kind.name == "DeviceClass"),
+    "priorityClasses": next(kind.struct for kind in KINDS if kind.name == "PriorityClass"),
+    "podGroups": next(kind.struct for kind in KINDS if kind.name == "PodGroup"),
+}
+
+
+def objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
+    """The objects of one list of the scenario."""
+    return [convert(raw, struct) for raw in scenario.get(key) or ()]
+
+
+def configuration(scenario: dict[str, Any], registry: Registry) -> Configuration:
+    """The scenario's configuration, or the default one."""
+    text = scenario.get("config")
+    return load(text, args_kinds=registry.args_kinds) if text else load_default(args_kinds=registry.args_kinds)
+
+
+def filled_cache(scenario: dict[str, Any]) -> Cache:
+    """A cache that has seen every object of the scenario."""
+    cache = Cache()
+    for node in objects(scenario, "nodes", Node):
+        cache.add_node(node)
+    for key, struct in _LISTS.items():
+        if struct not in (Node, Pod):
+            for item in objects(scenario, key, struct):
+                cache.put(item)
+    for pod in objects(scenario, "pods", Pod):
+        if pod.spec.node_name:
+            cache.add_pod(pod)
+    return cache
+
+
+def engine(scenario: dict[str, Any], registry: Registry) -> PodEngine:
+    """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
+    return PodEngine(
+        configuration(scenario, registry),
+        registry,
+        filled_cache(scenario),
+        clock=ManualClock(),
+        chance=random.Random(0),
+        tie_break=lambda names: names.index(min(names)),
+    )

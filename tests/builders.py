@@ -1,0 +1,359 @@
+"""Pods, nodes, snapshots and handles for tests, and the questions that plugin tests ask of them.
+
+Everything has a default, so that a test names only what it is about: `make_pod(requests={"cpu": "1"})`,
+`make_node("a", taints=(...))`, `run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. Plugins may be given as a
+class: it is then built the way a profile builds it, with its default arguments unless `args` says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from bayplan.clock import ManualClock
+from bayplan.devices import DeviceAssumptions
+from bayplan.framework.boundary import Boundary
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.filtering import Filtering
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.registry import Registry
+from bayplan.framework.scoring import Scores, Scoring
+from bayplan.framework.status import Code, Status
+from bayplan.framework.waiting import WaitingPods
+from bayplan.objects.core import (
+    Container,
+    ContainerImage,
+    ContainerPort,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    Taint,
+)
+from bayplan.objects.meta import KubeObject, ObjectMeta, OwnerReference, ResourceList
+from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
+from bayplan.telemetry.timings import PluginTimings
+from bayplan.volumes import VolumeAssumptions
+
+K = TypeVar("K", bound=KubeObject)
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+ROOMY: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+
+Answer = tuple[str, tuple[str, ...]]
+"""What a filter says of a node: the code's label and the reasons."""
+
+
+# objects
+
+
+def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
+    """An object as it stands in a manifest, for shapes that the builders have no keyword for."""
+    return msgspec.convert(manifest, kind)
+
+
+def make_container(name: str = "main", *, requests: ResourceList | None = None, **fields: Any) -> Container:
+    """A container; `fields` are those of `Container`."""
+    return Container(name=name, resources=ResourceRequirements(requests=requests or {}), **fields)
+
+
+def make_pod(
+    name: str = "pod",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    labels: dict[str, str] | None = None,
+    requests: ResourceList | None = None,
+    host_ports: Sequence[int | ContainerPort] = (),
+    image: str = "",
+    node: str = "",
+    nominated: str = "",
+    terminating: bool = False,
+    owner: OwnerReference | None = None,
+    status: PodStatus | None = None,
+    **spec: Any,
+) -> Pod:
+    """A pod of one container, unless `spec` gives `containers`; `spec` are fields of `PodSpec`."""
+    ports = tuple(
+        port if isinstance(port, ContainerPort) else ContainerPort(host_port=port, container_port=port)
+        for port in host_ports
+    )
+    spec.setdefault("containers", (make_container(requests=requests, image=image, ports=ports),))
+    metadata = ObjectMeta(
+        name=name,
+        namespace=namespace,
+        uid=f"uid-{namespace}-{name}" if uid is None else uid,
+        labels=labels or {},
+        creation_timestamp=LONG_AGO,
+        deletion_timestamp=LONG_AGO if terminating else None,
+        owner_references=(owner,) if owner is not None else (),
+    )
+    if status is None:
+        status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
+    return Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status)
+
+
+def make_node(
+    name: str = "node",
+    *,
+    labels: dict[str, str] | None = None,
+    allocatable: ResourceList | None = None,
+    taints: Iterable[Taint] = (),
+    unschedulable: bool = False,
+    images: Mapping[str, int] | Iterable[ContainerImage] = (),
+    features: Iterable[str] = (),
+    **status: Any,
+) -> Node:
+    """A roomy node. `allocatable` replaces the room altogether; `images` maps names to bytes."""
+    if isinstance(images, Mapping):
+        images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
+    room = dict(ROOMY if allocatable is None else allocatable)
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels=labels or {}),
+        spec=NodeSpec(unschedulable=unschedulable, taints=tuple(taints)),
+        status=NodeStatus(
+            allocatable=room, capacity=room, images=tuple(images), declared_features=tuple(features), **status
+        ),
+    )
+
+
+def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:
+    return Taint(key=key, value=value, effect=effect)
+
+
+def changed(item: K, **fields: Any) -> K:
+    """The same object with some fields replaced: `changed(pod, spec={"priority": 3}, status={...})`."""
+    parts = {
+        name: msgspec.structs.replace(getattr(item, name), **value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }
+    return msgspec.structs.replace(item, **parts)
+
+
+# snapshots
+
+
+def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = ()) -> Snapshot:
+    """A snapshot of these nodes in this order. Pods are counted on the node that they name; others are left out."""
+    nodes = list(nodes)
+    vocabulary = Vocabulary()
+    snapshot = Snapshot(vocabulary, Catalog(objects))
+    columns = NodeColumns(vocabulary)
+    for node in nodes:
+        columns.add_row(node)
+    for pod in pods:
+        row = columns.index.get(pod.spec.node_name)
+        if row is not None:
+            _place(snapshot, columns, row, PodInfo(pod))
+    images = _image_states(nodes)
+    for row, node in enumerate(nodes):
+        names = [name for image in node.status.images for name in image.names]
+        snapshot.nodes.copy_row(columns, row, {name: images[name] for name in names})
+    snapshot.order = np.arange(len(nodes))
+    return snapshot
+
+
+def _place(snapshot: Snapshot, columns: NodeColumns, row: int, info: PodInfo) -> None:
+    vocabulary = snapshot.vocabulary
+    kind = vocabulary.kinds.acquire(info.kind)
+    affinity = -1 if info.affinity is None else vocabulary.affinities.acquire(info.affinity)
+    snapshot.pods.put(snapshot.pods.slots, info, row, kind, affinity)
+    columns.add_pod(row, info)
+
+
+def _image_states(nodes: Sequence[Node]) -> dict[str, ImageState]:
+    """Each image with the size that its first node reports and the number of nodes that have it."""
+    states: dict[str, ImageState] = {}
+    for node in nodes:
+        sizes: dict[str, int] = {}
+        for image in node.status.images:
+            for name in image.names:
+                sizes.setdefault(name, image.size_bytes)
+        for name, size in sizes.items():
+            known = states.get(name, ImageState(size, 0))
+            states[name] = ImageState(known.size_bytes, known.node_count + 1)
+    return states
+
+
+def make_cycle(pod: Pod, snapshot: Snapshot | None = None) -> Cycle:
+    """One attempt to place `pod`."""
+    return Cycle(PodInfo(pod), make_snapshot() if snapshot is None else snapshot)
+
+
+# what a plugin may reach
+
+
+@dataclass
+class FakeNominations:
+    """Pods by the node that they wait for; nobody waits unless a test says so."""
+
+    waiting: dict[str, list[PodInfo]] = field(default_factory=dict)
+
+    def on_node(self, node_name: str) -> Sequence[PodInfo]:
+        return self.waiting.get(node_name, ())
+
+    def nodes(self) -> Iterable[str]:
+        return self.waiting
+
+
+@dataclass
+class RecordedWrites:
+    """Remembers intents instead of carrying them out; `failure` is raised instead where it is set."""
+
+    performed: list[object] = field(default_factory=list)
+    submitted: list[object] = field(default_factory=list)
+    failure: Exception | None = None
+
+    async def perform(self, intent: object) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.performed.append(intent)
+
+    def submit(self, intent: object) -> None:
+        self.submitted.append(intent)
+
+
+class FakeHandle:
+    """A handle over a catalog, with a clock that stands still and chance that repeats."""
+
+    def __init__(self, catalog: Catalog | None = None, *, group_pods: Iterable[Pod] = ()) -> None:
+        self.catalog = Catalog() if catalog is None else catalog
+        self.clock = ManualClock()
+        self.chance = random.Random(0)
+        self.volumes = VolumeAssumptions(self.catalog)
+        self.devices = DeviceAssumptions()
+        self.nominations = FakeNominations()
+        self.waiting = WaitingPods()
+        self.writes = RecordedWrites()
+        self.filters: Any = None
+        self.activated: dict[str, Pod] = {}
+        self.known_pods = list(group_pods)
+
+    def activate(self, pods: Mapping[str, Pod]) -> None:
+        self.activated.update(pods)
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
+        return [pod for pod in self.known_pods if pod.namespace == namespace and _group_of(pod) == group]
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        raise AssertionError(f"nothing answers at {url} ({len(body)} bytes, {timeout_s} s)")
+
+
+def _group_of(pod: Pod) -> str | None:
+    group = pod.spec.scheduling_group
+    return None if group is None else group.pod_group_name
+
+
+def make_plugin(plugin: Any, *, args: Any = None, handle: FakeHandle | None = None) -> Any:
+    """A plugin built as a profile builds it; an object that is a plugin already is returned as it is."""
+    if not isinstance(plugin, type):
+        return plugin
+    (entry,) = Registry.of(plugin)
+    if args is None and entry.args is not None:
+        args = entry.args.default()
+    return entry.build(args, handle or FakeHandle())
+
+
+# questions
+
+
+def make_filtering(*plugins: Any) -> Filtering:
+    """PreFilter and Filter of a profile that has only these plugins."""
+    return Filtering(
+        [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
+        [plugin for plugin in plugins if FILTER.extended_by(plugin)],
+        Boundary(ManualClock(), PluginTimings()),
+        FakeNominations(),
+    )
+
+
+def make_scoring(*plugins: Any) -> Scoring:
+    """PreScore and Score of a profile that has only these plugins, each with weight 1."""
+    return Scoring(
+        [plugin for plugin in plugins if PRE_SCORE.extended_by(plugin)],
+        [plugin for plugin in plugins if SCORE.extended_by(plugin)],
+        {plugin.name: 1 for plugin in plugins},
+        Boundary(ManualClock(), PluginTimings()),
+    )
+
+
+def run_filter(
+    plugin: Any,
+    pod: Pod,
+    *nodes: Node,
+    pods: Iterable[Pod] = (),
+    objects: Iterable[KubeObject] = (),
+    args: Any = None,
+) -> dict[str, Answer]:
+    """PreFilter and Filter of one plugin: each node's code and reasons."""
+    snapshot = make_snapshot(nodes, pods, objects)
+    diagnosis = diagnose(plugin, pod, snapshot, args=args)
+    return {name: answer(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
+
+
+def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> Diagnosis:
+    """The same as a diagnosis, for tests that look at more than the nodes."""
+    built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
+    filtering, cycle = make_filtering(built), make_cycle(pod, snapshot)
+    return filtering.diagnose(cycle, filtering.pre_filter(cycle))
+
+
+def run_score(
+    plugin: Any,
+    pod: Pod,
+    *nodes: Node,
+    pods: Iterable[Pod] = (),
+    objects: Iterable[KubeObject] = (),
+    args: Any = None,
+) -> dict[str, int]:
+    """PreScore, Score and normalising of one plugin over all nodes; nothing where it skips the pod."""
+    snapshot = make_snapshot(nodes, pods, objects)
+    scores = score(plugin, pod, snapshot, args=args)
+    assert scores.status.ok, scores.status
+    vector = next(iter(scores.by_plugin.values()), None)
+    return {} if vector is None else dict(zip(snapshot.nodes.names, vector.tolist(), strict=True))
+
+
+def score(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None, nodes: NodeTable | None = None) -> Scores:
+    """The same as the framework keeps it, for tests that look at the status or at part of the nodes."""
+    built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
+    return make_scoring(built).score(make_cycle(pod, snapshot), snapshot.table if nodes is None else nodes)
+
+
+def answer(status: Status) -> Answer:
+    """A status as tests write it down."""
+    return status.code.label, status.reasons
+
+
+FITS: Answer = (Code.SUCCESS.label, ())
+
+
+def rejected(*reasons: str) -> Answer:
+    """The node is refused; removing pods could help."""
+    return Code.UNSCHEDULABLE.label, reasons
+
+
+def unresolvable(*reasons: str) -> Answer:
+    """The node is refused, whoever is removed."""
+    return Code.UNRESOLVABLE.label, reasons
+
+
+def failed(*reasons: str) -> Answer:
+    """Something broke."""
+    return Code.ERROR.label, reasons
+
+
+def hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
+    """What each of the plugin's cures about a kind of object says of an event; "Queue" where it has no hint."""
+    cures = [cure for cure in plugin.cured_by if cure.resource == resource]
+    return [cure.hint(pod, old, new).value if cure.hint is not None else "Queue" for cure in cures]

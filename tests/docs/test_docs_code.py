@@ -1,0 +1,101 @@
+"""The code that README and documentation show is run, in the order of the page, and does what the page says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bayplan.objects.kinds import convert, kinds_by_name
+from docs.fences import ROOT, Block, agrees, blocks, commands, pages
+
+PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+KNOWN_LANGUAGES = {"python", "console", "bash", "yaml", "json", "text", "toml"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(ROOT)
+    for block in blocks(page):
+        if not block.runs:
+            continue
+        if block.language == "python":
+            exec(_compiled(block), module.__dict__)
+        elif block.language == "console":
+            _run_console(block)
+        elif block.language == "bash":
+            _shell(block, block.text, expected_code=_exit_code(block))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in KNOWN_LANGUAGES, f"{block.place}: ```{block.language} is no language known here"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_manifests_on_a_page_can_be_read(page: Path) -> None:
+    for block in blocks(page):
+        for document in yaml.safe_load_all(block.text) if block.language == "yaml" else ():
+            assert isinstance(document, dict), block.place
+            kind = kinds_by_name().get(document.get("kind", ""))
+            if kind is not None:
+                assert convert(document, kind.struct).metadata.name, f"{block.place}: a {kind.name} without a name"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_that_is_a_file_is_that_file(page: Path) -> None:
+    for block in blocks(page):
+        if "file" in block.directives:
+            stored = ROOT / block.directives["file"]
+            assert block.text == stored.read_text(encoding="utf-8"), f"{block.place} and {stored} have drifted apart"
+
+
+def _compiled(block: Block) -> types.CodeType:
+    # Empty lines in front make the traceback's line number the page's own.
+    source = "\n" * (block.line - 1) + block.text
+    return compile(source, str(block.page), "exec")
+
+
+def _run_console(block: Block) -> None:
+    prompts = list(commands(block.text))
+    assert prompts, f"{block.place}: a console block without a prompt; use ```text for output alone"
+    for number, command in enumerate(prompts, 1):
+        code = _exit_code(block) if number == len(prompts) else 0
+        real = _shell(block, command.script, expected_code=code)
+        if command.output is not None:
+            assert agrees(command.output, real), (
+                f"{block.place}: $ {command.script}\n--- shown\n{command.output}\n--- real\n{real}"
+            )
+
+
+def _exit_code(block: Block) -> int:
+    return int(block.directives.get("exits", "0"))
+
+
+def _shell(block: Block, script: str, *, expected_code: int) -> str:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == expected_code, f"{block.place}: $ {script}\nended with {done.returncode}\n{done.stdout}"
+    return done.stdout

@@ -1,0 +1,125 @@
+"""Every shipped plugin has a page, and the page tells the truth about points, weights, arguments, words and cures."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bayplan.config.load import load_default
+from bayplan.framework.events import Resource
+from bayplan.framework.points import ATTEMPT_ORDER
+from bayplan.framework.registry import Entry, Registry
+from bayplan.plugins import default_plugins
+from docs.fences import ROOT
+
+FOLDER = ROOT / "docs" / "plugins"
+NAMES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "index")
+SECTIONS = ["What it decides", "Arguments", "Messages", "What wakes a pod", "Cost", "Example"]
+
+WORDS = {
+    Resource.PERSISTENT_VOLUME: "volume",
+    Resource.PERSISTENT_VOLUME_CLAIM: "claim",
+    Resource.RESOURCE_CLAIM: "claim",
+}
+"""What the pages call a kind of object where they do not use its own name."""
+
+
+@cache
+def registry() -> Registry:
+    return default_plugins()
+
+
+@cache
+def weights() -> dict[str, int]:
+    """The default profile's plugins; 0 for those that it gives no weight."""
+    (profile,) = load_default(registry().args_kinds).profiles
+    return {ref.name: ref.weight for ref in profile.plugins.at("multiPoint").enabled}
+
+
+def entry_of(name: str) -> Entry:
+    entry = registry().get(name)
+    assert entry is not None, f"docs/plugins/{name}.md is about a plugin that is not shipped"
+    return entry
+
+
+def text_of(name: str) -> str:
+    return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
+def fact(name: str, label: str) -> str | None:
+    """The value of one of the bold lines at the top of a page."""
+    found = re.search(rf"^- \*\*{label}:\*\* (.+)$", text_of(name), re.MULTILINE)
+    return found[1] if found else None
+
+
+def section(name: str, heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text_of(name), re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def test_every_shipped_plugin_has_a_page() -> None:
+    assert sorted(entry.name for entry in registry()) == NAMES
+
+
+def test_the_overview_lists_the_default_plugins_in_running_order() -> None:
+    listed = re.findall(r"^\| \[(\w+)\]", (FOLDER / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == list(weights())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_built_like_the_others(name: str) -> None:
+    headings = re.findall(r"^## (.+)$", text_of(name), re.MULTILINE)
+    assert text_of(name).startswith(f"# {name}\n")
+    assert headings == [heading for heading in SECTIONS if heading != "Arguments" or entry_of(name).args]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_names_the_points_of_its_plugin(name: str) -> None:
+    points = [point.interface.removesuffix("Plugin") for point in ATTEMPT_ORDER if entry_of(name).extends(point)]
+    assert fact(name, "Points") == ", ".join(points)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_tells_whether_the_default_profile_has_its_plugin(name: str) -> None:
+    assert (fact(name, "On by default") == "yes") is (name in weights())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_tells_the_weight_of_a_plugin_that_scores(name: str) -> None:
+    scores = any(entry_of(name).extends(point) for point in ATTEMPT_ORDER if point.key in ("score", "placementScore"))
+    assert fact(name, "Weight") == (str(weights().get(name) or 1) if scores else None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_lists_every_argument(name: str) -> None:
+    args = entry_of(name).args
+    assert fact(name, "Arguments") == (f"`{args.kind}`" if args else "none")
+    if args:
+        told = {path.split(".")[0] for path in re.findall(r"^\| `([\w.]+)`", section(name, "Arguments"), re.MULTILINE)}
+        assert told == set(args.struct.__struct_encode_fields__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_quotes_the_reasons_that_its_plugin_gives(name: str) -> None:
+    module = sys.modules[entry_of(name).plugin.__module__]
+    reasons = [value for key, value in vars(module).items() if "REASON" in key and isinstance(value, str)]
+    assert [reason for reason in reasons if f"`{reason}`" not in section(name, "Messages")] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_tells_about_every_kind_of_object_that_wakes_a_pod(name: str) -> None:
+    told = section(name, "What wakes a pod").lower()
+    cures = getattr(entry_of(name).plugin, "cured_by", ())
+    kinds = {WORDS.get(cure.resource, str(cure.resource).rpartition("/")[2]).lower() for cure in cures}
+    assert {kind for kind in kinds if kind not in told} == set()
+
+
+@pytest.mark.parametrize("page", [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.md"))])
+def test_pages_are_plain_prose(page: Path) -> None:
+    """No line so long that a difference cannot be read, tables aside."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 130 and not line.startswith("|")] == []

@@ -1,0 +1,86 @@
+"""The integer way through a pod's requests against the exact one, for any pod."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from bayplan.objects.meta import Condition, QuantityText
+from bayplan.objects.resources import (
+    NONZERO_DEFAULTS,
+    accounted_requests,
+    amount_of,
+    balanced_requests,
+    filter_requests,
+    fit_score_requests,
+    is_accounted,
+    pod_requests,
+)
+
+NAMES = ["cpu", "memory", "ephemeral-storage", "x.io/gpu", "hugepages-2Mi", "pods"]
+TEXTS: list[QuantityText] = [
+    "0",
+    "1",
+    "100m",
+    "1n",
+    "0.1m",
+    "1.5",
+    "1.5Gi",
+    "128Mi",
+    "1Pi",
+    "1e3",
+    "-1",
+    "-1.5Gi",
+    "10E",
+    "8E",
+    2,
+    0.5,
+]
+
+resource_lists = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TEXTS), max_size=4)
+requirements = st.builds(ResourceRequirements, requests=resource_lists)
+statuses = st.builds(
+    ContainerStatus,
+    name=st.sampled_from("abcd"),
+    resources=st.none() | requirements,
+    allocated_resources=st.none() | resource_lists,
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Pod:
+    simple = draw(st.booleans())
+    containers = tuple(Container(name=name, resources=draw(requirements)) for name in "ab"[: draw(st.integers(0, 2))])
+    if simple:
+        return Pod(spec=PodSpec(containers=containers))
+    init = tuple(
+        Container(name=name, resources=draw(requirements), restart_policy=draw(st.sampled_from([None, "Always"])))
+        for name in "cd"[: draw(st.integers(0, 2))]
+    )
+    level, overhead = draw(st.none() | requirements), draw(resource_lists)
+    condition = Condition(type="PodResizePending", reason=draw(st.sampled_from(["Infeasible", "Deferred"])))
+    status = PodStatus(
+        container_statuses=tuple(draw(st.lists(statuses, max_size=2))),
+        init_container_statuses=tuple(draw(st.lists(statuses, max_size=2))),
+        conditions=(condition,) if draw(st.booleans()) else (),
+        resources=draw(st.none() | requirements),
+        allocated_resources=draw(st.none() | resource_lists),
+    )
+    spec = PodSpec(containers=containers, init_containers=init, resources=level, overhead=overhead)
+    return Pod(spec=spec, status=status)
+
+
+def exactly(pod: Pod, *, use_status: bool = False, scoring: bool = False) -> dict[str, int]:
+    defaults = NONZERO_DEFAULTS if scoring else None
+    requests = pod_requests(pod, use_status=use_status, skip_pod_level=scoring, non_missing=defaults)
+    return {name: amount_of(name, quantity) for name, quantity in requests.items()}
+
+
+@given(pods())
+def test_both_ways_agree(pod: Pod) -> None:
+    with_status = exactly(pod, use_status=True)
+    assert balanced_requests(pod) == with_status
+    assert accounted_requests(pod) == {name: with_status[name] for name in with_status if is_accounted(name)}
+    assert filter_requests(pod) == {name: max(0, n) for name, n in exactly(pod).items() if is_accounted(name)}
+    assert fit_score_requests(pod) == exactly(pod, scoring=True)

@@ -1,0 +1,164 @@
+"""What must be true of the tree itself: its locks, its contracts, its promises to a reader."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bayplan
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "bayplan"
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)==[\w.!+]+( ; (?P<marker>.+))? \\$")
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+MEANINGLESS = {"utils", "util", "common", "helpers", "misc"}
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def contracts() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter", encoding="utf-8")
+    return parser
+
+
+def floors() -> list[list[str]]:
+    """The floors of the building from the top, each a list of rooms."""
+    layers = contracts()["importlinter:contract:floors"]["layers"].split("\n")
+    return [re.findall(r"bayplan\.(\w+)", layer) for layer in layers if layer.strip()]
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def rooms() -> set[str]:
+    """Every name directly below the package: folders with code and single modules."""
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    return folders | {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+
+
+def pinned(lock: str) -> dict[str, set[str]]:
+    """The lock's names, each with its pins; the same name may have one pin for each range of Pythons."""
+    pins: dict[str, set[str]] = {}
+    for line in (ROOT / lock).read_text(encoding="utf-8").splitlines():
+        if found := PIN.match(line):
+            pins.setdefault(found["name"], set()).add(line.removesuffix(" \\"))
+    return pins
+
+
+def distribution(requirement: str) -> str:
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name is not None
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_is_pins_and_hashes_and_nothing_else(lock: str) -> None:
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not PIN.match(line) and not HASH.match(line)] == []
+
+
+def test_the_runtime_lock_holds_what_the_project_needs_to_run_and_to_build() -> None:
+    needed = [*project()["project"]["dependencies"], *project()["build-system"]["requires"]]
+    assert {distribution(each) for each in needed} <= pinned("requirements.lock").keys()
+
+
+def test_the_development_lock_holds_every_tool() -> None:
+    assert {distribution(each) for each in project()["dependency-groups"]["dev"]} <= pinned(
+        "requirements-dev.lock"
+    ).keys()
+
+
+def test_both_locks_pin_the_same_versions() -> None:
+    development = pinned("requirements-dev.lock")
+    assert {name: pins for name, pins in pinned("requirements.lock").items() if development.get(name) != pins} == {}
+
+
+def test_the_licence_is_the_whole_of_the_one_declared() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert project()["project"]["license"] == "Apache-2.0"
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_opens_with_the_version_that_is_here() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == bayplan.__version__
+
+
+def test_ci_can_be_called() -> None:
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_every_make_target_is_told_by_help() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    assert phony is not None
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^make (\w+)", told, re.MULTILINE)) == set(phony[1].split()) - {"help"}
+
+
+def test_every_room_has_a_floor() -> None:
+    placed = [room for floor in floors() for room in floor]
+    assert rooms() - set(placed) == set()
+    assert len(placed) == len(set(placed))
+
+
+def test_a_room_that_exists_is_not_optional() -> None:
+    layers = contracts()["importlinter:contract:floors"]["layers"]
+    assert set(re.findall(r"\(bayplan\.(\w+)\)", layers)) & rooms() == set()
+
+
+@pytest.mark.parametrize("contract", ["pure-core", "arrays", "engine-io", "plugins-blind"])
+def test_a_contract_names_rooms_that_exist(contract: str) -> None:
+    named = re.findall(r"bayplan\.(\w+)", contracts()[f"importlinter:contract:{contract}"]["source_modules"])
+    assert named
+    assert set(named) <= rooms()
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert [path for path in sources() if path.stem in MEANINGLESS or path.parent.name in MEANINGLESS] == []
+
+
+def test_every_module_with_code_opens_with_a_docstring() -> None:
+    silent = []
+    for path in sources():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if tree.body and ast.get_docstring(tree) is None:
+            silent.append(str(path.relative_to(ROOT)))
+    assert silent == []
+
+
+def test_files_and_functions_stay_readable() -> None:
+    too_long = []
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 600:
+            too_long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > 80:
+                    too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {size} lines")
+    assert too_long == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_relative_links_of_the_first_pages_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [target for target in targets if "://" not in target and not (ROOT / target).exists()] == []
