@@ -1,0 +1,69 @@
+"""The command line: one file a verb, imported when the verb is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from bayplan import __version__
+from bayplan.errors import BayplanError
+
+_VERBS = {
+    "config": "Check and show a KubeSchedulerConfiguration.",
+    "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "place": "Place the pods of a cluster in files, and show where each went and why.",
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its verbs by name and loads each from its own module: `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        if name not in _VERBS:
+            return None
+        command = importlib.import_module(f"bayplan.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bayplan")
+def cli() -> None:
+    """Bayplan: the Kubernetes scheduler that people extend in Python.
+
+    \b
+    Try it on a cluster in files:
+      bayplan place -f examples/cluster
+    See what a configuration really runs:
+      bayplan config show examples/config/bin-packing.yaml
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: errors that a person can mend are one sentence and an exit code."""
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as fault:
+        fault.show()
+        sys.exit(fault.exit_code)
+    except click.Abort:
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except BayplanError as fault:
+        click.echo(f"error: {fault}", err=True)
+        sys.exit(fault.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

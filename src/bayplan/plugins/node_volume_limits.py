@@ -1,14 +1,14 @@
 """Can the node attach the pod's volumes on top of those that it has?
 
 Drivers publish how many volumes a node can attach in its CSINode. Cost: nothing for pods without claims or in-tree
-disks. For the others the pod's own volumes are worked out once; then the rows that are left are walked over
-(`per_row`), and only where a limited driver is wanted are the volumes of a node's pods counted: which volumes those
-are depends on claims and volumes that change without the node, so there is no column to keep.
+disks. For the others the pod's own volumes are worked out once. Which volumes a node's pods share depends on claims
+and volumes that change without the node, so there is no column of what is attached; but there is one of what could be
+at most (`attach_columns`), and only the rows that are left and may come near a limit are walked over (`per_row`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 import numpy as np
 
@@ -20,22 +20,24 @@ from bayplan.framework.status import SKIP, Code, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
-from bayplan.snapshot import BoolVector, NodeTable, NodeView
+from bayplan.plugins.attach_columns import AttachColumns
+from bayplan.snapshot import BoolVector, NodeTable
 from bayplan.volumes.claims import uses_claim
 from bayplan.volumes.csi import inline_handle, inline_plugin
 from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.limits import (
+    Attachable,
     Attached,
     MissingClaimError,
     attach_limits,
+    attachable,
     attached_objects,
     attached_volumes,
-    attachments_by_node,
     counts,
     exceeds,
     new_volumes,
 )
-from bayplan.volumes.lookup import Derived, VolumeLookup
+from bayplan.volumes.lookup import VolumeLookup
 
 REASON = "node(s) exceed max volume count"
 
@@ -89,8 +91,7 @@ class NodeVolumeLimits:
 
     def __init__(self, handle: Handle) -> None:
         self._lookup: VolumeLookup = handle.catalog
-        self._limits = Derived(self._lookup, CsiNode, _limits_by_node)
-        self._attachments = Derived(self._lookup, VolumeAttachment, attachments_by_node)
+        self._columns = AttachColumns(self._lookup)
 
     @classmethod
     def factory(cls, args: object, handle: Handle) -> NodeVolumeLimits:  # noqa: ARG003
@@ -106,44 +107,53 @@ class NodeVolumeLimits:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         if not cycle.pod.spec.volumes:
             return
-        known = self._limits.get()
-        with_csi = np.fromiter((name in known for name in nodes.names), dtype=np.bool_, count=len(nodes))
-        for migrated, rows in ((False, ~with_csi), (True, with_csi)):
-            if rows.any():
-                yield from self._judge(cycle.pod, nodes, rows, migrated=migrated)
+        whole = nodes.columns is cycle.snapshot.nodes  # else a fork of a few rows, of which no columns are kept
+        if whole:
+            self._columns.follow(cycle.snapshot)
+            with_csi_node = nodes.pick(self._columns.with_csi_node)
+        else:
+            known = self._columns.limits.get()
+            with_csi_node = np.fromiter((name in known for name in nodes.names), np.bool_, len(nodes))
+        for migrated, mask in ((False, ~with_csi_node), (True, with_csi_node)):
+            if mask.any():
+                yield from self._judge(cycle.pod, nodes, mask, migrated=migrated, whole=whole)
 
-    def _judge(self, pod: Pod, nodes: NodeTable, rows: BoolVector, *, migrated: bool) -> Iterator[Rejection]:
+    def _judge(
+        self, pod: Pod, nodes: NodeTable, mask: BoolVector, *, migrated: bool, whole: bool
+    ) -> Iterator[Rejection]:
         """The rejections among rows that agree in whether they have a CSINode."""
         try:
             new = new_volumes(pod, self._lookup, migrated=migrated)
         except MissingClaimError as missing:
-            yield Rejection(rows, str(missing), resolvable=False)
+            yield Rejection(mask, str(missing), resolvable=False)
             return
         except VolumeError as fault:
-            yield Rejection(rows, str(fault), code=Code.ERROR)
+            yield Rejection(mask, str(fault), code=Code.ERROR)
             return
-        if new and migrated:
-            yield from self._judge_limits(new, nodes, rows)
+        if not new or not migrated:
+            return
+        if whole:
+            mask = mask & nodes.pick(self._columns.needs_counting(set(new.values()), len(new)))
+        yield from self._count(new, nodes, mask, whole=whole)
 
-    def _judge_limits(self, new: Attached, nodes: NodeTable, rows: BoolVector) -> Iterator[Rejection]:
+    def _count(self, new: Attached, nodes: NodeTable, mask: BoolVector, *, whole: bool) -> Iterator[Rejection]:
+        """Count exactly what is attached to the rows in question."""
         full = np.zeros(len(nodes), dtype=np.bool_)
-        for position in np.flatnonzero(rows).tolist():
+        for position in np.flatnonzero(mask).tolist():
+            node = nodes[position]
+            volumes = self._columns.volumes(node.row) if whole else attachable(info.pod for info in node.pods)
             try:
-                full[position] = self._is_full(new, nodes[position])
+                full[position] = self._is_full(new, node.name, volumes)
             except VolumeError as fault:
                 broken = np.zeros(len(nodes), dtype=np.bool_)
                 broken[position] = True
                 yield Rejection(broken, str(fault), code=Code.ERROR)
         yield Rejection(full, REASON)
 
-    def _is_full(self, new: Attached, node: NodeView) -> bool:
-        limits = self._limits.get()[node.name]
+    def _is_full(self, new: Attached, node_name: str, volumes: Iterable[Attachable]) -> bool:
+        limits = self._columns.limits.get()[node_name]
         if not limits:
             return False
-        by_pods = attached_volumes((info.pod for info in node.pods), self._lookup)
-        by_objects = attached_objects(self._attachments.get().get(node.name, ()), self._lookup)
+        by_pods = attached_volumes(volumes, self._lookup)
+        by_objects = attached_objects(self._columns.attachments.get().get(node_name, ()), self._lookup)
         return exceeds(new, limits, by_pods, by_objects)
-
-
-def _limits_by_node(lookup: VolumeLookup) -> dict[str, dict[str, int]]:
-    return {name: attach_limits(csi_node) for name, csi_node in lookup.csi_nodes.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,20 +21,12 @@ from bayplan.framework.plugin import Preflight, Rejection
 from bayplan.framework.status import SKIP, Code, Status, error, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.node_selectors import NodeSelectorMatcher, NodeTerm
 from bayplan.objects.storage import CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolumeClaim, StorageClass
 from bayplan.plugins import volume_binding_args
 from bayplan.plugins.volume_binding_args import VolumeBindingArgs
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
-from bayplan.volumes.binding import (
-    AFFINITY_CONFLICT,
-    BIND_CONFLICT,
-    NOT_ENOUGH_SPACE,
-    VOLUME_MISSING,
-    BindingInfo,
-    BoundVolume,
-    VolumeDecider,
-)
+from bayplan.plugins.volume_rows import RowVerdict, conjunctions, judge_one_waiting, judge_waiting, where_any
+from bayplan.snapshot import BoolVector, IntVector, NodeTable
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, BoundVolume, VolumeDecider
 from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal, uses_claim
 from bayplan.volumes.csi import MIGRATED_PLUGINS, migrated_on
 from bayplan.volumes.faults import VolumeError
@@ -154,13 +145,16 @@ class VolumeBinding:
             yield Rejection(np.ones(len(nodes), dtype=np.bool_), NO_STATE, code=Code.ERROR)
             return
         state.filtered = True
-        verdict = _Verdict(len(nodes))
+        verdict = RowVerdict(len(nodes))
         self._judge_bound(state.decider, nodes, verdict)
-        if state.decider.waits:
-            _judge_waiting(state.decider, nodes, verdict)
+        only = state.decider.only_waiting
+        if only is not None:
+            judge_one_waiting(*only, nodes, verdict)
+        elif state.decider.waits:
+            judge_waiting(state.decider, nodes, verdict)
         yield from verdict.rejections()
 
-    def _judge_bound(self, decider: VolumeDecider, nodes: NodeTable, verdict: _Verdict) -> None:
+    def _judge_bound(self, decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict) -> None:
         """The first bound volume that a node cannot have decides for that node."""
         undecided = np.ones(len(nodes), dtype=np.bool_)
         for volume in decider.bound:
@@ -171,16 +165,16 @@ class VolumeBinding:
             verdict.add(AFFINITY_CONFLICT, undecided & ~fits & ~verdict.broken)
             undecided = undecided & fits
 
-    def _reach(self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: _Verdict) -> BoolVector:
+    def _reach(self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: RowVerdict) -> BoolVector:
         """The rows from which a volume can be reached."""
-        fits = _where(nodes, volume.nodes(migrated=False))
+        fits = where_any(nodes, conjunctions([volume.nodes(migrated=False)]))
         if volume.plugin is None:
             return fits
         migrated = nodes.where_named(self._migrated.get().get(volume.plugin.name, ())) & undecided
         if not migrated.any():
             return fits
         try:
-            return np.where(migrated, _where(nodes, volume.nodes(migrated=True)), fits)
+            return np.where(migrated, where_any(nodes, conjunctions([volume.nodes(migrated=True)])), fits)
         except VolumeError as fault:
             verdict.fail(str(fault), migrated)
             return fits & ~migrated
@@ -273,112 +267,6 @@ class VolumeBinding:
             raise VolumeError("binding volumes: context deadline exceeded") from None
         except BayplanError as fault:
             raise VolumeError(f"binding volumes: {fault}") from fault
-
-
-# judging many rows ------------------------------------------------------------------------------------------------
-
-
-class _Answer(NamedTuple):
-    """Why a node is out: a reason, or the text of what broke."""
-
-    text: str
-    broken: bool = False
-
-
-class _Verdict:
-    """Reasons by row, told in kube-scheduler's order; a row that broke has no other reason."""
-
-    def __init__(self, count: int) -> None:
-        self._masks = {
-            reason: np.zeros(count, dtype=np.bool_)
-            for reason in (AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING)
-        }
-        self._faults: dict[str, BoolVector] = {}
-        self.broken: BoolVector = np.zeros(count, dtype=np.bool_)
-
-    def note(self, answer: _Answer, mask: BoolVector) -> None:
-        if answer.broken:
-            self.fail(answer.text, mask)
-        else:
-            self.add(answer.text, mask)
-
-    def add(self, reason: str, mask: BoolVector) -> None:
-        self._masks[reason] |= mask
-
-    def fail(self, text: str, mask: BoolVector) -> None:
-        fresh = mask & ~self.broken
-        self._faults[text] = self._faults[text] | fresh if text in self._faults else fresh
-        self.broken = self.broken | fresh
-
-    def rejections(self) -> Iterator[Rejection]:
-        for text, mask in self._faults.items():
-            yield Rejection(mask, text, code=Code.ERROR)
-        for reason, mask in self._masks.items():
-            yield Rejection(mask & ~self.broken, reason, resolvable=False)
-
-
-def _judge_waiting(decider: VolumeDecider, nodes: NodeTable, verdict: _Verdict) -> None:
-    """Decide about the claims that wait for a node, once a group of rows that cannot differ."""
-    open_rows = ~verdict.broken
-    selected = decider.selected_nodes
-    if selected:
-        chosen = nodes.where_named(selected if len(selected) == 1 else ())
-        verdict.add(BIND_CONFLICT, ~chosen)
-        open_rows &= chosen
-    left = nodes.narrowed(open_rows)
-    _, first, members = np.unique(_groups(left, decider.label_keys()), return_index=True, return_inverse=True)
-    answers = [_answer(decider, left[position]) for position in first.tolist()]
-    for answer in dict.fromkeys(answers):
-        if answer is None:
-            continue
-        agreeing = np.fromiter((other == answer for other in answers), dtype=np.bool_, count=len(answers))
-        mask = np.zeros(len(nodes), dtype=np.bool_)
-        mask[open_rows] = agreeing[members]
-        verdict.note(answer, mask)
-
-
-def _answer(decider: VolumeDecider, node: NodeView) -> _Answer | None:
-    """What one node says about the claims that wait; None where nothing speaks against it."""
-    try:
-        reason, _ = decider.decide(node.name, node.labels)
-    except VolumeError as fault:
-        return _Answer(str(fault), broken=True)
-    return _Answer(reason) if reason is not None else None
-
-
-def _groups(nodes: NodeTable, keys: frozenset[str]) -> IntVector:
-    """A number a row; rows with equal numbers have equal values under all the keys."""
-    groups: IntVector = np.zeros(len(nodes), dtype=np.int64)
-    for key in sorted(keys):
-        ids = nodes.label_ids(key).astype(np.int64) + 1
-        width = int(ids.max(initial=0)) + 1
-        _, groups = np.unique(groups * width + ids, return_inverse=True)
-    return groups
-
-
-def _where(nodes: NodeTable, selector: NodeSelectorMatcher | None) -> BoolVector:
-    """The rows that a volume's affinity selects. Fields of the node are left out, as for one node."""
-    if selector is None:
-        return np.ones(len(nodes), dtype=np.bool_)
-    mask = np.zeros(len(nodes), dtype=np.bool_)
-    for term in selector.terms:
-        mask |= _where_term(nodes, term)
-    return mask
-
-
-def _where_term(nodes: NodeTable, term: NodeTerm) -> BoolVector:
-    if term.errors:
-        return np.zeros(len(nodes), dtype=np.bool_)
-    mask = np.ones(len(nodes), dtype=np.bool_)
-    for requirement in term.requirements:
-        if requirement.operator == "In":
-            mask &= nodes.where_label_in(requirement.key, requirement.values)
-            continue
-        fits = nodes.where_label(requirement.key, requirement.accepts)
-        if requirement.accepts(None):
-            fits |= nodes.label_ids(requirement.key) < 0
-        mask &= fits
-    return mask
 
 
 def _nodes_by_migrated_plugin(lookup: VolumeLookup) -> dict[str, set[str]]:

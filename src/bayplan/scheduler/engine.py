@@ -8,7 +8,7 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class EngineHandle:
     nominations: NominationLedger
     waiting: WaitingPods
     writes: NoWrites = field(default_factory=NoWrites)
+    pending: dict[str, Pod] = field(default_factory=dict)  # by uid: pods that wait to be placed
     activated: dict[str, Pod] = field(default_factory=dict)
     framework: Framework | None = None  # set once the profile is built, which needs the handle first
 
@@ -79,6 +80,16 @@ class EngineHandle:
     def filters(self) -> Filtering:
         assert self.framework is not None, "filters are there once the profile is built"
         return self.framework.filtering
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
+        """Every known pod of a PodGroup, waiting or placed."""
+        return [
+            pod
+            for pod in (*self.cache.pods(), *self.pending.values())
+            if pod.namespace == namespace
+            and pod.spec.scheduling_group is not None
+            and pod.spec.scheduling_group.pod_group_name == group
+        ]
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
         self.activated.update(pods)
@@ -115,6 +126,7 @@ class PodEngine:
     ) -> None:
         self.configuration = configuration
         self.cache = cache
+        self.pending: dict[str, Pod] = {}
         self.nominations = NominationLedger()
         self.waiting = WaitingPods()
         self.timings = PluginTimings()
@@ -198,7 +210,9 @@ class PodEngine:
 
     def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
         profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)
-        handle = EngineHandle(self._clock, self._chance, self.cache, self.nominations, self.waiting)
+        handle = EngineHandle(
+            self._clock, self._chance, self.cache, self.nominations, self.waiting, pending=self.pending
+        )
         completed = build_profile(profile, registry, handle)
         handle.framework = Framework(completed, handle, self.timings)
         return Attempts(

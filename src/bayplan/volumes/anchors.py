@@ -8,9 +8,8 @@ demand. Cost: one dictionary lookup for each distinct key, and what is really sh
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from operator import itemgetter
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 from bayplan.objects.node_selectors import NodeSelectorMatcher
@@ -18,7 +17,6 @@ from bayplan.objects.selectors import LabelMatcher, Requirement
 
 T = TypeVar("T")
 _HOSTNAME = "kubernetes.io/hostname"
-_RANK = itemgetter(0)
 
 
 class Anchor(NamedTuple):
@@ -32,38 +30,31 @@ _NOWHERE = Anchor(_HOSTNAME, frozenset())  # the anchor of a selector that no no
 
 
 class AnchoredList(Generic[T]):
-    """Items in an order that `shown_to` keeps, each with an anchor or None."""
+    """Items, each with an anchor or None."""
 
-    __slots__ = ("_anywhere", "_by_key", "_items")
+    __slots__ = ("_anywhere", "_by_key")
 
     def __init__(self, items: Iterable[tuple[T, Anchor | None]]) -> None:
-        self._anywhere: list[tuple[int, T]] = []
-        self._by_key: dict[str, dict[str, list[tuple[int, T]]]] = {}
-        self._items: list[T] = []
-        for rank, (item, anchor) in enumerate(items):
-            self._items.append(item)
+        self._anywhere: list[T] = []
+        self._by_key: dict[str, dict[str, list[T]]] = {}
+        for item, anchor in items:
             if anchor is None:
-                self._anywhere.append((rank, item))
+                self._anywhere.append(item)
                 continue
             by_value = self._by_key.setdefault(anchor.key, {})
             for value in anchor.values:
-                by_value.setdefault(value, []).append((rank, item))
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
+                by_value.setdefault(value, []).append(item)
 
     def shown_to(self, labels: Mapping[str, str]) -> Iterator[T]:
-        """The items that may match a node with these labels, in order."""
-        lists = [self._anywhere] if self._anywhere else []
+        """The items that may match a node with these labels."""
+        yield from self._anywhere
         for key, by_value in self._by_key.items():
             value = labels.get(key)
-            found = by_value.get(value) if value is not None else None
-            if found:
-                lists.append(found)
-        ranked = lists[0] if len(lists) == 1 else heapq.merge(*lists, key=_RANK)
-        return (item for _, item in ranked)
+            if value is not None:
+                yield from by_value.get(value, ())
 
 
+@lru_cache(maxsize=16_384)
 def anchor_of_terms(selector: NodeSelectorMatcher) -> Anchor | None:
     """What every term of a node selector demands, if there is such a thing."""
     demands = [_demands(term.requirements) for term in selector.terms if not term.errors]
@@ -74,6 +65,7 @@ def anchor_of_terms(selector: NodeSelectorMatcher) -> Anchor | None:
     return Anchor(key, frozenset().union(*(demand[key] for demand in demands))) if key else None
 
 
+@lru_cache(maxsize=16_384)
 def anchor_of_labels(selector: LabelMatcher) -> Anchor | None:
     """What a label selector demands of one label."""
     if selector.nothing:

@@ -69,11 +69,16 @@ class VolumeDecider:
             for claim in sorted(waiting, key=requested_size)  # the smallest claim takes the smallest volume
         )
         self._provisioning = {claim.key: Provisioning(claim, class_of_claim(claim), lookup) for claim in claims.delayed}
+        self.selected_nodes = frozenset(claim.metadata.annotations[SELECTED_NODE] for claim in self._selected)
+        """The nodes that claims have been given to already: no other node will do."""
 
     @property
-    def selected_nodes(self) -> frozenset[str]:
-        """The nodes that claims have been given to already: no other node will do."""
-        return frozenset(claim.metadata.annotations[SELECTED_NODE] for claim in self._selected)
+    def only_waiting(self) -> tuple[Candidates, Provisioning] | None:
+        """The claim that waits, if it is just one and no node was selected for it: it can be judged on columns."""
+        if self._selected or len(self._candidates) != 1:
+            return None
+        (candidates,) = self._candidates
+        return candidates, self._provisioning[candidates.claim.key]
 
     def label_keys(self) -> frozenset[str]:
         """The node labels that `decide` looks at: nodes that agree in them get the same answer."""

@@ -7,7 +7,8 @@ Cost: a few lookups a volume.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from bayplan.objects.core import Pod
 from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
@@ -21,6 +22,19 @@ Attached = dict[str, str]
 """Volumes by `driver/handle`, each with its driver."""
 
 _NOT_YET = "\0"  # no driver can have given this out, so a volume to be made never equals one that exists
+
+
+class Attachable(NamedTuple):
+    """A volume that may take one of a node's attachments, and the pod that uses it."""
+
+    pod: Pod
+    volume: Volume
+
+    @property
+    def may_break(self) -> bool:
+        """Whether counting it can fail, so that a node that has it must be asked even if there is room enough."""
+        claim = self.volume.persistent_volume_claim
+        return claim is None or not claim.claim_name
 
 
 class MissingClaimError(VolumeError):
@@ -54,12 +68,19 @@ def new_volumes(pod: Pod, lookup: VolumeLookup, *, migrated: bool) -> Attached:
     return found
 
 
-def attached_volumes(pods: Iterable[Pod], lookup: VolumeLookup) -> Attached:
-    """What pods that are on a node with a CSINode have attached there."""
-    found: Attached = {}
+def attachable(pods: Iterable[Pod]) -> Iterator[Attachable]:
+    """The volumes of pods that may take an attachment, each with its pod."""
     for pod in pods:
         for volume in pod.spec.volumes:
-            _count(pod, volume, lookup, found, migrated=True, new=False)
+            if counts(volume):
+                yield Attachable(pod, volume)
+
+
+def attached_volumes(volumes: Iterable[Attachable], lookup: VolumeLookup) -> Attached:
+    """What volumes of pods on a node with a CSINode are attached there; raises where one cannot be judged."""
+    found: Attached = {}
+    for pod, volume in volumes:
+        _count(pod, volume, lookup, found, migrated=True, new=False)
     return found
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from bayplan.objects.core import NodeSelector
 from bayplan.objects.node_selectors import (
     NodeSelectorMatcher,
+    TopologyMatcher,
     compile_node_selector,
     compile_topology_terms,
 )
@@ -83,39 +84,60 @@ def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 class Candidates:
-    """The volumes that could serve one claim, smallest first, whatever the node."""
+    """The volumes that could serve one claim, whatever the node."""
 
-    __slots__ = ("_fault", "_open", "_promised", "claim")
+    __slots__ = ("_asked", "_fault", "_index", "_offered", "_promised", "claim")
 
     def __init__(self, claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> None:
         self.claim = claim
         self._fault: VolumeError | None = None
+        self._asked = False
+        self._index: AnchoredList[PersistentVolume] | None = None
         size = requested_size(claim)
         suitable = [volume for volume in volumes if _suits(volume, claim, size)]
         self._promised = [volume for volume in suitable if is_promised(volume, claim)]
-        self._open = AnchoredList((volume, _anchor(volume)) for volume in sorted(self._offered(suitable), key=_by_size))
+        self._offered = self._choose_offered(suitable)
 
-    def find(self, labels: Labels, taken: Collection[str]) -> PersistentVolume | None:
+    def find(self, labels: Labels, taken: Collection[str] = ()) -> PersistentVolume | None:
         """The volume for this claim on a node with these labels; raises where the claim's selector is malformed.
 
-        A volume that is promised to the claim decides alone: if it cannot be reached, no other one will do.
+        A volume that is promised to the claim decides alone: if it cannot be reached, no other one will do. Of the
+        others the smallest is taken.
         """
-        if self._fault is not None:
-            raise self._fault
+        self.check()
         for volume in self._promised:
             if volume.name not in taken:
                 return volume if reachable(volume.spec.node_affinity, labels) else None
-        for volume in self._open.shown_to(labels):
-            if volume.name not in taken and reachable(volume.spec.node_affinity, labels):
-                return volume
-        return None
+        fitting = (
+            volume
+            for volume in self._shown_to(labels)
+            if volume.name not in taken and reachable(volume.spec.node_affinity, labels)
+        )
+        return min(fitting, key=volume_size, default=None)
+
+    def check(self) -> None:
+        """Raise where nothing can be said about any node."""
+        if self._fault is not None:
+            raise self._fault
+
+    def reaches(self) -> Iterator[NodeSelectorMatcher | None]:
+        """Where there is a volume for this claim as long as no other claim has taken one (None: everywhere)."""
+        for volume in self._promised[:1] or self._offered:
+            yield required_nodes(volume.spec.node_affinity)
 
     def label_keys(self) -> Iterator[str]:
         """The node labels that `find` may look at."""
-        for volume in (*self._promised, *self._open):
+        for volume in (*self._promised, *self._offered):
             yield from selector_keys(required_nodes(volume.spec.node_affinity))
 
-    def _offered(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
+    def _shown_to(self, labels: Labels) -> Iterable[PersistentVolume]:
+        """One node is answered by looking at every volume; an index pays from the second on."""
+        if self._index is None and self._asked:
+            self._index = AnchoredList((volume, _anchor(volume)) for volume in self._offered)
+        self._asked = True
+        return self._offered if self._index is None else self._index.shown_to(labels)
+
+    def _choose_offered(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
         try:
             selector = _selector_of(self.claim)
         except VolumeError as fault:
@@ -149,10 +171,6 @@ def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, size: Quantit
     )
 
 
-def _by_size(volume: PersistentVolume) -> Quantity:
-    return volume_size(volume)
-
-
 def _anchor(volume: PersistentVolume) -> Anchor | None:
     matcher = required_nodes(volume.spec.node_affinity)
     return anchor_of_terms(matcher) if matcher is not None else None
@@ -175,40 +193,42 @@ def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
 class Provisioning:
     """Whether a volume for one claim can be made, node by node."""
 
-    __slots__ = ("_fault", "_pools", "_possible", "_topology", "claim")
+    __slots__ = ("_index", "claim", "pools", "topology")
 
     def __init__(self, claim: PersistentVolumeClaim, class_name: str, lookup: VolumeLookup) -> None:
         self.claim = claim
+        self.topology: TopologyMatcher | None = None  # None: the class makes no volumes
+        self.pools: tuple[LabelMatcher, ...] | None = None  # where there is room; None: nobody keeps track
         storage_class = lookup.storage_classes.get(class_name)
-        self._fault = VolumeError(f'failed to find storage class "{class_name}"') if storage_class is None else None
-        self._possible = storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER)
-        self._topology = compile_topology_terms(storage_class.allowed_topologies if storage_class is not None else ())
-        self._pools = _pools(claim, storage_class, lookup) if storage_class is not None and self._possible else None
+        if storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER):
+            self.topology = compile_topology_terms(storage_class.allowed_topologies)
+            self.pools = _pools(claim, storage_class, lookup)
+        self._index: AnchoredList[LabelMatcher] | None = None
 
     def allowed(self, labels: Labels) -> bool:
         """Whether the class makes volumes that a node with these labels can reach."""
-        if self._fault is not None:
-            raise self._fault
-        return self._possible and self._topology.matches(labels)
+        return self.topology is not None and self.topology.matches(labels)
 
     def has_room(self, labels: Labels) -> bool:
         """Whether some pool of storage near the node is large enough, as far as the driver publishes that."""
-        if self._pools is None:
+        if self.pools is None:
             return True
-        return any(selector.matches(labels) for selector in self._pools.shown_to(labels))
+        if self._index is None:
+            self._index = AnchoredList((selector, anchor_of_labels(selector)) for selector in self.pools)
+        return any(selector.matches(labels) for selector in self._index.shown_to(labels))
 
     def label_keys(self) -> Iterator[str]:
         """The node labels that the answers depend on."""
-        pools: Iterable[LabelMatcher] = self._pools if self._pools is not None else ()
-        for matcher in (*self._topology.terms, *pools):
+        terms = self.topology.terms if self.topology is not None else ()
+        for matcher in (*terms, *(self.pools or ())):
             for requirement in matcher.requirements:
                 yield requirement.key
 
 
 def _pools(
     claim: PersistentVolumeClaim, storage_class: StorageClass, lookup: VolumeLookup
-) -> AnchoredList[LabelMatcher] | None:
-    """Where there is enough storage for a claim; None where nobody keeps track of that."""
+) -> tuple[LabelMatcher, ...] | None:
+    """Which nodes can use storage that is large enough for a claim; None where nobody keeps track of that."""
     driver = lookup.csi_drivers.get(storage_class.provisioner)
     if "storage" not in claim.spec.resources.requests or driver is None or not driver.spec.storage_capacity:
         return None
@@ -218,8 +238,7 @@ def _pools(
         for capacity in lookup.csi_storage_capacities.values()
         if capacity.storage_class_name == storage_class.name and _holds(capacity, size)
     )
-    distinct = dict.fromkeys(selector for selector in selectors if selector is not None)
-    return AnchoredList((selector, anchor_of_labels(selector)) for selector in distinct)
+    return tuple(dict.fromkeys(selector for selector in selectors if selector is not None))
 
 
 def _holds(capacity: CsiStorageCapacity, size: int) -> bool:

@@ -161,6 +161,13 @@ _TO_TIMESTAMP = {
     STRING: _read(lambda text: _in_time_range(*golang.parse_time(text)), TIMESTAMP),
 }
 
+
+def to_timestamp(value: str | int) -> Timestamp:
+    run = _TO_TIMESTAMP[STRING if isinstance(value, str) else INT]
+    found: Timestamp = run(value)
+    return found
+
+
 # Overload ids call the number types by their width.
 _ID = {BOOL: "bool", BYTES: "bytes", DOUBLE: "double", DURATION: "duration", INT: "int64", STRING: "string"}
 _ID |= {TIMESTAMP: "timestamp", UINT: "uint64"}

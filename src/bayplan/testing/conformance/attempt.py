@@ -6,6 +6,7 @@ feasible node is scored, because that is what the recorded answers hold.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -18,7 +19,9 @@ from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Pod
-from bayplan.plugins.dynamic_resources import allocations_by_node
+from bayplan.objects.quantity import parse_quantity
+from bayplan.objects.resource import AllocationResult
+from bayplan.plugins.dynamic_resources_state import STATE
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import NodeTable
 from bayplan.testing.conformance.world import engine, objects
@@ -90,12 +93,29 @@ def _scores(framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, A
 
 
 def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
+    """What each claim would get on each feasible node; nothing for pods with extended resources."""
+    state = cycle.find(STATE)
+    if state is None or state.has_special:
+        return {}
     fits = {name for name, status in diagnosis.by_node() if status.ok}
     return {
-        node: {claim: msgspec.to_builtins(allocation) for claim, allocation in claims.items()}
-        for node, claims in allocations_by_node(cycle).items()
-        if node in fits and claims
+        node: {
+            claim.name: told_allocation(result)
+            for claim, result in zip(found.allocation.claims, found.allocation.results(), strict=True)
+        }
+        for node, found in state.verdicts.items()
+        if node in fits and found.allocation is not None
     }
+
+
+def told_allocation(result: AllocationResult) -> dict[str, Any]:
+    """An allocation as the answers hold it: without the random share ids, quantities in canonical form."""
+    told: dict[str, Any] = json.loads(msgspec.json.encode(result))
+    for device in told.get("devices", {}).get("results", ()):
+        device.pop("shareID", None)
+        for name, amount in device.get("consumedCapacity", {}).items():
+            device["consumedCapacity"][name] = str(parse_quantity(amount))
+    return told
 
 
 def _preemption(framework: Framework, cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:

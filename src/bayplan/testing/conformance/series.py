@@ -73,10 +73,20 @@ class _Series:
             told["tie"] = True
         if len(cycle.snapshot) <= LARGEST_TOLD:
             told["total"] = {name: int(total[position]) for position, name in enumerate(names)}
+        if self._depends_on_history(framework, cycle, dict(zip(names, total.tolist(), strict=True))):
+            told["history"] = True
         placed = self._engine.commit(framework, cycle, Decision(tied[0], nodes=nodes))
         if placed.node is not None:
             self._pods[cycle.pod.key] = cycle.pod.bound_to(tied[0])
         return told
+
+    def _depends_on_history(self, framework: Framework, cycle: Cycle, totals: dict[str, int]) -> bool:
+        """Whether a snapshot made anew would have scored otherwise: image counts are as old as their row."""
+        anew = Cycle(cycle.info, self._engine.cache.snapshot())
+        outcome = framework.filtering.pre_filter(anew)
+        diagnosis = framework.filtering.diagnose(anew, outcome)
+        nodes = NodeTable(anew.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
+        return totals != dict(zip(nodes.names, framework.scoring.score(anew, nodes).total.tolist(), strict=True))
 
     def _drop(self, key: str) -> None:
         pod = self._pods.pop(key, None)

@@ -1,0 +1,370 @@
+"""Which nodes are near the pods that this one wants to be near, and far from those it avoids, both ways round?
+
+Required terms are counted at PreFilter and checked at Filter, preferred ones (and what the pods already there prefer)
+at PreScore. Terms of existing pods are evaluated once a distinct set of terms, terms of the incoming pod once a
+distinct kind of pod; counts by domain come from sums over columns. No Python loop over nodes or pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import MAX_SCORE, Rejection
+from bayplan.framework.status import SKIP, Code, Status, error
+from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityTerms, WeightedTerm, affinity_terms
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.plugins import inter_pod_affinity_args as arguments
+from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NodeTable, NodeView, PodInfo, PodKind
+from bayplan.snapshot.columns import NodeColumns
+
+AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+_NO_TERMS = PodAffinityTerms()
+_NO_LABELS: Mapping[str, str] = {}
+
+
+class DomainCounts:
+    """A number for each value of each topology key: how many pods, or how much a node there is liked."""
+
+    __slots__ = ("by_key",)
+
+    def __init__(self, by_key: dict[str, IntVector] | None = None) -> None:
+        self.by_key = by_key if by_key is not None else {}
+
+    def of(self, column: LabelColumn) -> IntVector:
+        """The counts of one key, by value id; the last entry, where rows without the key point, stays 0."""
+        wanted = len(column.values) + 1
+        counts = self.by_key.get(column.key)
+        if counts is None or len(counts) < wanted:
+            grown = np.zeros(wanted, dtype=np.int64)
+            if counts is not None:
+                grown[: len(counts) - 1] = counts[:-1]
+            counts = self.by_key[column.key] = grown
+        return counts
+
+    def add_rows(self, nodes: NodeTable, key: str, per_row: IntVector) -> None:
+        """Add a number for each row to the domain of the row."""
+        ids = nodes.label_ids(key)
+        counts = self.of(nodes.label(key))
+        touched = (per_row != 0) & (ids >= 0)
+        np.add.at(counts, ids[touched], per_row[touched])
+
+    def add_node(self, columns: NodeColumns, labels: Mapping[str, str], key: str, by: int) -> None:
+        """Add to the domain of one node."""
+        value = labels.get(key)
+        if value is not None:
+            column = columns.labels.column(key)
+            self.of(column)[column.find(value)] += by
+
+    def on(self, nodes: NodeTable, key: str) -> IntVector:
+        """What each entry of a table reads for one key; 0 without the key."""
+        counts = self.of(nodes.label(key))
+        return counts[nodes.label_ids(key)]
+
+    @property
+    def any(self) -> bool:
+        return any(counts.any() for counts in self.by_key.values())
+
+    def copy(self) -> DomainCounts:
+        return DomainCounts({key: counts.copy() for key, counts in self.by_key.items()})
+
+
+@dataclass(slots=True)
+class RequiredState:
+    """Counts for the required terms: of pods already there against us, and of ours for and against them."""
+
+    terms: PodAffinityTerms
+    existing_anti: DomainCounts = field(default_factory=DomainCounts)
+    affinity: DomainCounts = field(default_factory=DomainCounts)
+    anti_affinity: DomainCounts = field(default_factory=DomainCounts)
+
+    def copy(self) -> RequiredState:
+        return RequiredState(self.terms, self.existing_anti.copy(), self.affinity.copy(), self.anti_affinity.copy())
+
+
+class _Likes:
+    """Domain counts that also remember whether anything was ever counted: sums that cancel out still count."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.counts = DomainCounts()
+        self.any_entry = False
+        self._table = cycle.snapshot.table
+
+    def add_by_row(self, key: str, weight: int, pods_by_row: IntVector) -> None:
+        self.any_entry |= bool(((pods_by_row > 0) & (self._table.label_ids(key) >= 0)).any())
+        self.counts.add_rows(self._table, key, weight * pods_by_row)
+
+
+REQUIRED: Key[RequiredState] = Key("PreFilterInterPodAffinity", clone=RequiredState.copy)
+LIKED: Key[DomainCounts] = Key("PreScoreInterPodAffinity")
+
+
+class InterPodAffinity:
+    """Places pods near some pods and away from others."""
+
+    name = "InterPodAffinity"
+    ARGS = arguments.ARGS
+
+    def __init__(self, args: arguments.InterPodAffinityArgs, catalog: Catalog) -> None:
+        self._hard_weight = args.hard_pod_affinity_weight
+        self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
+        self._catalog = catalog
+        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE
+        self.cured_by = (
+            Cure(Resource.POD, pods, self._after_pod_change),
+            Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, self._after_node_change),
+        )
+
+    @classmethod
+    def factory(cls, args: arguments.InterPodAffinityArgs, handle: Handle) -> Self:
+        return cls(args, handle.catalog)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod)
+
+    # filtering --------------------------------------------------------------------------------------------------
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        terms = self._resolved(cycle.info.affinity or _NO_TERMS)
+        state = RequiredState(terms)
+        self._count_existing(cycle, state.existing_anti)
+        if not state.existing_anti.any and not terms.required and not terms.required_anti:
+            return SKIP
+        table = cycle.snapshot.table
+        if terms.required:
+            per_row = self._matching_by_row(cycle, terms.required)
+            for term in terms.required:
+                state.affinity.add_rows(table, term.topology_key, per_row)
+        for term in terms.required_anti:
+            per_row = self._matching_by_row(cycle, (term,))
+            state.anti_affinity.add_rows(table, term.topology_key, per_row)
+        cycle.put(REQUIRED, state)
+        return None
+
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        self._shift(cycle, info, node, 1)
+
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        self._shift(cycle, info, node, -1)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        state = cycle.find(REQUIRED)
+        if state is None:
+            everything = np.ones(len(nodes), dtype=np.bool_)
+            yield Rejection(everything, f'error reading "{REQUIRED.name}" from cycleState: not found', code=Code.ERROR)
+            return
+        lonely = ~self._near_enough(cycle, state, nodes)
+        yield Rejection(lonely, AFFINITY, resolvable=False)
+        disliked = ~lonely & self._any_counted(state.anti_affinity, nodes, state.terms.required_anti)
+        yield Rejection(disliked, ANTI_AFFINITY)
+        unwelcome = np.zeros(len(nodes), dtype=np.bool_)
+        for key in state.existing_anti.by_key:
+            unwelcome |= state.existing_anti.on(nodes, key) > 0
+        yield Rejection(unwelcome & ~lonely & ~disliked, EXISTING_ANTI_AFFINITY)
+
+    def _near_enough(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
+        """Nodes with every term's key and a matching pod in every term's domain.
+
+        The first pod of a group would find nobody: where no pod anywhere matches, it may match its own terms.
+        """
+        near = np.ones(len(nodes), dtype=np.bool_)
+        keyed = np.ones(len(nodes), dtype=np.bool_)
+        for term in state.terms.required:
+            keyed &= nodes.label_ids(term.topology_key) >= 0
+            near &= state.affinity.on(nodes, term.topology_key) > 0
+        if not state.affinity.any and self._matches_all(state.terms.required, cycle.pod):
+            return keyed
+        return keyed & near
+
+    @staticmethod
+    def _any_counted(counts: DomainCounts, nodes: NodeTable, terms: Iterable[AffinityTerm]) -> BoolVector:
+        mask = np.zeros(len(nodes), dtype=np.bool_)
+        for term in terms:
+            mask |= counts.on(nodes, term.topology_key) > 0
+        return mask
+
+    def _count_existing(self, cycle: Cycle, counts: DomainCounts) -> None:
+        """Pods already there whose required anti-affinity means us, by their terms' domains."""
+        snapshot, pod = cycle.snapshot, cycle.pod
+        for number, terms in snapshot.pods.affinity_terms():
+            matching = [term for term in terms.required_anti if term.matches_pod(pod, self._catalog.namespace_labels)]
+            if matching:
+                per_row = snapshot.pods.count_by_row(snapshot.pods.with_affinity(number), len(snapshot))
+                for term in matching:
+                    counts.add_rows(snapshot.table, term.topology_key, per_row)
+
+    def _matching_by_row(self, cycle: Cycle, terms: tuple[AffinityTerm, ...]) -> IntVector:
+        """How many pods that match all of our terms each row has."""
+        pods = cycle.snapshot.pods
+
+        def meant(kind: PodKind) -> bool:
+            return all(term.matches(kind.namespace, kind.labels, _NO_LABELS) for term in terms)
+
+        return pods.count_by_row(pods.matching(("affinity", terms), meant), len(cycle.snapshot))
+
+    def _shift(self, cycle: Cycle, info: PodInfo, node: NodeView, by: int) -> None:
+        """One pod more or less on a node."""
+        state = cycle.get(REQUIRED)
+        columns, labels = node.columns, node.labels
+        for term in (info.affinity or _NO_TERMS).required_anti:
+            if term.matches_pod(cycle.pod, self._catalog.namespace_labels):
+                state.existing_anti.add_node(columns, labels, term.topology_key, by)
+        if state.terms.required and self._matches_all(state.terms.required, info.pod):
+            for term in state.terms.required:
+                state.affinity.add_node(columns, labels, term.topology_key, by)
+        for term in state.terms.required_anti:
+            if self._matches_all((term,), info.pod):
+                state.anti_affinity.add_node(columns, labels, term.topology_key, by)
+
+    # scoring ----------------------------------------------------------------------------------------------------
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        own = self._resolved(cycle.info.affinity or _NO_TERMS)
+        prefers = bool(own.preferred or own.preferred_anti)
+        if self._ignores_preferred and not prefers:
+            return SKIP
+        liked = _Likes(cycle)
+        for weighted in own.preferred:
+            liked.add_by_row(
+                weighted.term.topology_key, weighted.weight, self._matching_by_row(cycle, (weighted.term,))
+            )
+        for weighted in own.preferred_anti:
+            liked.add_by_row(
+                weighted.term.topology_key, -weighted.weight, self._matching_by_row(cycle, (weighted.term,))
+            )
+        for number, terms in cycle.snapshot.pods.affinity_terms():
+            self._like_back(cycle, liked, number, terms)
+        if not liked.any_entry:
+            return SKIP
+        cycle.put(LIKED, liked.counts)
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
+        liked = cycle.find(LIKED)
+        if liked is None:
+            return error(f'failed to read "{LIKED.name}" from cycleState: not found')
+        total = np.zeros(len(nodes), dtype=np.int64)
+        for key in liked.by_key:
+            total += liked.on(nodes, key)
+        return total
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        """The least liked node gets 0, the most liked 100; the quotient is taken first, as upstream takes it."""
+        lowest, highest = int(scores.min()), int(scores.max())
+        if highest == lowest:
+            return np.zeros(len(scores), dtype=np.int64)
+        share = (scores - lowest).astype(np.float64) / float(highest - lowest)
+        final: IntVector = (float(MAX_SCORE) * share).astype(np.int64)
+        return final
+
+    def _like_back(self, cycle: Cycle, liked: _Likes, number: int, terms: PodAffinityTerms) -> None:
+        """What pods already there think of us: their preferred terms, and their required affinity at a fixed weight."""
+        wanted: list[tuple[str, int]] = []
+        labels_of = self._catalog.namespace_labels
+        if self._hard_weight:
+            wanted += [
+                (term.topology_key, self._hard_weight)
+                for term in terms.required
+                if term.matches_pod(cycle.pod, labels_of)
+            ]
+        wanted += _weights(terms.preferred, 1, cycle.pod, labels_of)
+        wanted += _weights(terms.preferred_anti, -1, cycle.pod, labels_of)
+        if not wanted:
+            return
+        pods = cycle.snapshot.pods
+        per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
+        for key, weight in wanted:
+            liked.add_by_row(key, weight, per_row)
+
+    # terms ------------------------------------------------------------------------------------------------------
+
+    def _resolved(self, terms: PodAffinityTerms) -> PodAffinityTerms:
+        """The pod's own terms with namespace selectors turned into namespaces.
+
+        The selector stays in the term and is evaluated once more, against no labels at all: kube-scheduler 1.36 does
+        so, which makes a selector of only NotIn and DoesNotExist mean every namespace.
+        """
+
+        def widened(term: AffinityTerm) -> AffinityTerm:
+            if term.namespace_selector.nothing or term.namespace_selector.everything:
+                return term
+            named = frozenset(
+                name
+                for name, namespace in self._catalog.namespaces.items()
+                if term.namespace_selector.matches(namespace.metadata.labels)
+            )
+            return AffinityTerm(term.topology_key, term.selector, term.namespaces | named, term.namespace_selector)
+
+        def weighted(items: tuple[WeightedTerm, ...]) -> tuple[WeightedTerm, ...]:
+            return tuple(WeightedTerm(item.weight, widened(item.term)) for item in items)
+
+        return PodAffinityTerms(
+            required=tuple(map(widened, terms.required)),
+            preferred=weighted(terms.preferred),
+            required_anti=tuple(map(widened, terms.required_anti)),
+            preferred_anti=weighted(terms.preferred_anti),
+        )
+
+    @staticmethod
+    def _matches_all(terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
+        """Whether the pod is meant by every term; no terms mean nobody."""
+        meta = pod.metadata
+        return bool(terms) and all(term.matches(meta.namespace, meta.labels, _NO_LABELS) for term in terms)
+
+    # waking -----------------------------------------------------------------------------------------------------
+
+    def _after_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        before = old if isinstance(old, Pod) else None
+        after = new if isinstance(new, Pod) else None
+        if after is not None and before is not None and after.uid == pod.uid:
+            return Hint.QUEUE
+        changed = after or before
+        assert changed is not None
+        if not changed.spec.node_name and not changed.status.nominated_node_name:
+            return Hint.SKIP
+        terms = affinity_terms(pod) or _NO_TERMS
+        if before is not None and after is not None:
+            came = not self._matches_all(terms.required, before) and self._matches_all(terms.required, after)
+            left = self._matches_all(terms.required_anti, before) and not self._matches_all(terms.required_anti, after)
+            return queue_if(came or left)
+        if after is not None:
+            return queue_if(self._matches_all(terms.required, after))
+        theirs = (affinity_terms(changed) or _NO_TERMS).required_anti
+        return queue_if(self._matches_all(terms.required_anti, changed) or self._matches_all(theirs, pod))
+
+    def _after_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        assert isinstance(new, Node)
+        terms = affinity_terms(pod) or _NO_TERMS
+        labels = new.metadata.labels
+        before = old.metadata.labels if isinstance(old, Node) else None
+        for term in terms.required:
+            value = labels.get(term.topology_key)
+            if value is not None and (before is None or before.get(term.topology_key) != value):
+                return Hint.QUEUE
+        if before is None:
+            return queue_if(bool(terms.required_anti))
+        return queue_if(
+            any(
+                term.topology_key in before and before[term.topology_key] != labels.get(term.topology_key)
+                for term in terms.required_anti
+            )
+        )
+
+
+def _weights(
+    terms: Iterable[WeightedTerm], sign: int, pod: Pod, labels_of: NamespaceLabels
+) -> Iterator[tuple[str, int]]:
+    """Topology key and signed weight of each term that means the pod."""
+    for weighted in terms:
+        if weighted.term.matches_pod(pod, labels_of):
+            yield weighted.term.topology_key, sign * weighted.weight
