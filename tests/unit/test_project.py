@@ -124,7 +124,7 @@ def test_a_room_that_exists_is_not_optional() -> None:
     assert set(re.findall(r"\(bayplan\.(\w+)\)", layers)) & rooms() == set()
 
 
-@pytest.mark.parametrize("contract", ["pure-core", "arrays", "engine-io", "plugins-blind"])
+@pytest.mark.parametrize("contract", ["pure-core", "arrays", "engine-io", "plugins-blind", "kit-stays-out"])
 def test_a_contract_names_rooms_that_exist(contract: str) -> None:
     named = re.findall(r"bayplan\.(\w+)", contracts()[f"importlinter:contract:{contract}"]["source_modules"])
     assert named

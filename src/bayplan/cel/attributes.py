@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.cel.faults import Fault
+from bayplan.cel.faults import Fault, no_overload
 from bayplan.cel.frames import UNSET, Frame, Run
 from bayplan.cel.golang import format_general
 from bayplan.cel.quantities import DerivedQuantity
@@ -54,7 +54,7 @@ class Chain:
     root: Run
     steps: list[Step] = field(default_factory=list)
     is_device: bool = False
-    # A conditional: steps go into both branches, because cel-go resolves the branch with them.
+    # A conditional, with `root` for its condition: steps go into both branches, as cel-go has it.
     branches: tuple[Chain, Chain] | None = None
 
     def add(self, step: Step) -> None:
@@ -144,21 +144,38 @@ def reopened(value: Any) -> Any:
     return value
 
 
-def resolver(chain: Chain) -> Run:
-    """The function that follows a chain. It charges for the steps; whoever looks at the result adds one more."""
+def resolver(chain: Chain, look: int = 0) -> Run:
+    """The function that follows a finished chain and charges for its steps.
+
+    `look` is what is charged on top: one where the chain's value is itself an operand, nothing where it is a key, a
+    branch of a conditional or the subject of `has()`.
+    """
     if chain.branches is not None:
-        return chain.root
-    if chain.is_device and (fast := _attribute_path(chain)) is not None:
+        return _conditional(chain.root, resolver(chain.branches[0]), resolver(chain.branches[1]))
+    if chain.is_device and (fast := _attribute_path(chain, look)) is not None:
         return fast
-    return _follower(chain)
+    return _follower(chain, look)
 
 
-def _follower(chain: Chain) -> Run:
+def _conditional(condition: Run, then: Run, otherwise: Run) -> Run:
+    def run(frame: Frame) -> Any:
+        chosen = condition(frame)
+        if chosen is True:
+            return then(frame)
+        if chosen is False:
+            return otherwise(frame)
+        raise no_overload()
+
+    return run
+
+
+def _follower(chain: Chain, look: int) -> Run:
     root, steps = chain.root, tuple(chain.steps)
     if not steps:
-        return _bare(root)
+        return _bare(root, look)
 
     def run(frame: Frame) -> Any:
+        frame.cost += look
         value = root(frame)
         optional = False
         if type(value) is Optional:
@@ -178,8 +195,9 @@ def _follower(chain: Chain) -> Run:
     return run
 
 
-def _bare(root: Run) -> Run:
+def _bare(root: Run, look: int) -> Run:
     def run(frame: Frame) -> Any:
+        frame.cost += look
         value = root(frame)
         if type(value) is Optional and value.present:
             return Optional(reopened(value.value))
@@ -207,7 +225,7 @@ def _optional_step(frame: Frame, step: Step, value: Any) -> Any:
     return found
 
 
-def _attribute_path(chain: Chain) -> Run | None:
+def _attribute_path(chain: Chain, look: int) -> Run | None:
     """`device.attributes[DOMAIN].NAME` and the same of capacity, with constants and nothing optional."""
     steps = chain.steps
     if len(steps) != 3 or any(type(s.constant) is not str or s.optional or s.tested for s in steps):
@@ -215,33 +233,23 @@ def _attribute_path(chain: Chain) -> Run | None:
     table, domain, name = (s.constant for s in steps)
     if table not in ("attributes", "capacity"):
         return None
-    slow = _follower(chain)
+    slow, price = _follower(chain, look), 3 + look
 
     def attribute(frame: Frame) -> Any:
-        held = frame.attributes.get(domain)
+        held = frame.view.attribute_domains.get(domain)
         if held is not None and name in held:
-            frame.cost += 3
+            frame.cost += price
             return held[name]
         return slow(frame)
 
     def capacity(frame: Frame) -> Any:
-        held = frame.capacity.get(domain)
+        held = frame.view.capacity_domains.get(domain)
         if held is not None and name in held:
-            frame.cost += 3
+            frame.cost += price
             return held[name]
         return slow(frame)
 
     return attribute if table == "attributes" else capacity
-
-
-def observed(resolve: Run) -> Run:
-    """Looking at a name or a chain costs one, found or not."""
-
-    def run(frame: Frame) -> Any:
-        frame.cost += 1
-        return resolve(frame)
-
-    return run
 
 
 def presence(resolve: Run) -> Run:

@@ -274,7 +274,7 @@ class _Checker:
         joined: Type | None = None
         for i, element in enumerate(node.elements):
             self.check(element)
-            joined = self._join(element, joined, self._element_type(element, optional=i in node.optionals))
+            joined = self._join(joined, self._element_type(element, optional=i in node.optionals))
         self._set(node, list_of(self._fresh() if joined is None else joined))
 
     def _map(self, node: MapExpr) -> None:
@@ -282,9 +282,9 @@ class _Checker:
         value: Type | None = None
         for entry in node.entries:
             self.check(entry.key)
-            key = self._join(entry.key, key, self._type(entry.key))
+            key = self._join(key, self._type(entry.key))
             self.check(entry.value)
-            value = self._join(entry.value, value, self._element_type(entry.value, optional=entry.optional))
+            value = self._join(value, self._element_type(entry.value, optional=entry.optional))
         if key is None or value is None:
             key, value = self._fresh(), self._fresh()
         self._set(node, map_of(key, value))
@@ -298,13 +298,11 @@ class _Checker:
             self._mismatch(element, optional_of(inner), inner)
         return inner
 
-    def _join(self, element: Expr, previous: Type | None, current: Type) -> Type:
+    def _join(self, previous: Type | None, current: Type) -> Type:
+        """Mixed elements make dyn here; whether mixing is allowed is for the validators to say."""
         if previous is None:
             return current
-        if self._bindings.fits(previous, current):
-            return most_general(previous, current)
-        self._mismatch(element, previous, current)
-        return ERROR
+        return most_general(previous, current) if self._bindings.fits(previous, current) else DYN
 
     # --- folds
 

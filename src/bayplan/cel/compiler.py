@@ -10,19 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel import calls, operators
-from bayplan.cel.attributes import Chain, Step, check_key, observed, presence, resolver, variable
+from bayplan.cel import calls
+from bayplan.cel.attributes import Chain, Step, check_key, presence, resolver, variable
 from bayplan.cel.checker import Checked
 from bayplan.cel.cost import LIST_COST, MAP_COST, cost_of
 from bayplan.cel.declarations import Functions
-from bayplan.cel.faults import CompileError, Fault, no_overload
+from bayplan.cel.faults import CompileError, Fault
 from bayplan.cel.folds import fold, growing
 from bayplan.cel.frames import Frame, Run
 from bayplan.cel.libraries.conversions import CONVERSIONS
 from bayplan.cel.regex import compile_regex
 from bayplan.cel.syntax import Call, Comprehension, Expr, Ident, ListExpr, Literal, MapExpr, Select
 from bayplan.cel.types import Kind, mentions_dyn
-from bayplan.cel.values import CelMap, Optional, StringMap, TypeValue
+from bayplan.cel.values import Optional, TypeValue
+from bayplan.cel.views import DeviceView
 
 
 @dataclass(slots=True)
@@ -48,8 +49,9 @@ class Program:
     slots: int
 
 
-def compile_tree(checked: Checked, functions: Functions) -> Program:
-    compiler = _Compiler(checked, functions)
+def compile_tree(checked: Checked, functions: Functions, types: frozenset[str]) -> Program:
+    """`types` are the names that stand for types."""
+    compiler = _Compiler(checked, functions, types)
     try:
         node = compiler.finish(compiler.node(checked.tree))
     except Fault as fault:
@@ -58,15 +60,16 @@ def compile_tree(checked: Checked, functions: Functions) -> Program:
 
 
 class _Compiler:
-    def __init__(self, checked: Checked, functions: Functions) -> None:
+    def __init__(self, checked: Checked, functions: Functions, types: frozenset[str]) -> None:
         self._checked = checked
+        self._types = types
         self._functions = functions
         self._scopes: list[dict[str, Run]] = []
         self.slots = 0
 
     def finish(self, node: Node) -> Run:
         """The function of a node that is complete: a chain is closed and charged for being looked at."""
-        return node.run if node.chain is None else observed(resolver(node.chain))
+        return node.run if node.chain is None else resolver(node.chain, look=1)
 
     def run(self, tree: Expr) -> Run:
         return self.finish(self.node(tree))
@@ -94,12 +97,14 @@ class _Compiler:
 
     def _name(self, tree: Ident | Select) -> Node:
         name, t = self._checked.names[tree.id], self._checked.types[tree.id]
+        if t.kind is Kind.TYPE:
+            if name not in self._types:
+                raise Fault(f"reference to undefined type: {name}")
+            return constant(TypeValue(t.params[0].name))
         for scope in reversed(self._scopes):
             if name in scope:
                 return self._chain(Chain(scope[name]))
-        if t.kind is Kind.TYPE:
-            return constant(TypeValue(name if name in ("type", "list", "map") else t.params[0].name))
-        return self._chain(Chain(lambda frame: frame.device, is_device=True))
+        return self._chain(Chain(lambda frame: frame.view.root, is_device=True))
 
     @staticmethod
     def _chain(chain: Chain) -> Node:
@@ -115,9 +120,7 @@ class _Compiler:
             return self._name(tree)
         chain = self._extensible(tree.operand)
         chain.add(Step(tree.field, tested=tree.test_only))
-        if tree.test_only:
-            return Node(presence(resolver(chain)))
-        return self._chain(chain)
+        return Node(presence(resolver(chain))) if tree.test_only else self._chain(chain)
 
     def _index(self, tree: Call, *, optional: bool) -> Node:
         chain = self._extensible(tree.args[0])
@@ -133,21 +136,7 @@ class _Compiler:
     def _conditional(self, tree: Call) -> Node:
         condition = self.run(tree.args[0])
         branches = (self._extensible(tree.args[1]), self._extensible(tree.args[2]))
-        resolved: list[Run] = []
-
-        def choose(frame: Frame) -> Any:
-            if not resolved:
-                # Steps may be added after this node is made, so the branches are closed at the first evaluation.
-                resolved.extend(resolver(branch) for branch in branches)
-            chosen = condition(frame)
-            if chosen is True:
-                return resolved[0](frame)
-            if chosen is False:
-                return resolved[1](frame)
-            raise no_overload()
-
-        # The conditional itself is free, unlike a name or a field.
-        return Node(choose, chain=_Conditional(choose, branches=branches))
+        return self._chain(Chain(condition, branches=branches))
 
     # --- calls
 
@@ -266,9 +255,4 @@ class _Compiler:
         return Node(fold(over, accumulator, condition, step, result, two=bool(tree.iter_var2)))
 
 
-class _Conditional(Chain):
-    """Marks a chain whose root is a conditional: looking at it is free."""
-
-
-_NO_FRAME = Frame(StringMap({}), {}, {}, 0)
-_ = (operators, CelMap)
+_NO_FRAME = Frame(DeviceView(driver="", attributes={}, capacity={}), 0)

@@ -204,9 +204,7 @@ _BY_OVERLOAD: dict[str, Cost] = {
     "list_sets_intersects_list": Cost(by_args=_sets(1)),
     "list_sets_equivalent_list": Cost(by_args=_sets(2)),
 }
-for _element in (
-    "int uint double bool google.protobuf.Duration google.protobuf.Timestamp string bytes".split()
-):
+for _element in "int uint double bool google.protobuf.Duration google.protobuf.Timestamp string bytes".split():
     _BY_OVERLOAD[f"list_{_element}_sort"] = Cost(by_args=_pairwise(0))
     _BY_OVERLOAD[f"list_{_element}_sortByAssociatedKeys"] = Cost(by_args=_pairwise(1))
 
@@ -231,7 +229,14 @@ _BY_BOTH: dict[str, Cost] = {
 }
 _DEFAULTS: dict[str, Cost] = {
     **dict.fromkeys(
-        ("starts_with_string", "ends_with_string", "string_to_bytes", "bytes_to_string", "strings_quote", "string_format"),
+        (
+            "starts_with_string",
+            "ends_with_string",
+            "string_to_bytes",
+            "bytes_to_string",
+            "strings_quote",
+            "string_format",
+        ),
         Cost(by_args=_first),
     ),
     "in_list": Cost(by_args=_second),
@@ -247,7 +252,12 @@ for _relation in ("less", "greater", "less_equals", "greater_equals"):
 def cost_of(function: str, overloads: tuple[str, ...]) -> Cost:
     """Only a call that can mean one overload is charged as that overload."""
     overload = overloads[0] if len(overloads) == 1 else ""
-    for table, name in ((_BY_OVERLOAD, overload), (_BY_BOTH, overload), (_BY_FUNCTION, function), (_DEFAULTS, overload)):
+    for table, name in (
+        (_BY_OVERLOAD, overload),
+        (_BY_BOTH, overload),
+        (_BY_FUNCTION, function),
+        (_DEFAULTS, overload),
+    ):
         if name in table:
             return table[name]
     return ONE

@@ -66,9 +66,7 @@ class Functions:
         grouped: dict[str, list[Overload]] = {}
         for overload in overloads:
             grouped.setdefault(overload.function, []).append(overload)
-        self._table = {
-            name: Function(name, tuple(members), singletons.get(name)) for name, members in grouped.items()
-        }
+        self._table = {name: Function(name, tuple(members), singletons.get(name)) for name, members in grouped.items()}
 
     def find(self, name: str) -> Function | None:
         return self._table.get(name.removeprefix("."))

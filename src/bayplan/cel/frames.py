@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bayplan.cel.cost import LIMIT
-from bayplan.cel.faults import COST_EXCEEDED, Abort
-from bayplan.cel.values import CelMap
+from bayplan.cel.views import DeviceView
 
 Run = Callable[["Frame"], Any]
 
@@ -26,16 +24,9 @@ UNSET = _Unset()
 
 
 class Frame:
-    __slots__ = ("attributes", "capacity", "cost", "device", "slots")
+    __slots__ = ("cost", "slots", "view")
 
-    def __init__(self, device: CelMap, attributes: dict[str, Any], capacity: dict[str, Any], slots: int) -> None:
-        self.device = device
-        self.attributes = attributes
-        self.capacity = capacity
+    def __init__(self, view: DeviceView, slots: int) -> None:
+        self.view = view
         self.cost = 0
         self.slots: list[Any] = [UNSET] * slots
-
-    def check(self) -> None:
-        """Loops ask this, so that an expression which is too dear also ends soon."""
-        if self.cost > LIMIT:
-            raise Abort(COST_EXCEEDED)

@@ -18,7 +18,9 @@ _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)")
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
-_FLOAT = re.compile(r"[+-]?(?:inf(?:inity)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)|nan", re.IGNORECASE | re.ASCII)
+_FLOAT = re.compile(
+    r"[+-]?(?:inf(?:inity)?|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)|nan", re.IGNORECASE | re.ASCII
+)
 _HEX_FLOAT = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]+", re.IGNORECASE)
 _MAX_INT64 = (1 << 63) - 1
 
@@ -126,12 +128,12 @@ def _special(value: float) -> str | None:
 
 
 def format_general(value: float) -> str:
-    """`%v` and `%g`: shortest digits, an exponent below 1e-4 and from 1e21 on."""
+    """`%v` and `%g`: shortest digits, an exponent below 1e-4 and from 1e6 on."""
     if special := _special(value):
         return special
     digits, exponent = _shortest(value)
     sign = "-" if math.copysign(1.0, value) < 0 else ""
-    if -4 <= exponent < 21:
+    if -4 <= exponent < 6:
         return format_fixed(value)
     mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
     return f"{sign}{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"

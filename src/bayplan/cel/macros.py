@@ -90,9 +90,7 @@ class Factory:
 
     def bind(self, name: str, value: Expr, result: Expr) -> Expr:
         """A fold over nothing: only the initial value and the result are left."""
-        return self.fold(
-            self.list(), (UNUSED, ""), name, value, self.literal(value=False), self.ident(name), result
-        )
+        return self.fold(self.list(), (UNUSED, ""), name, value, self.literal(value=False), self.ident(name), result)
 
 
 Macro = Callable[[Factory, "Expr | None", list[Expr]], "Expr | None"]

@@ -40,8 +40,7 @@ _BINARY = _LOGIC | _RELATIONS | _SUMS | _PRODUCTS
 _RELATION_LEVEL = 3
 _LEVELS = {"||": 1, "&&": 2} | dict.fromkeys(_RELATIONS, 3) | dict.fromkeys(_SUMS, 4) | dict.fromkeys(_PRODUCTS, 5)
 _STARTERS = (
-    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', "
-    "NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
 )
 
 

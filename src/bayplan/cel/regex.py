@@ -90,7 +90,9 @@ class _Writer:
                 self.out.append(_ASSERTIONS[node.kind])
                 return not in_loop
             case Sequence():
-                return all(self.visit(part, in_loop=in_loop) for part in node.parts) and not (in_loop and not node.parts)
+                return all(self.visit(part, in_loop=in_loop) for part in node.parts) and not (
+                    in_loop and not node.parts
+                )
             case Choice():
                 return not in_loop and self._choice(node)
             case Repeat():
@@ -233,9 +235,7 @@ class Machine:
                 break
         return best
 
-    def _follow(
-        self, alive: list[tuple[int, int]], seen: set[int], pc: int, begin: int, text: str, at: int
-    ) -> None:
+    def _follow(self, alive: list[tuple[int, int]], seen: set[int], pc: int, begin: int, text: str, at: int) -> None:
         """Walk everything that needs no character, preferred branch first."""
         stack = [pc]
         while stack:

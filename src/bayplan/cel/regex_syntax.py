@@ -346,7 +346,11 @@ class _Parser:
             raise ValueError("error parsing regexp: trailing backslash at end of expression: ``")
         c = self._text[self._at]
         self._at += 1
-        if c in "1234567" and self._text[self._at : self._at + 1] in string.octdigits[:8] and self._at < len(self._text):
+        if (
+            c in "1234567"
+            and self._text[self._at : self._at + 1] in string.octdigits[:8]
+            and self._at < len(self._text)
+        ):
             return self._octal(c)
         if c == "0":
             return self._octal(c)

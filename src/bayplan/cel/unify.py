@@ -81,7 +81,9 @@ def _assignable(m: Mapping, t1: Type, t2: Type) -> bool:
         return t1 == t2
     if t1.kind is Kind.TYPE:
         return t2.kind is Kind.TYPE
-    return t1.kind in _COMPOUND and t1.kind is t2.kind and t1.name == t2.name and _assignable_all(m, t1.params, t2.params)
+    return (
+        t1.kind in _COMPOUND and t1.kind is t2.kind and t1.name == t2.name and _assignable_all(m, t1.params, t2.params)
+    )
 
 
 def _substitutes(m: Mapping, t1: Type, t2: Type) -> tuple[bool, bool]:

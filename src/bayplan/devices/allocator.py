@@ -10,18 +10,18 @@ one device. The API structs of an allocation are made when somebody asks for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.devices.asks import Ask, alternatives
 from bayplan.devices.faults import AllocationError
-from bayplan.devices.pools import PoolIndex
+from bayplan.devices.pools import PoolDevice, PoolIndex
 from bayplan.devices.results import allocation_result, node_selector
 from bayplan.devices.search import MAX_DEVICES, Pick, Search
 from bayplan.devices.selectors import DeviceSelectors
 from bayplan.devices.state import InUse
 from bayplan.objects.core import Node
-from bayplan.objects.resource import AllocationResult, DeviceClass, ResourceClaim
+from bayplan.objects.resource import AllocationResult, DeviceClass, DeviceRequest, ResourceClaim
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
@@ -69,6 +69,8 @@ class Allocator:
         self._classes = classes
         self._in_use = in_use
         self._selectors = selectors
+        # By the claim's position, since a pod may name a claim twice, and the request, which the claim keeps alive.
+        self._known: dict[tuple[int, int], tuple[ResourceClaim, list[Ask]]] = {}
 
     def allocate(
         self, node: Node, claims: Sequence[ResourceClaim], *, expired: Callable[[], bool] = lambda: False
@@ -85,14 +87,13 @@ class Allocator:
 
     def _requests(self, search: Search, position: int, claim: ResourceClaim) -> list[list[Ask]]:
         """The claim's requests, checked; what cannot be met whatever the search does is an error here."""
-        requests = []
-        for request in claim.spec.devices.requests:
-            asks = []
-            for ask in alternatives(claim, position, request, self._classes):
-                if ask.wants_all:
-                    self._find_every(search, ask)
-                asks.append(ask)
-            requests.append(asks)
+        requests = [
+            [
+                self._on_node(search, ask) if ask.wants_all else ask
+                for ask in self._alternatives(claim, position, request)
+            ]
+            for request in claim.spec.devices.requests
+        ]
         fewest = sum(min(ask.count for ask in asks) for asks in requests)
         if fewest > MAX_DEVICES:
             text = f"number of requested devices {fewest} exceeds the claim limit of {MAX_DEVICES}"
@@ -100,15 +101,27 @@ class Allocator:
         search.add_claim(claim)
         return requests
 
-    def _find_every(self, search: Search, ask: Ask) -> None:
+    def _alternatives(self, claim: ResourceClaim, position: int, request: DeviceRequest) -> Iterator[Ask]:
+        """The alternatives of a request, read once for all nodes. Read lazily: an error in the second one must not
+        come before an error that the first one meets on the node."""
+        known = self._known.get((position, id(request)))
+        if known is not None and known[0] is claim:
+            yield from known[1]
+            return
+        asks = []
+        for ask in alternatives(claim, position, request, self._classes):
+            asks.append(ask)
+            yield ask
+        self._known[position, id(request)] = (claim, asks)
+
+    def _on_node(self, search: Search, ask: Ask) -> Ask:
+        every: list[PoolDevice] = []
         for pool in search.pools.pools:
             if not pool.usable:
                 state = "being updated" if pool.incomplete else "invalid"
                 raise ask.fault(f"asks for all devices, but resource pool {pool.id} is currently {state}")
-            ask.every += [
-                device for device in pool.devices if search.selects(ask, device) and search.has_room(ask, device)
-            ]
-        ask.count = len(ask.every)
+            every += [device for device in pool.devices if search.selects(ask, device) and search.has_room(ask, device)]
+        return ask.on_node(every)
 
     def _allocation(self, search: Search, claims: Sequence[ResourceClaim], node_name: str) -> Allocation:
         for claim, picks in zip(claims, search.picks, strict=True):

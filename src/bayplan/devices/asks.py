@@ -8,7 +8,7 @@ no sense spoils the claim although an earlier one would do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayplan.devices.faults import AllocationError
 from bayplan.devices.pools import PoolDevice
@@ -25,28 +25,35 @@ from bayplan.objects.resource import (
 
 EXACT_COUNT, ALL = "ExactCount", "All"
 
+Condition = tuple[str, str]
+"""A selector's expression, and whose it is: what an error about it begins with."""
+
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A request, or one alternative of it, for one claim."""
+    """A request, or one alternative of it, for one claim. The same for all nodes, except where it wants all devices."""
 
     claim: ResourceClaim
     position: int  # of the claim among those of the search
     request: str  # the name of the request of the claim
     alternative: str  # the name of the alternative, or ""
     device_class: DeviceClass
-    selectors: tuple[DeviceSelector, ...]
+    conditions: tuple[Condition, ...]
     tolerations: tuple[DeviceToleration, ...]
     capacity: Mapping[str, QuantityText]
     wants_all: bool
     count: int
     admin: bool = False
-    every: list[PoolDevice] = field(default_factory=list)  # the devices that "all" means here
+    every: list[PoolDevice] = field(default_factory=list)  # the devices that "all" means on a node
 
     @property
     def name(self) -> str:
         """As results refer to it."""
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
+
+    def on_node(self, every: list[PoolDevice]) -> Ask:
+        """An ask for all devices, where these are all."""
+        return replace(self, every=every, count=len(every))
 
     def fault(self, text: str) -> AllocationError:
         """An error about it. An alternative goes by its own name there, without the request's."""
@@ -96,9 +103,21 @@ def _ask(
         request=request,
         alternative=alternative,
         device_class=device_class,
-        selectors=wanted.selectors,
+        conditions=(*class_conditions(device_class), *_conditions(wanted.selectors, f"claim {claim.key}")),
         tolerations=wanted.tolerations,
         capacity=wanted.capacity.requests if wanted.capacity is not None else {},
         wants_all=mode == ALL,
         count=0 if mode == ALL else wanted.count,
+    )
+
+
+def class_conditions(device_class: DeviceClass) -> tuple[Condition, ...]:
+    """What a class demands of its devices."""
+    return _conditions(device_class.spec.selectors, f"class {device_class.name}")
+
+
+def _conditions(selectors: tuple[DeviceSelector, ...], whose: str) -> tuple[Condition, ...]:
+    return tuple(
+        (selector.cel.expression if selector.cel is not None else "", f"{whose}: selector #{number}")
+        for number, selector in enumerate(selectors)
     )

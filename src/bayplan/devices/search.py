@@ -8,8 +8,9 @@ A claim holds at most 32 devices. A way that would exceed this is not merely a d
 for the requests before it can help, only another alternative of an earlier request. `Dead.FULL` carries that news
 back to the nearest one, but not across claims.
 
-Cost: exponential in the worst case, as upstream's; linear in devices for the usual claims. `expired` is asked at every
-step so that a caller can bound it.
+Cost: linear in devices for the usual claims, exponential in the worst case. Two short cuts keep hopeless searches from
+getting there without changing an answer: a request stops where fewer devices are left than it needs, and `prospects`
+ends a search in which a request cannot be met at all. `expired` is asked at every step so that a caller can bound it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bayplan.devices.counters import CounterBook
 from bayplan.devices.faults import AllocationError, AllocationTimeout
 from bayplan.devices.identity import DeviceId
 from bayplan.devices.pools import NodePools, PoolDevice
+from bayplan.devices.prospects import Prospects
 from bayplan.devices.selectors import DeviceSelectors
 from bayplan.devices.state import InUse
 from bayplan.objects.core import Node
@@ -90,12 +92,19 @@ class Search:
     def run(self, requests: Sequence[Sequence[Ask]]) -> bool:
         """Meet every request, each given by its alternatives; `picks` and `chosen` hold the solution."""
         stack: list[Ways] = []
+        judged: set[int] = set()
         while len(stack) < len(requests):
-            ways = self._meet(len(stack), requests[len(stack)])
+            number = len(stack)
+            ways = self._meet(number, requests[number])
             dead = _first(ways)
             if dead is None:
                 stack.append(ways)
-            elif not self._turn_around(stack, requests, dead):
+                continue
+            if number and number not in judged:
+                judged.add(number)
+                if Prospects(self, requests[: number + 1]).hopeless:
+                    return False
+            if not self._turn_around(stack, requests, dead):
                 return False
         return True
 
@@ -152,22 +161,40 @@ class Search:
         """Combinations of devices, not permutations: the next device always comes after the one before."""
         taken: list[tuple[Pick, int]] = []
         start = 0
+        left: list[int] | None = None  # from each position on, how many devices come into question at all
         while True:
-            if len(taken) == ask.count:
+            missing = ask.count - len(taken)
+            if missing == 0:
                 dead = yield
                 if dead is Dead.FULL:
-                    for pick, _ in reversed(taken):
-                        self._give_back(pick)
+                    self._give_back_all(taken)
                     return Dead.FULL
-            elif (found := self._next(ask, start)) is not None:
-                taken.append(found)
-                start = found[1] + 1
-                continue
+            elif left is None or left[start] >= missing:
+                found = self._next(ask, start)
+                if found is not None:
+                    taken.append(found)
+                    start = found[1] + 1
+                    continue
+                if left is None:  # every device was looked at once, so counting them cannot raise anything new
+                    left = self._left(ask, {position for _, position in taken})
+                    if left[0] < ask.count:
+                        self._give_back_all(taken)
+                        return Dead.END
             if not taken:
                 return Dead.END
             pick, position = taken.pop()
             self._give_back(pick)
             start = position + 1
+
+    def _left(self, ask: Ask, own: set[int]) -> list[int]:
+        """For each position the number of devices from there on that could be taken, constraints and counters aside."""
+        devices = self.pools.devices
+        left = [0] * (len(devices) + 1)
+        for position in range(len(devices) - 1, -1, -1):
+            device = devices[position]
+            fits = position in own or (not self._occupied(ask, device) and self.could_take(ask, device))
+            left[position] = left[position + 1] + fits
+        return left
 
     def _next(self, ask: Ask, start: int) -> tuple[Pick, int] | None:
         """Take the first device from `start` on that can be taken. Only devices looked at can raise errors."""
@@ -196,6 +223,19 @@ class Search:
             return True  # the whole of an untouched device
         return capacity.fits(ask.capacity, device.device.capacity, (held, *self._shares.get(device.id, ())))
 
+    def could_take(self, ask: Ask, device: PoolDevice) -> bool:
+        """Whether the ask could have the device if this search had taken nothing; constraints and counters aside."""
+        held = self._in_use.consumed(device.id)
+        return (
+            self.selects(ask, device)
+            and (ask.admin or not self._in_use.is_held(device.id))
+            and capacity.fits(ask.capacity, device.device.capacity, (held,))
+            and _tolerates(ask, device)
+        )
+
+    def has_constraints(self, ask: Ask) -> bool:
+        return bool(self._constraints[ask.position])
+
     def _occupied(self, ask: Ask, device: PoolDevice) -> bool:
         takers = self._taken.get(device.id)
         if ask.admin:
@@ -214,7 +254,7 @@ class Search:
             if not self._counters.take(device):
                 return None
             pick.counted = True
-        if device.blocking_taints and not all(tolerated(taint, ask.tolerations) for taint in device.blocking_taints):
+        if not _tolerates(ask, device):
             self._refuse(pick)
             return None
         for constraint in self._constraints[ask.position]:
@@ -256,6 +296,10 @@ class Search:
             self._taken[device.id].discard(position)
         self._refuse(pick)
 
+    def _give_back_all(self, taken: list[tuple[Pick, int]]) -> None:
+        for pick, _ in reversed(taken):
+            self._give_back(pick)
+
     def _refuse(self, pick: Pick) -> None:
         """Undo what a refusal comes after: constraints and counters."""
         ask = pick.ask
@@ -263,6 +307,10 @@ class Search:
             constraint.remove(ask.request, ask.alternative)
         if pick.counted:
             self._counters.give_back(pick.device)
+
+
+def _tolerates(ask: Ask, device: PoolDevice) -> bool:
+    return all(tolerated(taint, ask.tolerations) for taint in device.blocking_taints)
 
 
 def _first(ways: Ways) -> Dead | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Expression, Semver
-from bayplan.devices.asks import Ask
+from bayplan.devices.asks import Ask, class_conditions
 from bayplan.devices.faults import AllocationError
 from bayplan.devices.pools import PoolDevice
 from bayplan.objects.quantity import parse_quantity
-from bayplan.objects.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
+from bayplan.objects.resource import Device, DeviceAttribute, DeviceClass
 
 _COMPILED = 256  # expressions kept; a cluster has a handful of classes and a few kinds of claims
 _REMEMBERED = 64  # answers kept a device; claims may be generated with an expression of their own each
@@ -31,29 +31,30 @@ class DeviceSelectors:
 
     def select(self, ask: Ask, device: PoolDevice) -> bool:
         """Whether all selectors of the class, then all of the request hold. The first that does not ends it."""
-        return self.in_class(ask.device_class, device) and (
-            not ask.selectors or self._all_hold(ask.selectors, device, f"claim {ask.claim.key}")
-        )
-
-    def in_class(self, device_class: DeviceClass, device: PoolDevice) -> bool:
-        """Whether all selectors of a class hold; a class without any takes every device."""
-        selectors = device_class.spec.selectors
-        return not selectors or self._all_hold(selectors, device, f"class {device_class.name}")
-
-    def _all_hold(self, selectors: tuple[DeviceSelector, ...], device: PoolDevice, whose: str) -> bool:
-        for number, selector in enumerate(selectors):
-            text = selector.cel.expression if selector.cel is not None else ""
-            holds = device.verdicts.get(text)
+        verdicts = device.verdicts
+        for text, whose in ask.conditions:
+            holds = verdicts.get(text)
             if holds is None:
-                try:
-                    holds = self._evaluate(text, device)
-                except CompileError as fault:
-                    raise AllocationError(f"{whose}: selector #{number}: CEL compile error: {fault}") from fault
-                except EvaluationError as fault:
-                    raise AllocationError(f"{whose}: selector #{number}: CEL runtime error: {fault}") from fault
+                holds = self._ask(text, device, whose)
             if not holds:
                 return False
         return True
+
+    def in_class(self, device_class: DeviceClass, device: PoolDevice) -> bool:
+        """Whether all selectors of a class hold; a class without any takes every device."""
+        return all(self._ask(text, device, whose) for text, whose in class_conditions(device_class))
+
+    def _ask(self, text: str, device: PoolDevice, whose: str) -> bool:
+        """The answer of one selector; an error says whose it is."""
+        holds = device.verdicts.get(text)
+        if holds is not None:
+            return holds
+        try:
+            return self._evaluate(text, device)
+        except CompileError as fault:
+            raise AllocationError(f"{whose}: CEL compile error: {fault}") from fault
+        except EvaluationError as fault:
+            raise AllocationError(f"{whose}: CEL runtime error: {fault}") from fault
 
     def _evaluate(self, text: str, device: PoolDevice) -> bool:
         holds = self._expression(text).evaluate(device_view(device.id.driver, device.device))

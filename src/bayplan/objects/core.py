@@ -12,31 +12,31 @@ from bayplan.objects.volumes import Volume
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
 
-class ResourceClaimRef(Api):
+class ResourceClaimRef(Api, frozen=True):
     """A container's use of one of the pod's device claims."""
 
     name: str = ""
     request: str = ""
 
 
-class ResourceRequirements(Api):
+class ResourceRequirements(Api, frozen=True):
     requests: ResourceList = {}
     limits: ResourceList = {}
     claims: tuple[ResourceClaimRef, ...] = ()
 
 
-class ContainerPort(Api):
+class ContainerPort(Api, frozen=True):
     container_port: int = 0
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = ""
 
 
-class RestartRule(Api):
+class RestartRule(Api, frozen=True):
     action: str = ""
 
 
-class Container(Api):
+class Container(Api, frozen=True):
     name: str = ""
     image: str = ""
     resources: ResourceRequirements = ResourceRequirements()
@@ -50,34 +50,34 @@ class Container(Api):
         return self.restart_policy == "Always"
 
 
-class NodeSelectorRequirement(Api):
+class NodeSelectorRequirement(Api, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Api):
+class NodeSelectorTerm(Api, frozen=True):
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(Api):
+class NodeSelector(Api, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(Api):
+class PreferredSchedulingTerm(Api, frozen=True):
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Api):
+class NodeAffinity(Api, frozen=True):
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
     preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
         default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
     )
 
 
-class PodAffinityTerm(Api):
+class PodAffinityTerm(Api, frozen=True):
     topology_key: str = ""
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -86,12 +86,12 @@ class PodAffinityTerm(Api):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(Api):
+class WeightedPodAffinityTerm(Api, frozen=True):
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(Api):
+class PodAffinity(Api, frozen=True):
     """The terms of `podAffinity` or `podAntiAffinity`: one shape, two meanings."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
@@ -102,13 +102,13 @@ class PodAffinity(Api):
     )
 
 
-class Affinity(Api):
+class Affinity(Api, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(Api):
+class Toleration(Api, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -116,7 +116,7 @@ class Toleration(Api):
     toleration_seconds: int | None = None
 
 
-class TopologySpreadConstraint(Api):
+class TopologySpreadConstraint(Api, frozen=True):
     max_skew: int = 0
     topology_key: str = ""
     when_unsatisfiable: str = ""
@@ -127,21 +127,21 @@ class TopologySpreadConstraint(Api):
     match_label_keys: tuple[str, ...] = ()
 
 
-class PodSchedulingGate(Api):
+class PodSchedulingGate(Api, frozen=True):
     name: str = ""
 
 
-class PodResourceClaim(Api):
+class PodResourceClaim(Api, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
 
-class PodSchedulingGroup(Api):
+class PodSchedulingGroup(Api, frozen=True):
     pod_group_name: str | None = None
 
 
-class PodSpec(Api):
+class PodSpec(Api, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
@@ -164,29 +164,29 @@ class PodSpec(Api):
     scheduling_group: PodSchedulingGroup | None = None
 
 
-class ContainerStatus(Api):
+class ContainerStatus(Api, frozen=True):
     name: str = ""
     allocated_resources: ResourceList | None = None
     resources: ResourceRequirements | None = None
 
 
-class PodResourceClaimStatus(Api):
+class PodResourceClaimStatus(Api, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class ContainerExtendedResourceRequest(Api):
+class ContainerExtendedResourceRequest(Api, frozen=True):
     container_name: str = ""
     resource_name: str = ""
     request_name: str = ""
 
 
-class PodExtendedResourceClaimStatus(Api):
+class PodExtendedResourceClaimStatus(Api, frozen=True):
     resource_claim_name: str = ""
     request_mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
 
 
-class PodStatus(Api):
+class PodStatus(Api, frozen=True):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     nominated_node_name: str = ""
@@ -199,7 +199,7 @@ class PodStatus(Api):
     resources: ResourceRequirements | None = None
 
 
-class Pod(KubeObject):
+class Pod(KubeObject, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -229,24 +229,24 @@ class Pod(KubeObject):
         return msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, node_name=node_name))
 
 
-class Taint(Api):
+class Taint(Api, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class NodeSpec(Api):
+class NodeSpec(Api, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     provider_id: str = msgspec.field(default="", name="providerID")
 
 
-class ContainerImage(Api):
+class ContainerImage(Api, frozen=True):
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
-class NodeStatus(Api):
+class NodeStatus(Api, frozen=True):
     allocatable: ResourceList = {}
     capacity: ResourceList = {}
     images: tuple[ContainerImage, ...] = ()
@@ -254,7 +254,7 @@ class NodeStatus(Api):
     declared_features: tuple[str, ...] = ()
 
 
-class Node(KubeObject):
+class Node(KubeObject, frozen=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -263,23 +263,23 @@ class Node(KubeObject):
         return self.metadata.labels
 
 
-class Namespace(KubeObject):
+class Namespace(KubeObject, frozen=True):
     pass
 
 
-class ServiceSpec(Api):
+class ServiceSpec(Api, frozen=True):
     selector: dict[str, str] = {}
 
 
-class Service(KubeObject):
+class Service(KubeObject, frozen=True):
     spec: ServiceSpec = ServiceSpec()
 
 
-class ReplicationControllerSpec(Api):
+class ReplicationControllerSpec(Api, frozen=True):
     selector: dict[str, str] = {}
 
 
-class ReplicationController(KubeObject):
+class ReplicationController(KubeObject, frozen=True):
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 

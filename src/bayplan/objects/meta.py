@@ -22,7 +22,7 @@ class Api(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=T
     """Base of all API structs: camelCase on the wire, unknown fields ignored."""
 
 
-class OwnerReference(Api):
+class OwnerReference(Api, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -30,7 +30,7 @@ class OwnerReference(Api):
     controller: bool | None = None
 
 
-class ObjectMeta(Api):
+class ObjectMeta(Api, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -49,18 +49,18 @@ class ObjectMeta(Api):
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
-class LabelSelectorRequirement(Api):
+class LabelSelectorRequirement(Api, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(Api):
+class LabelSelector(Api, frozen=True):
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class Condition(Api):
+class Condition(Api, frozen=True):
     """A condition of any object: pods, nodes, devices and pod groups share the shape."""
 
     type: str = ""
@@ -71,7 +71,7 @@ class Condition(Api):
     observed_generation: int = 0
 
 
-class KubeObject(Api):
+class KubeObject(Api, frozen=True):
     """An object with a name of its own."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -11,38 +11,38 @@ from bayplan.objects.core import NodeSelector
 from bayplan.objects.meta import Api, Condition, KubeObject, QuantityText
 
 
-class CelSelector(Api):
+class CelSelector(Api, frozen=True):
     expression: str = ""
 
 
-class DeviceSelector(Api):
+class DeviceSelector(Api, frozen=True):
     cel: CelSelector | None = None
 
 
-class OpaqueConfiguration(Api):
+class OpaqueConfiguration(Api, frozen=True):
     driver: str = ""
     parameters: Any = None
 
 
-class DeviceConfiguration(Api):
+class DeviceConfiguration(Api, frozen=True):
     opaque: OpaqueConfiguration | None = None
 
 
-class DeviceClassSpec(Api):
+class DeviceClassSpec(Api, frozen=True):
     selectors: tuple[DeviceSelector, ...] = ()
     config: tuple[DeviceConfiguration, ...] = ()
     extended_resource_name: str | None = None
 
 
-class DeviceClass(KubeObject):
+class DeviceClass(KubeObject, frozen=True):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class CapacityRequirements(Api):
+class CapacityRequirements(Api, frozen=True):
     requests: dict[str, QuantityText] = {}
 
 
-class DeviceToleration(Api):
+class DeviceToleration(Api, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -50,7 +50,7 @@ class DeviceToleration(Api):
     toleration_seconds: int | None = None
 
 
-class ExactDeviceRequest(Api):
+class ExactDeviceRequest(Api, frozen=True):
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
     allocation_mode: str = ""
@@ -60,7 +60,7 @@ class ExactDeviceRequest(Api):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceSubRequest(Api):
+class DeviceSubRequest(Api, frozen=True):
     name: str = ""
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -70,34 +70,34 @@ class DeviceSubRequest(Api):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceRequest(Api):
+class DeviceRequest(Api, frozen=True):
     name: str = ""
     exactly: ExactDeviceRequest | None = None
     first_available: tuple[DeviceSubRequest, ...] = ()
 
 
-class DeviceConstraint(Api):
+class DeviceConstraint(Api, frozen=True):
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
     distinct_attribute: str | None = None
 
 
-class DeviceClaimConfiguration(Api):
+class DeviceClaimConfiguration(Api, frozen=True):
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfiguration | None = None
 
 
-class DeviceClaim(Api):
+class DeviceClaim(Api, frozen=True):
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
     config: tuple[DeviceClaimConfiguration, ...] = ()
 
 
-class ResourceClaimSpec(Api):
+class ResourceClaimSpec(Api, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(Api):
+class DeviceRequestAllocationResult(Api, frozen=True):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -110,31 +110,31 @@ class DeviceRequestAllocationResult(Api):
     consumed_capacity: dict[str, QuantityText] = {}
 
 
-class DeviceAllocationConfiguration(Api):
+class DeviceAllocationConfiguration(Api, frozen=True):
     source: str = ""
     requests: tuple[str, ...] = ()
     opaque: OpaqueConfiguration | None = None
 
 
-class DeviceAllocationResult(Api):
+class DeviceAllocationResult(Api, frozen=True):
     results: tuple[DeviceRequestAllocationResult, ...] = ()
     config: tuple[DeviceAllocationConfiguration, ...] = ()
 
 
-class AllocationResult(Api):
+class AllocationResult(Api, frozen=True):
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
     allocation_timestamp: datetime | None = None
 
 
-class ResourceClaimConsumer(Api):
+class ResourceClaimConsumer(Api, frozen=True):
     api_group: str = ""
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class AllocatedDeviceStatus(Api):
+class AllocatedDeviceStatus(Api, frozen=True):
     driver: str = ""
     pool: str = ""
     device: str = ""
@@ -142,18 +142,18 @@ class AllocatedDeviceStatus(Api):
     conditions: tuple[Condition, ...] = ()
 
 
-class ResourceClaimStatus(Api):
+class ResourceClaimStatus(Api, frozen=True):
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumer, ...] = ()
     devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
-class ResourceClaim(KubeObject):
+class ResourceClaim(KubeObject, frozen=True):
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class DeviceAttribute(Api):
+class DeviceAttribute(Api, frozen=True):
     """Exactly one of the fields is set."""
 
     int_: int | None = msgspec.field(default=None, name="int")
@@ -162,45 +162,45 @@ class DeviceAttribute(Api):
     version: str | None = None
 
 
-class CapacityValidRange(Api):
+class CapacityValidRange(Api, frozen=True):
     min: QuantityText | None = None
     max: QuantityText | None = None
     step: QuantityText | None = None
 
 
-class CapacityRequestPolicy(Api):
+class CapacityRequestPolicy(Api, frozen=True):
     default: QuantityText | None = None
     valid_values: tuple[QuantityText, ...] = ()
     valid_range: CapacityValidRange | None = None
 
 
-class DeviceCapacity(Api):
+class DeviceCapacity(Api, frozen=True):
     value: QuantityText = "0"
     request_policy: CapacityRequestPolicy | None = None
 
 
-class Counter(Api):
+class Counter(Api, frozen=True):
     value: QuantityText = "0"
 
 
-class CounterSet(Api):
+class CounterSet(Api, frozen=True):
     name: str = ""
     counters: dict[str, Counter] = {}
 
 
-class DeviceCounterConsumption(Api):
+class DeviceCounterConsumption(Api, frozen=True):
     counter_set: str = ""
     counters: dict[str, Counter] = {}
 
 
-class DeviceTaint(Api):
+class DeviceTaint(Api, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
     time_added: datetime | None = None
 
 
-class Device(Api):
+class Device(Api, frozen=True):
     name: str = ""
     attributes: dict[str, DeviceAttribute] = {}
     capacity: dict[str, DeviceCapacity] = {}
@@ -215,13 +215,13 @@ class Device(Api):
     allow_multiple_allocations: bool | None = None
 
 
-class ResourcePool(Api):
+class ResourcePool(Api, frozen=True):
     name: str = ""
     generation: int = 0
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(Api):
+class ResourceSliceSpec(Api, frozen=True):
     driver: str = ""
     pool: ResourcePool = ResourcePool()
     node_name: str | None = None
@@ -232,5 +232,5 @@ class ResourceSliceSpec(Api):
     shared_counters: tuple[CounterSet, ...] = ()
 
 
-class ResourceSlice(KubeObject):
+class ResourceSlice(KubeObject, frozen=True):
     spec: ResourceSliceSpec = ResourceSliceSpec()

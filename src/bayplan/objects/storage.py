@@ -17,7 +17,7 @@ from bayplan.objects.volumes import (
 )
 
 
-class ClaimReference(Api):
+class ClaimReference(Api, frozen=True):
     kind: str = ""
     namespace: str = ""
     name: str = ""
@@ -26,17 +26,17 @@ class ClaimReference(Api):
     resource_version: str = ""
 
 
-class CsiVolumeSource(Api):
+class CsiVolumeSource(Api, frozen=True):
     driver: str = ""
     volume_handle: str = ""
     read_only: bool = False
 
 
-class VolumeNodeAffinity(Api):
+class VolumeNodeAffinity(Api, frozen=True):
     required: NodeSelector | None = None
 
 
-class PersistentVolumeSpec(Api):
+class PersistentVolumeSpec(Api, frozen=True):
     capacity: ResourceList = {}
     access_modes: tuple[str, ...] = ()
     storage_class_name: str = ""
@@ -54,76 +54,76 @@ class PersistentVolumeSpec(Api):
     portworx_volume: PortworxVolume | None = None
 
 
-class PersistentVolumeStatus(Api):
+class PersistentVolumeStatus(Api, frozen=True):
     phase: str = ""
 
 
-class PersistentVolume(KubeObject):
+class PersistentVolume(KubeObject, frozen=True):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
 
 
-class TopologySelectorLabelRequirement(Api):
+class TopologySelectorLabelRequirement(Api, frozen=True):
     key: str = ""
     values: tuple[str, ...] = ()
 
 
-class TopologySelectorTerm(Api):
+class TopologySelectorTerm(Api, frozen=True):
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
 
 
-class StorageClass(KubeObject):
+class StorageClass(KubeObject, frozen=True):
     provisioner: str = ""
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
 
-class VolumeNodeResources(Api):
+class VolumeNodeResources(Api, frozen=True):
     count: int | None = None
 
 
-class CsiNodeDriver(Api):
+class CsiNodeDriver(Api, frozen=True):
     name: str = ""
     node_id: str = ""
     topology_keys: tuple[str, ...] = ()
     allocatable: VolumeNodeResources | None = None
 
 
-class CsiNodeSpec(Api):
+class CsiNodeSpec(Api, frozen=True):
     drivers: tuple[CsiNodeDriver, ...] = ()
 
 
-class CsiNode(KubeObject):
+class CsiNode(KubeObject, frozen=True):
     spec: CsiNodeSpec = CsiNodeSpec()
 
 
-class CsiDriverSpec(Api):
+class CsiDriverSpec(Api, frozen=True):
     storage_capacity: bool | None = None
     attach_required: bool | None = None
 
 
-class CsiDriver(KubeObject):
+class CsiDriver(KubeObject, frozen=True):
     spec: CsiDriverSpec = CsiDriverSpec()
 
 
-class CsiStorageCapacity(KubeObject):
+class CsiStorageCapacity(KubeObject, frozen=True):
     node_topology: LabelSelector | None = None
     storage_class_name: str = ""
     capacity: QuantityText | None = None
     maximum_volume_size: QuantityText | None = None
 
 
-class VolumeAttachmentSource(Api):
+class VolumeAttachmentSource(Api, frozen=True):
     persistent_volume_name: str | None = None
 
 
-class VolumeAttachmentSpec(Api):
+class VolumeAttachmentSpec(Api, frozen=True):
     attacher: str = ""
     node_name: str = ""
     source: VolumeAttachmentSource = VolumeAttachmentSource()
 
 
-class VolumeAttachment(KubeObject):
+class VolumeAttachment(KubeObject, frozen=True):
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
 
 

@@ -7,71 +7,71 @@ import msgspec
 from bayplan.objects.meta import Api, KubeObject, LabelSelector, ObjectMeta, ResourceList
 
 
-class GcePersistentDisk(Api):
+class GcePersistentDisk(Api, frozen=True):
     pd_name: str = ""
     read_only: bool = False
 
 
-class AwsElasticBlockStore(Api):
+class AwsElasticBlockStore(Api, frozen=True):
     volume_id: str = msgspec.field(default="", name="volumeID")
     read_only: bool = False
 
 
-class RbdVolume(Api):
+class RbdVolume(Api, frozen=True):
     monitors: tuple[str, ...] = ()
     image: str = ""
     pool: str = ""
     read_only: bool = False
 
 
-class IscsiVolume(Api):
+class IscsiVolume(Api, frozen=True):
     target_portal: str = ""
     iqn: str = ""
     lun: int = 0
     read_only: bool = False
 
 
-class AzureDisk(Api):
+class AzureDisk(Api, frozen=True):
     disk_name: str = ""
     disk_uri: str = msgspec.field(default="", name="diskURI")
     kind: str | None = None
 
 
-class AzureFile(Api):
+class AzureFile(Api, frozen=True):
     share_name: str = ""
 
 
-class VsphereVolume(Api):
+class VsphereVolume(Api, frozen=True):
     volume_path: str = ""
 
 
-class CinderVolume(Api):
+class CinderVolume(Api, frozen=True):
     volume_id: str = msgspec.field(default="", name="volumeID")
 
 
-class PortworxVolume(Api):
+class PortworxVolume(Api, frozen=True):
     volume_id: str = msgspec.field(default="", name="volumeID")
 
 
-class InlineCsiVolume(Api):
+class InlineCsiVolume(Api, frozen=True):
     driver: str = ""
 
 
-class PersistentVolumeClaimVolume(Api):
+class PersistentVolumeClaimVolume(Api, frozen=True):
     claim_name: str = ""
     read_only: bool = False
 
 
-class ImageVolume(Api):
+class ImageVolume(Api, frozen=True):
     reference: str = ""
 
 
-class VolumeResources(Api):
+class VolumeResources(Api, frozen=True):
     requests: ResourceList = {}
     limits: ResourceList = {}
 
 
-class PersistentVolumeClaimSpec(Api):
+class PersistentVolumeClaimSpec(Api, frozen=True):
     access_modes: tuple[str, ...] = ()
     storage_class_name: str | None = None
     volume_name: str = ""
@@ -81,25 +81,25 @@ class PersistentVolumeClaimSpec(Api):
     volume_attributes_class_name: str | None = None
 
 
-class PersistentVolumeClaimTemplate(Api):
+class PersistentVolumeClaimTemplate(Api, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
 
 
-class EphemeralVolume(Api):
+class EphemeralVolume(Api, frozen=True):
     volume_claim_template: PersistentVolumeClaimTemplate | None = None
 
 
-class PersistentVolumeClaimStatus(Api):
+class PersistentVolumeClaimStatus(Api, frozen=True):
     phase: str = ""
 
 
-class PersistentVolumeClaim(KubeObject):
+class PersistentVolumeClaim(KubeObject, frozen=True):
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-class Volume(Api):
+class Volume(Api, frozen=True):
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimVolume | None = None
     ephemeral: EphemeralVolume | None = None

@@ -95,7 +95,7 @@ class Attempts:
             return Decision(status=broken, diagnosis=diagnosis, nominate="")
         if not len(rows):
             return self._nowhere(cycle, diagnosis)
-        return (yield from self._choose(cycle, diagnosis, NodeTable(cycle.snapshot.nodes, rows)))
+        return (yield from self._choose(cycle, diagnosis, _table_of(cycle, rows)))
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -202,6 +202,12 @@ class Attempts:
             victims=tuple(pod.key for pod in answer.victims),
             writes=answer.writes,
         )
+
+
+def _table_of(cycle: Cycle, rows: RowVector) -> NodeTable:
+    """The rows as a table: the whole one, which needs no copying, where all of them are meant."""
+    whole = cycle.snapshot.table
+    return whole if len(rows) == len(whole) else NodeTable(cycle.snapshot.nodes, rows)
 
 
 def _rows_that_fit(diagnosis: Diagnosis) -> RowVector:

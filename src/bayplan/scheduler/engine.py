@@ -14,6 +14,7 @@ from typing import Any
 
 from bayplan.cache import Cache
 from bayplan.clock import Clock
+from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError, ConfigError
@@ -27,10 +28,10 @@ from bayplan.framework.status import Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
-from bayplan.scheduler.extenders import in_asking_order
+from bayplan.scheduler.extenders import Extender
 from bayplan.scheduler.recording import record_of
 from bayplan.scheduler.sampling import Sampler
-from bayplan.snapshot import Catalog, PodInfo
+from bayplan.snapshot import Catalog, PodInfo, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.timings import PluginTimings
 from bayplan.volumes import VolumeAssumptions
@@ -124,7 +125,7 @@ class PodEngine:
         chance: random.Random,
         tie_break: TieBreak | None = None,
     ) -> None:
-        self.configuration = configuration
+        self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
         self.pending: dict[str, Pod] = {}
         self.nominations = NominationLedger()
@@ -157,10 +158,18 @@ class PodEngine:
     def serves(self, pod: Pod) -> bool:
         return pod.scheduler_name in self._attempts
 
+    def percentage(self, scheduler_name: str) -> int | None:
+        """The share of nodes looked at for pods of a profile: None for all, 0 for an adaptive sample."""
+        return self._attempts[scheduler_name].percentage
+
+    def snapshot(self) -> Snapshot:
+        """The cluster of now."""
+        self.cache.refresh(self._snapshot)
+        return self._snapshot
+
     def begin(self, pod: Pod) -> Cycle:
         """A cycle for the pod on a snapshot of now."""
-        self.cache.refresh(self._snapshot)
-        return Cycle(PodInfo(pod), self._snapshot)
+        return Cycle(PodInfo(pod), self.snapshot())
 
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and change nothing."""
@@ -220,7 +229,7 @@ class PodEngine:
             tie_break=self._tie_break,
             sampler=self._sampler,
             percentage=percentage_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
-            extenders=in_asking_order(self.configuration.extenders),
+            extenders=tuple(map(Extender, self.configuration.extenders)),
         )
 
 

@@ -149,8 +149,3 @@ class ExtenderCall:
     @property
     def body(self) -> bytes:
         return msgspec.json.encode(self.arguments)
-
-
-def in_asking_order(configs: Sequence[ExtenderConfig]) -> tuple[Extender, ...]:
-    """Extenders as they are asked: those whose failure matters first."""
-    return tuple(Extender(config) for config in sorted(configs, key=lambda config: config.ignorable))

@@ -113,8 +113,8 @@ class NodeTable:
         return names if self._rows is None else [names[row] for row in self._rows.tolist()]
 
     def narrowed(self, keep: BoolVector) -> NodeTable:
-        """The entries where `keep` is true."""
-        return NodeTable(self.columns, self.rows[keep])
+        """The entries where `keep` is true; the table itself where that is all of them."""
+        return self if keep.all() else NodeTable(self.columns, self.rows[keep])
 
     # columns ----------------------------------------------------------------------------------------------------
 

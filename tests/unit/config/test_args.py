@@ -16,7 +16,6 @@ from bayplan.plugins import (
     node_resources_balanced_allocation_args,
     node_resources_fit_args,
     pod_topology_spread_args,
-    volume_binding_args,
 )
 from bayplan.plugins.args import ARGS_KINDS
 from bayplan.plugins.default_preemption_args import DefaultPreemptionArgs
@@ -29,6 +28,7 @@ from bayplan.plugins.resource_specs import ResourceSpec, UtilizationShapePoint
 
 Refusal = Callable[..., str]
 RANGE = "not in valid range"
+SHAPE_REFUSED = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"
 NAME = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
@@ -134,10 +134,14 @@ FIELD = f"{REQUIRED}.matchFields[0]"
             "DefaultPreemption",
             {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0},
             [
-                "minCandidateNodesPercentage: Invalid value: 0: "
-                "cannot be zero at the same time as minCandidateNodesAbsolute",
-                "minCandidateNodesAbsolute: Invalid value: 0: "
-                "cannot be zero at the same time as minCandidateNodesPercentage",
+                (
+                    "minCandidateNodesPercentage: Invalid value: 0: "
+                    "cannot be zero at the same time as minCandidateNodesAbsolute"
+                ),
+                (
+                    "minCandidateNodesAbsolute: Invalid value: 0: "
+                    "cannot be zero at the same time as minCandidateNodesPercentage"
+                ),
             ],
         ),
         ("DefaultPreemption", {"minCandidateNodesPercentage": 0}, []),
@@ -160,13 +164,13 @@ FIELD = f"{REQUIRED}.matchFields[0]"
             {"bindTimeoutSeconds": -1, "shape": []},
             [
                 "bindTimeoutSeconds: Invalid value: -1: invalid BindTimeoutSeconds, should not be a negative value",
-                f"shape: Invalid value: []: {volume_binding_args._SHAPE_REFUSED}",
+                f"shape: Invalid value: []: {SHAPE_REFUSED}",
             ],
         ),
         (
             "VolumeBinding",
             {"shape": [{"utilization": 3}]},
-            [f'shape: Invalid value: [{{"Utilization":3,"Score":0}}]: {volume_binding_args._SHAPE_REFUSED}'],
+            [f'shape: Invalid value: [{{"Utilization":3,"Score":0}}]: {SHAPE_REFUSED}'],
         ),
         ("DynamicResources", {"filterTimeout": "0s", "bindingTimeout": "1s"}, []),
         (
@@ -203,10 +207,14 @@ FIELD = f"{REQUIRED}.matchFields[0]"
             listed(constraint(topologyKey="a b", whenUnsatisfiable="Maybe", labelSelector={})),
             [
                 f'defaultConstraints[0].topologyKey: Invalid value: "a b": {NAME}',
-                'defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Maybe": '
-                'supported values: "DoNotSchedule", "ScheduleAnyway"',
-                "defaultConstraints[0].labelSelector: Forbidden: "
-                "constraint must not define a selector, as they deduced for each pod",
+                (
+                    'defaultConstraints[0].whenUnsatisfiable: Unsupported value: "Maybe": '
+                    'supported values: "DoNotSchedule", "ScheduleAnyway"'
+                ),
+                (
+                    "defaultConstraints[0].labelSelector: Forbidden: "
+                    "constraint must not define a selector, as they deduced for each pod"
+                ),
             ],
         ),
         (
@@ -215,7 +223,7 @@ FIELD = f"{REQUIRED}.matchFields[0]"
             ['defaultConstraints[2]: Duplicate value: "{zone, DoNotSchedule}"'],
         ),
         ("NodeAffinity", {}, []),
-        ("NodeAffinity", required({"key": "a", "operator": "Gt", "values": ["-5"]}), []),
+        ("NodeAffinity", required({"key": "a", "operator": "Gt", "values": ["5"]}), []),
         (
             "NodeAffinity",
             required({"key": "a b", "operator": "Sometimes"}),
@@ -245,12 +253,18 @@ FIELD = f"{REQUIRED}.matchFields[0]"
             "NodeAffinity",
             required({"key": "a", "operator": "Lt", "values": ["x y", "9223372036854775808"]}),
             [
-                f'{EXPRESSION}.values: Invalid value: ["x y","9223372036854775808"]: '
-                "for 'Gt', 'Lt' operators, exactly one value is required",
-                f'{EXPRESSION}.values[0]: Invalid value: "x y": '
-                "for 'Gt', 'Lt' operators, the value must be an integer",
-                f'{EXPRESSION}.values[1]: Invalid value: "9223372036854775808": '
-                "for 'Gt', 'Lt' operators, the value must be an integer",
+                (
+                    f'{EXPRESSION}.values: Invalid value: ["x y","9223372036854775808"]: '
+                    "for 'Gt', 'Lt' operators, exactly one value is required"
+                ),
+                (
+                    f'{EXPRESSION}.values[0]: Invalid value: "x y": '
+                    "for 'Gt', 'Lt' operators, the value must be an integer"
+                ),
+                (
+                    f'{EXPRESSION}.values[1]: Invalid value: "9223372036854775808": '
+                    "for 'Gt', 'Lt' operators, the value must be an integer"
+                ),
                 f'{EXPRESSION}.values[0][a]: Invalid value: "x y": {VALUE}',
             ],
         ),
@@ -315,15 +329,19 @@ SHAPE = "scoringStrategy.requestedToCapacityRatio.shape"
         (
             NodeResourcesFitArgs(scoring_strategy=ScoringStrategy(RATIO)),
             [
-                "scoringStrategy.requestedToCapacityRatio: Required value: "
-                "must be specified when type is RequestedToCapacityRatio"
+                (
+                    "scoringStrategy.requestedToCapacityRatio: Required value: "
+                    "must be specified when type is RequestedToCapacityRatio"
+                )
             ],
         ),
         (
             NodeResourcesFitArgs(scoring_strategy=ScoringStrategy("MostAllocated", (), shape())),
             [
-                "scoringStrategy.requestedToCapacityRatio: Forbidden: "
-                "must be nil when type is not RequestedToCapacityRatio"
+                (
+                    "scoringStrategy.requestedToCapacityRatio: Forbidden: "
+                    "must be nil when type is not RequestedToCapacityRatio"
+                )
             ],
         ),
         (

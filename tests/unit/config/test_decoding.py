@@ -58,7 +58,8 @@ def refused(text: str) -> str:
         ),
         pytest.param(
             "kind: NodeAffinityArgs\napiVersion: kubescheduler.config.k8s.io/v1\n",
-            "couldn't decode as KubeSchedulerConfiguration, got kubescheduler.config.k8s.io/v1, Kind=NodeAffinityArgs: ",
+            "couldn't decode as KubeSchedulerConfiguration, "
+            "got kubescheduler.config.k8s.io/v1, Kind=NodeAffinityArgs: ",
             id="another kind of this API",
         ),
         pytest.param(

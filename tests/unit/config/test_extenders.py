@@ -110,6 +110,6 @@ def test_a_profile_without_fit_arguments_cannot_ignore() -> None:
     bare = {"plugins": {"multiPoint": {"disabled": [{"name": "NodeResourcesFit"}]}}}
     given = configuration(resources("a.b/c", ignored=True), profiles=[bare])
     with pytest.raises(
-        ConfigError, match="^couldn't build extenders: can't find NodeResourcesFitArgs in plugin config$"
+        ConfigError, match=r"^couldn't build extenders: can't find NodeResourcesFitArgs in plugin config$"
     ):
         apply_extenders(given)

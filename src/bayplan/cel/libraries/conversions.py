@@ -175,8 +175,7 @@ _ID |= {TIMESTAMP: "timestamp", UINT: "uint64"}
 
 def _conversions(name: str, target: Type, sources: dict[Type, Implementation]) -> list[Overload]:
     return [
-        Overload(name, f"{_ID[source]}_to_{_ID[target]}", (source,), target, run=run)
-        for source, run in sources.items()
+        Overload(name, f"{_ID[source]}_to_{_ID[target]}", (source,), target, run=run) for source, run in sources.items()
     ]
 
 

@@ -26,9 +26,7 @@ _LABEL_1035_TEXT = (
     "and end with an alphanumeric character"
 )
 _KEY_TEXT = f"must consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
-_VALUE_TEXT = (
-    f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
-)
+_VALUE_TEXT = f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
 _UUID = "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
 _TIME = "^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$"
 _BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
@@ -143,7 +141,9 @@ _FORMATS: dict[str, NamedFormat] = {
     "dns1035LabelPrefix": NamedFormat("DNS1035LabelPrefix", _prefix(_dns1035_label), 30),
     "labelValue": NamedFormat("LabelValue", _label_value, 40),
     "uri": NamedFormat("URI", _uri, 1103),
-    "uuid": NamedFormat("uuid", _test(lambda t: _is(_UUID[:4] + _UUID[5:-1], t), "does not match the UUID format"), len(_UUID)),
+    "uuid": NamedFormat(
+        "uuid", _test(lambda t: _is(_UUID[:4] + _UUID[5:-1], t), "does not match the UUID format"), len(_UUID)
+    ),
     "byte": NamedFormat("byte", _test(lambda t: _is(_BASE64, t), "invalid base64"), 84),
     "date": NamedFormat("date", _test(_is_date, "invalid date"), len(_TIME)),
     "datetime": NamedFormat("datetime", _test(_is_datetime, "invalid datetime"), len(_TIME)),

@@ -132,7 +132,9 @@ OVERLOADS: list[Overload] = [
     function("cidr", "string_to_cidr", (STRING,), CIDR, to_cidr),
     method("containsIP", "cidr_contains_ip_string", (CIDR, STRING), BOOL, lambda c, s: contains_ip(c, to_ip(s))),
     method("containsIP", "cidr_contains_ip_ip", (CIDR, IP), BOOL, contains_ip),
-    method("containsCIDR", "cidr_contains_cidr_string", (CIDR, STRING), BOOL, lambda c, s: contains_cidr(c, to_cidr(s))),
+    method(
+        "containsCIDR", "cidr_contains_cidr_string", (CIDR, STRING), BOOL, lambda c, s: contains_cidr(c, to_cidr(s))
+    ),
     method("containsCIDR", "cidr_contains_cidr", (CIDR, CIDR), BOOL, contains_cidr),
     method("ip", "cidr_ip", (CIDR,), IP, lambda c: Ip(c.address)),
     method("prefixLength", "cidr_prefix_length", (CIDR,), INT, lambda c: c.bits),

@@ -8,6 +8,7 @@ from bayplan.cel.declarations import Implementation, Overload, function, method
 from bayplan.cel.faults import Fault
 from bayplan.cel.quantities import DerivedQuantity, ParseQuantity, QuantityValue
 from bayplan.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
+from bayplan.errors import BayplanError
 
 PAIR = (QUANTITY, QUANTITY)
 
@@ -45,13 +46,14 @@ def _readers(parse: ParseQuantity) -> tuple[Implementation, Implementation]:
     def quantity(text: str) -> QuantityValue:
         try:
             return parse(text)
-        except ValueError as error:
-            raise Fault(str(error)) from None
+        except (ValueError, BayplanError) as error:
+            # Upstream's sentence is the bare reason.
+            raise Fault(str(getattr(error, "reason", error))) from None
 
     def is_quantity(text: str) -> bool:
         try:
             parse(text)
-        except ValueError:
+        except (ValueError, BayplanError):
             return False
         return True
 

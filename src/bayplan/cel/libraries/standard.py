@@ -122,7 +122,9 @@ def _relation(function: str, prefix: str) -> list[Overload]:
         pairs.append((left, left_type, left_type))
         # cel-go declares the mixed pairs in this order; none of them decides a type, so only completeness counts.
         pairs += [(f"{left}_{right}", left_type, t) for right, t in numbers.items() if right != left]
-    pairs += [(n, t, t) for n, t in (("string", STRING), ("bytes", BYTES), ("timestamp", TIMESTAMP), ("duration", DURATION))]
+    pairs += [
+        (n, t, t) for n, t in (("string", STRING), ("bytes", BYTES), ("timestamp", TIMESTAMP), ("duration", DURATION))
+    ]
     return [Overload(function, f"{prefix}_{name}", (a, b), BOOL) for name, a, b in pairs]
 
 

@@ -123,8 +123,9 @@ def _preemption(framework: Framework, cycle: Cycle, diagnosis: Diagnosis) -> dic
     told: dict[str, Any] = {"code": found.status.code.label}
     if found.nominate:
         told["node"] = found.nominate
-    if found.victims:
-        told["victims"] = [pod.key for pod in found.victims]
+    evicted = sorted(pod.key for pod in found.victims if not pod.terminating)
+    if evicted:  # recorded answers hold the deletions that were seen, by name; who was going already is not deleted
+        told["victims"] = evicted
     if found.status.message:
         told["message"] = found.status.message
     return told

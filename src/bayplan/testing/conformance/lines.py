@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -69,7 +69,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as probe:
         packed = probe.read(2) == _GZIP_MAGIC
-    return gzip.open(path, "rb") if packed else path.open("rb")
+    return cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))
 
 
 def _line(path: Path, number: int, text: bytes) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from bayplan.cache import Cache
@@ -16,6 +17,9 @@ from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.engine import PodEngine
 
 T = TypeVar("T", bound=KubeObject)
+
+_LATER = datetime(2027, 1, 1, tzinfo=UTC)
+"""After everything that a scenario tells: a pod that has not started is younger than all that have."""
 
 _LISTS: dict[str, type[KubeObject]] = {
     # the scenario's spelling of a kind's plural -> the kind
@@ -71,7 +75,7 @@ def engine(scenario: dict[str, Any], registry: Registry) -> PodEngine:
         configuration(scenario, registry),
         registry,
         filled_cache(scenario),
-        clock=ManualClock(),
+        clock=ManualClock(_LATER),
         chance=random.Random(0),
         tie_break=lambda names: names.index(min(names)),
     )

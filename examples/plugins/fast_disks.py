@@ -1,0 +1,20 @@
+"""Prefer nodes with fast disks for pods that ask for them, and keep everybody else off the last free ones."""
+
+from bayplan.framework import Cycle, NodeView, Status, unschedulable
+
+
+class FastDisks:
+    """Pods with the label `disk: fast` want nodes labelled `disk: ssd`; others leave the last two CPUs there alone."""
+
+    name = "FastDisks"
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        if cycle.pod.labels.get("disk") == "fast" or node.labels.get("disk") != "ssd":
+            return None
+        if node.free("cpu") <= 2000:
+            return unschedulable("node(s) keep their last fast disks for pods that need them")
+        return None
+
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        wants_fast = cycle.pod.labels.get("disk") == "fast"
+        return 100 if wants_fast == (node.labels.get("disk") == "ssd") else 0

@@ -1,0 +1,165 @@
+"""May a pod that fits nowhere push weaker ones out, and whom?
+
+Asked at PostFilter, and at PreEnqueue while evictions for the pod are under way. Decides only: the answer carries
+intents, and whoever performs them tells the plugin by `begins`, `waits_for` and `finished` how far it is. Cost: that
+of the dry run (`framework.preemption`), on the nodes where removing pods can help.
+
+kube-scheduler reads the pod anew from its lister first. Here an attempt is not interrupted, so the cycle's is it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bayplan.config.field_errors import FieldPath, aggregate
+from bayplan.errors import ConfigError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.events import Action, Cure, Hint, Resource
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import PostFilterAnswer
+from bayplan.framework.preemption import (
+    DryRun,
+    Findings,
+    PreemptionExtender,
+    Victims,
+    budgets_of,
+    candidates_wanted,
+    cheapest,
+    cleared_nominations,
+    evictions,
+    leaves_by_preemption,
+    reduced,
+    resolvable_rows,
+)
+from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.workloads import PodDisruptionBudget
+from bayplan.plugins import default_preemption_args
+from bayplan.plugins.default_preemption_args import DefaultPreemptionArgs
+
+NEVER = "not eligible due to preemptionPolicy=Never."
+VICTIM_STILL_LEAVING = "not eligible due to a terminating pod on the nominated node."
+NO_CANDIDATE = "no candidate node for preemption"
+WAITING = "waiting for the preemption for this pod to be finished"
+PREFIX = "preemption: "
+
+
+def wakes_nobody(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """The registration lets a gated pod be looked at again; whether it is worth it, those who rejected it say."""
+    return Hint.SKIP
+
+
+class DefaultPreemption:
+    """Finds weaker pods whose going makes room, and holds their preemptor back until they were told to go."""
+
+    name = "DefaultPreemption"
+    ARGS = default_preemption_args.ARGS
+    cured_by = (Cure(Resource.POD, Action.DELETE, wakes_nobody),)
+
+    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
+        self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
+        self._args = args
+        self._handle = handle
+        self._preempting: dict[str, Callable[[], bool] | None] = {}  # uid -> is the last victim leaving?
+
+    @classmethod
+    def factory(cls, args: DefaultPreemptionArgs, handle: Handle) -> DefaultPreemption:
+        errors = cls.ARGS.validate(args, FieldPath())
+        if errors:
+            raise ConfigError(aggregate(errors), stage="profile")
+        return cls(args, handle)
+
+    # PreEnqueue -------------------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        return unresolvable(WAITING) if self.is_preempting(pod.uid) else None
+
+    def is_preempting(self, uid: str) -> bool:
+        """Whether evictions for this pod are under way. The last victim counts only until it is seen leaving.
+
+        Its deletion may be seen before the call that deletes it returns; a preemptor held back until then would sleep
+        through the very event that it waits for.
+        """
+        if uid not in self._preempting:
+            return False
+        last_leaves = self._preempting[uid]
+        return last_leaves is None or not last_leaves()
+
+    def begins(self, preemptor: Pod) -> None:
+        """Evictions for the pod have begun."""
+        self._preempting[preemptor.uid] = None
+
+    def waits_for(self, preemptor: Pod, last_leaves: Callable[[], bool]) -> None:
+        """Only the last victim is left; `last_leaves` says whether it is known to be terminating or gone."""
+        if preemptor.uid in self._preempting:
+            self._preempting[preemptor.uid] = last_leaves
+
+    def finished(self, preemptor: Pod) -> None:
+        """All of it is done, or given up."""
+        self._preempting.pop(preemptor.uid, None)
+
+    # PostFilter -------------------------------------------------------------------------------------------------
+
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+        candidates = self.candidates(cycle, diagnosis)
+        if isinstance(candidates, PostFilterAnswer):
+            return candidates
+        left = reduced(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
+        return _told(left) if isinstance(left, Status) else self.settle(cycle, left)
+
+    def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
+        """Victims by node; or the answer, where there is nothing left to choose from."""
+        refusal = _not_eligible(cycle, diagnosis)
+        if refusal:
+            return _told(unschedulable(refusal))
+        found = self._search(cycle, diagnosis)
+        if found.candidates:
+            return found.candidates
+        if found.faults:
+            return _told(error(found.faults))
+        return _told(unschedulable(found.sentence(diagnosis.names)), nominate="")
+
+    def settle(self, cycle: Cycle, candidates: Mapping[str, Victims]) -> PostFilterAnswer:
+        """Choose among candidates, and say what is to be done."""
+        if not candidates:
+            return _told(unschedulable(NO_CANDIDATE))
+        node_name = cheapest(candidates, cycle.snapshot, self._handle.clock.now())
+        victims = candidates[node_name]
+        writes: tuple[object, ...] = evictions(cycle.pod, node_name, victims, self.name)
+        if writes:  # victims that all are leaving already need nothing, and neither do the nominations
+            writes = (*cleared_nominations(cycle.pod, self._handle.nominations.on_node(node_name)), *writes)
+        return PostFilterAnswer(SUCCESS, nominate=node_name, victims=victims.pods, writes=writes)
+
+    def _search(self, cycle: Cycle, diagnosis: Diagnosis) -> Findings:
+        rows = resolvable_rows(diagnosis, cycle.snapshot)
+        if not rows:
+            return Findings()
+        handle, args = self._handle, self._args
+        wanted = candidates_wanted(
+            len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
+        )
+        budgets = budgets_of(handle.catalog.table(PodDisruptionBudget).values())
+        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now())
+        return dry_run.search(rows, wanted=wanted, offset=handle.chance.randrange(len(rows)))
+
+
+def _not_eligible(cycle: Cycle, diagnosis: Diagnosis) -> str:
+    """Why the pod may not preempt; empty where it may."""
+    pod, nodes = cycle.pod, cycle.snapshot.nodes
+    if pod.spec.preemption_policy == "Never":
+        return NEVER
+    if not pod.status.nominated_node_name:
+        return ""
+    row = nodes.index.get(pod.status.nominated_node_name)
+    status = diagnosis.absent if row is None else diagnosis.status(row)
+    if row is None or status.code is Code.UNRESOLVABLE:  # its nomination came to nothing: it may try elsewhere
+        return ""
+    weaker = (info.pod for info in nodes.pods[row] if info.priority < cycle.info.priority)
+    return VICTIM_STILL_LEAVING if any(map(leaves_by_preemption, weaker)) else ""
+
+
+def _told(status: Status, *, nominate: str | None = None) -> PostFilterAnswer:
+    """An answer without victims. Whoever reads the event must see whose words these are."""
+    return PostFilterAnswer(Status(status.code, (f"{PREFIX}{status.message}",)), nominate=nominate)

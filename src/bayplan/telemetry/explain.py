@@ -1,0 +1,49 @@
+"""One line that says why: from a decision record, in words for people."""
+
+from __future__ import annotations
+
+from bayplan.telemetry.decisions import DecisionRecord, ScoredNode
+
+
+def why(record: DecisionRecord) -> str:
+    """Why the pod is where it is, or why it is nowhere."""
+    if record.outcome == "error":
+        return f"the attempt failed: {record.message}"
+    if record.node is None:
+        return _why_nowhere(record)
+    if record.feasible == 1:
+        return f"the only node that fits{_rejected(record)}"
+    return _why_best(record)
+
+
+def _why_nowhere(record: DecisionRecord) -> str:
+    if record.nominated:
+        victims = ", ".join(record.victims)
+        return f"fits nowhere yet; {record.nominated} will do once {victims} is gone"
+    return record.message
+
+
+def _why_best(record: DecisionRecord) -> str:
+    best, *others = record.best
+    head = f"best of {record.feasible} with {best.total}"
+    if not others:
+        return head
+    second = others[0]
+    if second.total == best.total:
+        tied = sum(other.total == best.total for other in others)
+        return f"{head}; {tied} other{'s' if tied > 1 else ''} as good, chosen by lot"
+    return f"{head}, {best.total - second.total} ahead of {second.node}{_decided_by(best, second)}"
+
+
+def _decided_by(best: ScoredNode, second: ScoredNode) -> str:
+    """The plugin that made the largest difference."""
+    behind = dict(second.by_plugin)
+    gaps = [(score - behind.get(plugin, 0), plugin) for plugin, score in best.by_plugin]
+    gap, plugin = max(gaps, default=(0, ""))
+    return f" ({plugin} +{gap})" if gap > 0 else ""
+
+
+def _rejected(record: DecisionRecord) -> str:
+    """The reasons that turned the other nodes down, most frequent first."""
+    parts = [f"{reason.nodes} {reason.text}" for reason in record.reasons[:3]]
+    return f"; others: {', '.join(parts)}" if parts else ""

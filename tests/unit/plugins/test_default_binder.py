@@ -1,0 +1,33 @@
+"""Binding through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from builders import FakeHandle, answer, failed, make_cycle, make_pod
+
+from bayplan.errors import BayplanError
+from bayplan.framework.intents import BindPod
+from bayplan.plugins.default_binder import DefaultBinder
+
+
+def test_it_asks_for_one_binding() -> None:
+    handle = FakeHandle()
+    pod = make_pod("web", namespace="shop")
+    assert asyncio.run(DefaultBinder(handle).bind(make_cycle(pod), "node-1")) is None
+    (intent,) = handle.writes.performed
+    assert isinstance(intent, BindPod)
+    assert intent.manifest() == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"namespace": "shop", "name": "web", "uid": "uid-shop-web"},
+        "target": {"kind": "Node", "name": "node-1"},
+    }
+
+
+def test_a_refusal_is_an_error_in_the_servers_words() -> None:
+    handle = FakeHandle()
+    handle.writes.failure = BayplanError('pods "web" not found')
+    status = asyncio.run(DefaultBinder(handle).bind(make_cycle(make_pod("web")), "node-1"))
+    assert status is not None
+    assert answer(status) == failed('pods "web" not found')

@@ -1,0 +1,31 @@
+"""Pods that name their node."""
+
+from __future__ import annotations
+
+import pytest
+from builders import FITS, Answer, hints, make_node, make_pod, run_filter, unresolvable
+
+from bayplan.plugins.node_name import OTHER_NODE, NodeName
+
+ELSEWHERE = unresolvable(OTHER_NODE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        pytest.param("", {"a": FITS, "b": FITS}, id="any"),
+        pytest.param("b", {"a": ELSEWHERE, "b": FITS}, id="one of them"),
+        pytest.param("c", {"a": ELSEWHERE, "b": ELSEWHERE}, id="one that is not there"),
+    ],
+)
+def test_named_node(wanted: str, expected: dict[str, Answer]) -> None:
+    assert run_filter(NodeName, make_pod(node=wanted), make_node("a"), make_node("b")) == expected
+
+
+def test_any_new_node_is_worth_a_try() -> None:
+    assert hints(NodeName(), "Node", make_pod(node="x"), None, make_node("a")) == ["Queue"]
+
+
+def test_the_name_is_the_signature() -> None:
+    assert NodeName().signature(make_pod("x", node="a")) == NodeName().signature(make_pod("y", node="a"))
+    assert NodeName().signature(make_pod(node="a")) != NodeName().signature(make_pod())

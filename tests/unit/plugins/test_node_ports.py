@@ -1,0 +1,111 @@
+"""Host ports."""
+
+from __future__ import annotations
+
+import pytest
+from builders import (
+    FITS,
+    Answer,
+    answer,
+    failed,
+    hints,
+    make_container,
+    make_cycle,
+    make_filtering,
+    make_node,
+    make_pod,
+    make_snapshot,
+    rejected,
+    run_filter,
+)
+
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.objects.core import ContainerPort, Pod
+from bayplan.plugins.node_ports import PORTS_TAKEN, NodePorts
+
+TAKEN = rejected(PORTS_TAKEN)
+
+
+def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
+    return ContainerPort(host_port=number, host_ip=address, protocol=protocol)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "expected"),
+    [
+        pytest.param(port(80), port(81), FITS, id="another port"),
+        pytest.param(port(80), port(80), TAKEN, id="the same"),
+        pytest.param(port(80), port(80, protocol="UDP"), FITS, id="another protocol"),
+        pytest.param(port(80, protocol="TCP"), port(80), TAKEN, id="TCP is the default"),
+        pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.2"), FITS, id="another address"),
+        pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.1"), TAKEN, id="the same address"),
+        pytest.param(port(80, "10.0.0.1"), port(80), TAKEN, id="somebody holds all addresses"),
+        pytest.param(port(80), port(80, "10.0.0.1"), TAKEN, id="wants all addresses"),
+        pytest.param(port(80, "0.0.0.0"), port(80, "10.0.0.1"), TAKEN, id="wants all, spelled out"),
+        pytest.param(port(80, "::"), port(80, "10.0.0.1"), FITS, id="the IPv6 wildcard is just an address"),
+        pytest.param(port(0), port(80), FITS, id="0 is no port"),
+        pytest.param(port(-1), port(80), FITS, id="neither is -1"),
+    ],
+)
+def test_conflict(wanted: ContainerPort, held: ContainerPort, expected: Answer) -> None:
+    holder = make_pod("holder", node="a", host_ports=(held,))
+    found = run_filter(NodePorts, make_pod(host_ports=(wanted,)), make_node("a"), make_node("b"), pods=[holder])
+    assert found == {"a": expected, "b": FITS}
+
+
+def test_one_of_several_ports_is_enough() -> None:
+    holder = make_pod("holder", node="a", host_ports=(90,))
+    assert run_filter(NodePorts, make_pod(host_ports=(80, 90)), make_node("a"), pods=[holder]) == {"a": TAKEN}
+
+
+def test_two_ports_of_the_pod_itself_do_not_conflict() -> None:
+    assert run_filter(NodePorts, make_pod(host_ports=(80, 80)), make_node("a")) == {"a": FITS}
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("Always", TAKEN), (None, FITS)])
+def test_sidecars_hold_ports_and_plain_init_containers_do_not(policy: str | None, expected: Answer) -> None:
+    init = make_container("init", ports=(port(80),), restart_policy=policy)
+    holder = make_pod("holder", node="a", init_containers=(init,))
+    assert run_filter(NodePorts, make_pod(host_ports=(80,)), make_node("a"), pods=[holder]) == {"a": expected}
+
+
+def test_a_pod_without_host_ports_is_none_of_its_business() -> None:
+    cycle = make_cycle(make_pod())
+    make_filtering(NodePorts()).pre_filter(cycle)
+    assert cycle.skip_filter == {"NodePorts"}
+
+
+def test_filter_without_pre_filter_is_an_error() -> None:
+    snapshot = make_snapshot([make_node("a")])
+    diagnosis = make_filtering(NodePorts()).diagnose(
+        make_cycle(make_pod(host_ports=(80,)), snapshot), PreFilterOutcome()
+    )
+    text = 'running "NodePorts" filter plugin: reading "PreFilterNodePorts" from cycleState: not found'
+    assert answer(diagnosis.status(0)) == failed(text)
+
+
+HOLDER = make_pod("holder", node="a", host_ports=(80,))
+
+
+@pytest.mark.parametrize(
+    ("gone", "hint"),
+    [
+        pytest.param(HOLDER, "Queue", id="held the port"),
+        pytest.param(make_pod("holder", nominated="a", host_ports=(80,)), "Queue", id="was going to"),
+        pytest.param(make_pod("holder", host_ports=(80,)), "Skip", id="was nowhere"),
+        pytest.param(make_pod("holder", node="a", host_ports=(81,)), "Skip", id="held another"),
+        pytest.param(make_pod("holder", node="a"), "Skip", id="held none"),
+    ],
+)
+def test_pod_hints(gone: Pod, hint: str) -> None:
+    assert hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), gone, None) == [hint]
+
+
+def test_any_new_node_is_worth_a_try() -> None:
+    assert hints(NodePorts(), "Node", make_pod(host_ports=(80,)), None, make_node()) == ["Queue"]
+
+
+def test_what_pods_must_have_in_common_to_share_answers() -> None:
+    sign = NodePorts().signature
+    assert sign(make_pod(host_ports=(1, 2))) == sign(make_pod(host_ports=(2, 1)))
+    assert sign(make_pod(host_ports=(1,))) != sign(make_pod(host_ports=(port(1, "10.0.0.1"),)))

@@ -1,0 +1,45 @@
+"""Pods with gates stay out of the queue."""
+
+from __future__ import annotations
+
+import pytest
+from builders import answer, hints, make_pod, unresolvable
+
+from bayplan.framework.events import Action, ClusterEvent, Resource
+from bayplan.objects.core import PodSchedulingGate
+from bayplan.plugins.scheduling_gates import SchedulingGates
+
+
+def gated(*names: str) -> tuple[PodSchedulingGate, ...]:
+    return tuple(PodSchedulingGate(name=name) for name in names)
+
+
+def test_a_pod_without_gates_enters() -> None:
+    assert SchedulingGates().pre_enqueue(make_pod()) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        pytest.param(("a",), "waiting for scheduling gates: [a]", id="one"),
+        pytest.param(("b", "a"), "waiting for scheduling gates: [b a]", id="several, as written"),
+    ],
+)
+def test_a_gated_pod_is_told_for_what_it_waits(names: tuple[str, ...], text: str) -> None:
+    status = SchedulingGates().pre_enqueue(make_pod(scheduling_gates=gated(*names)))
+    assert status is not None
+    assert answer(status) == unresolvable(text)
+
+
+@pytest.mark.parametrize(("other", "hint"), [("pod", "Queue"), ("other", "Skip")])
+def test_only_the_pods_own_update_cures(other: str, hint: str) -> None:
+    plugin = SchedulingGates()
+    assert hints(plugin, "Pod", make_pod("pod"), make_pod(other, scheduling_gates=gated("a")), make_pod(other)) == [
+        hint
+    ]
+
+
+def test_it_registers_for_gates_alone() -> None:
+    (cure,) = SchedulingGates.cured_by
+    assert cure.matches(ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_GATES_ELIMINATED))
+    assert not cure.matches(ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE))

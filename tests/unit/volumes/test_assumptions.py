@@ -1,0 +1,85 @@
+"""What is assumed about volumes and claims, and when that is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.volumes.assumptions import VolumeAssumptions
+from bayplan.volumes.faults import VolumeError
+from volume_builders import at_version, catalog, make_claim, make_volume
+
+STORED = make_volume("pv", version="7")
+ASSUMED = make_volume("pv", version="7", phase="Bound")
+
+
+def test_an_assumed_volume_is_seen_instead_of_the_stored_one() -> None:
+    assumptions = VolumeAssumptions(catalog(STORED))
+    assumptions.volumes.assume(ASSUMED)
+    assert assumptions.volumes.get("pv") is ASSUMED
+    assert assumptions.volumes.stored("pv") is STORED
+    assert assumptions.volumes_of_class("slow") == [ASSUMED]
+
+
+def test_restoring_brings_the_stored_one_back() -> None:
+    assumptions = VolumeAssumptions(catalog(STORED))
+    assumptions.volumes.assume(ASSUMED)
+    assumptions.volumes.restore(STORED)
+    assert assumptions.volumes.get("pv") is STORED
+    assumptions.volumes.restore(STORED)
+
+
+def test_restoring_another_version_changes_nothing() -> None:
+    assumptions = VolumeAssumptions(catalog(STORED))
+    assumptions.volumes.assume(ASSUMED)
+    assumptions.volumes.restore(at_version(ASSUMED, "8"))
+    assert assumptions.volumes.get("pv") is ASSUMED
+
+
+def test_what_the_watch_brings_wins_even_before_it_is_observed() -> None:
+    lookup = catalog(STORED)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.volumes.assume(ASSUMED)
+    newer = at_version(STORED, "8")
+    lookup.put(newer)
+    assert assumptions.volumes.get("pv") is newer
+    assumptions.observe(newer)
+    assert len(assumptions.volumes) == 0
+
+
+def test_a_resync_of_the_same_version_leaves_the_assumption() -> None:
+    lookup = catalog(STORED)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.volumes.assume(ASSUMED)
+    lookup.put(STORED)
+    assumptions.observe(STORED)
+    assert assumptions.volumes.get("pv") is ASSUMED
+
+
+def test_a_deleted_object_is_gone_with_its_assumption() -> None:
+    lookup = catalog(make_claim())
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.claims.assume(make_claim(annotations={"a": "b"}))
+    lookup.drop(make_claim())
+    assumptions.observe(make_claim())
+    assert assumptions.claims.get("default/claim") is None
+    assert len(assumptions.claims) == 0
+
+
+def test_only_the_stored_version_can_be_assumed() -> None:
+    assumptions = VolumeAssumptions(catalog(STORED))
+    with pytest.raises(VolumeError, match=r'^"pv" is out of sync \(stored: 7, assume: 8\)$'):
+        assumptions.volumes.assume(at_version(ASSUMED, "8"))
+    with pytest.raises(VolumeError, match=r'^persistentvolumes "other" not found$'):
+        assumptions.volumes.assume(make_volume("other"))
+    with pytest.raises(VolumeError, match=r'^persistentvolumeclaims "default/claim" not found$'):
+        assumptions.claims.assume(make_claim())
+
+
+def test_volumes_of_a_class_follow_the_store() -> None:
+    lookup = catalog(make_volume("b"), make_volume("a"), make_volume("c", storage_class="fast"))
+    assumptions = VolumeAssumptions(lookup)
+    assert [volume.name for volume in assumptions.volumes_of_class("slow")] == ["a", "b"]
+    lookup.put(make_volume("c"))
+    lookup.drop(make_volume("a"))
+    assert [volume.name for volume in assumptions.volumes_of_class("slow")] == ["b", "c"]
+    assert assumptions.volumes_of_class("fast") == []

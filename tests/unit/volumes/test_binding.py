@@ -1,0 +1,152 @@
+"""Decisions about one node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.objects.storage import PersistentVolumeClaim
+from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk
+from bayplan.volumes.assumptions import VolumeAssumptions
+from bayplan.volumes.binding import BIND_CONFLICT, NOT_ENOUGH_SPACE, BindingInfo, VolumeDecider
+from bayplan.volumes.claims import SELECTED_NODE, classify
+from bayplan.volumes.faults import VolumeError
+from volume_builders import (
+    HOST,
+    ZONE,
+    at_version,
+    catalog,
+    make_claim,
+    make_class,
+    make_driver,
+    make_pool,
+    make_volume,
+    on_claim,
+    promise,
+    volume_pod,
+)
+
+NODE = {ZONE: "a", HOST: "n1"}
+STATIC = make_class(provisioner="kubernetes.io/no-provisioner")
+
+
+def make_decider(*objects: Any) -> VolumeDecider:
+    lookup = catalog(*objects)
+    assumptions = VolumeAssumptions(lookup)
+    claims = [item for item in objects if isinstance(item, PersistentVolumeClaim)]
+    pod = volume_pod(*(on_claim(claim.name, f"v{number}") for number, claim in enumerate(claims)))
+    return VolumeDecider(classify(pod, assumptions.claims, lookup), assumptions, lookup)
+
+
+def shown(info: BindingInfo) -> tuple[dict[str, str], list[str]]:
+    return {item.claim.name: item.volume.name for item in info.bindings}, [claim.name for claim in info.provisions]
+
+
+def test_small_claims_take_small_volumes_whatever_their_order() -> None:
+    objects = [make_claim("large", size="2Gi"), make_claim("small", size="1Gi"), STATIC]
+    objects += [make_volume("v1", size="1Gi"), make_volume("v2", size="2Gi")]
+    reason, info = make_decider(*objects).decide("n1", NODE)
+    assert (reason, shown(info)) == (None, ({"large": "v2", "small": "v1"}, []))
+
+
+def test_a_volume_is_given_away_once() -> None:
+    reason, _ = make_decider(make_claim("a"), make_claim("b"), make_volume(), STATIC).decide("n1", NODE)
+    assert reason == BIND_CONFLICT
+
+
+def test_what_does_not_exist_is_made_where_that_is_possible() -> None:
+    decider = make_decider(make_claim("a"), make_claim("b"), make_volume(), make_class())
+    reason, info = decider.decide("n1", NODE)
+    assert (reason, shown(info)) == (None, ({"a": "volume"}, ["b"]))
+
+
+def test_a_selected_node_is_the_only_one_and_goes_straight_to_provisioning() -> None:
+    claim = make_claim(annotations={SELECTED_NODE: "n1"})
+    decider = make_decider(claim, make_volume(), make_class())
+    assert decider.selected_nodes == {"n1"}
+    assert decider.only_waiting is None
+    assert decider.decide("n2", NODE) == (BIND_CONFLICT, BindingInfo())
+    reason, info = decider.decide("n1", NODE)
+    assert (reason, shown(info)) == (None, ({}, ["claim"]))
+
+
+def test_two_selected_nodes_leave_none() -> None:
+    claims = [make_claim(name, annotations={SELECTED_NODE: name}) for name in ("n1", "n2")]
+    decider = make_decider(*claims, make_class())
+    assert [decider.decide(name, NODE)[0] for name in ("n1", "n2")] == [BIND_CONFLICT, BIND_CONFLICT]
+
+
+def test_the_first_claim_that_cannot_be_made_gives_the_reason() -> None:
+    selected = make_claim("big", size="9Gi", annotations={SELECTED_NODE: "n1"})
+    waiting = make_claim("static", storage_class="static")
+    classes = (make_class(), make_class("static", provisioner="kubernetes.io/no-provisioner"))
+    decider = make_decider(waiting, selected, *classes, make_driver(), make_pool(capacity="1Gi"))
+    assert decider.decide("n1", NODE)[0] == NOT_ENOUGH_SPACE
+
+
+def test_a_claim_named_twice_does_not_get_its_promised_volume_twice() -> None:
+    claim = make_claim()
+    lookup = catalog(claim, STATIC, make_volume("mine", claim=promise(claim)), make_volume("free"))
+    assumptions = VolumeAssumptions(lookup)
+    pod = volume_pod(on_claim("claim", "v0"), on_claim("claim", "v1"))
+    decider = VolumeDecider(classify(pod, assumptions.claims, lookup), assumptions, lookup)
+    _, info = decider.decide("n1", NODE)
+    assert [binding.volume.name for binding in info.bindings] == ["mine", "free"]
+
+
+def test_assumed_volumes_are_no_longer_free() -> None:
+    lookup = catalog(make_claim(), make_volume(), STATIC)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.volumes.assume(make_volume(claim=promise(make_claim("other"))))
+    decider = VolumeDecider(classify(volume_pod(on_claim("claim")), assumptions.claims, lookup), assumptions, lookup)
+    assert decider.decide("n1", NODE)[0] == BIND_CONFLICT
+
+
+def test_labels_that_matter() -> None:
+    decider = make_decider(
+        make_claim("a"),
+        make_volume(near={HOST: ["n1"]}),
+        make_class(topologies=[{ZONE: ["a"]}]),
+        make_driver(),
+        make_pool(capacity="1Gi", near={"rack": "r"}),
+    )
+    assert decider.label_keys() == {HOST, ZONE, "rack"}
+    assert decider.only_waiting is not None
+
+
+@pytest.mark.parametrize(
+    ("migrated", "labels", "expected"),
+    [
+        pytest.param(frozenset(), {ZONE: "a"}, True, id="in-tree words"),
+        pytest.param(frozenset({"kubernetes.io/aws-ebs"}), {ZONE: "a"}, False, id="migrated, but no driver label"),
+        pytest.param(
+            frozenset({"kubernetes.io/aws-ebs"}), {"topology.ebs.csi.aws.com/zone": "a"}, True, id="driver's words"
+        ),
+        pytest.param(frozenset({"kubernetes.io/gce-pd"}), {ZONE: "a"}, True, id="another plugin is migrated"),
+    ],
+)
+def test_bound_in_tree_volumes(migrated: frozenset[str], labels: dict[str, str], expected: bool) -> None:
+    volume = make_volume("pv", near={ZONE: ["a"]}, aws_elastic_block_store=AwsElasticBlockStore("vol-1"))
+    (bound,) = make_decider(make_claim(volume="pv"), volume).bound
+    assert bound.reachable(labels, migrated) is expected
+
+
+def test_bound_volumes_that_are_missing_or_broken() -> None:
+    (missing,) = make_decider(make_claim(volume="pv")).bound
+    assert missing.missing
+    assert not missing.reachable(NODE, frozenset())
+    disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
+    (broken,) = make_decider(make_claim(volume="pv"), disk).bound
+    assert broken.reachable(NODE, frozenset())
+    with pytest.raises(VolumeError, match=r"^could not translate pv: kind\(Shared\) is not supported"):
+        broken.reachable(NODE, frozenset({"kubernetes.io/azure-disk"}))
+
+
+def test_the_decider_reads_stored_volumes_of_a_newer_version() -> None:
+    lookup = catalog(make_claim(), make_volume(), STATIC)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.volumes.assume(make_volume(claim=promise(make_claim("other"))))
+    lookup.put(at_version(make_volume(), "2"))
+    decider = VolumeDecider(classify(volume_pod(on_claim("claim")), assumptions.claims, lookup), assumptions, lookup)
+    assert decider.decide("n1", NODE)[0] is None

@@ -1,0 +1,55 @@
+"""Disks that two pods may not share on a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, IscsiVolume, RbdVolume, Volume
+from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
+from volume_builders import on_claim, volume_pod
+
+
+def gce(name: str, *, read_only: bool = False) -> Volume:
+    return Volume(gce_persistent_disk=GcePersistentDisk(name, read_only))
+
+
+def ebs(name: str, *, read_only: bool = False) -> Volume:
+    return Volume(aws_elastic_block_store=AwsElasticBlockStore(name, read_only))
+
+
+def iscsi(iqn: str, lun: int = 0, *, read_only: bool = False) -> Volume:
+    return Volume(iscsi=IscsiVolume("portal", iqn, lun, read_only))
+
+
+def rbd(monitors: str, image: str = "i", pool: str = "p", *, read_only: bool = False) -> Volume:
+    return Volume(rbd=RbdVolume(tuple(monitors), image, pool, read_only))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "conflict"),
+    [
+        pytest.param(gce("a"), gce("a"), True, id="gce"),
+        pytest.param(gce("a"), gce("b"), False, id="gce other disk"),
+        pytest.param(gce("a", read_only=True), gce("a", read_only=True), False, id="gce both read"),
+        pytest.param(gce("a", read_only=True), gce("a"), True, id="gce one writes"),
+        pytest.param(ebs("a", read_only=True), ebs("a", read_only=True), True, id="ebs never twice"),
+        pytest.param(ebs("a"), ebs("b"), False, id="ebs other disk"),
+        pytest.param(iscsi("q", 1), iscsi("q", 2), True, id="iscsi by iqn, whatever the lun"),
+        pytest.param(iscsi("q", read_only=True), iscsi("q", read_only=True), False, id="iscsi both read"),
+        pytest.param(rbd("ab"), rbd("bc"), True, id="rbd with a common monitor"),
+        pytest.param(rbd("ab"), rbd("cd"), False, id="rbd without"),
+        pytest.param(rbd("a", "x"), rbd("a", "y"), False, id="rbd other image"),
+        pytest.param(rbd("a", pool="x"), rbd("a", pool="y"), False, id="rbd other pool"),
+        pytest.param(rbd("a", read_only=True), rbd("a", read_only=True), False, id="rbd both read"),
+        pytest.param(gce("a"), ebs("a"), False, id="different kinds"),
+        pytest.param(on_claim("a"), on_claim("a"), False, id="claims are not guarded here"),
+    ],
+)
+def test_conflicts(mine: Volume, theirs: Volume, conflict: bool) -> None:
+    pods = (volume_pod(name="empty"), volume_pod(Volume(name="token"), theirs))
+    assert conflicts_with(volume_pod(on_claim("x"), mine), pods) is conflict
+
+
+def test_which_disks_are_guarded() -> None:
+    assert all(has_guarded_disk(volume_pod(on_claim("c"), disk)) for disk in (gce("a"), ebs("a"), iscsi("a"), rbd("a")))
+    assert not has_guarded_disk(volume_pod(on_claim("c"), Volume(name="token")))
