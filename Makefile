@@ -23,7 +23,7 @@ help:
 setup: .venv/.dev
 
 demo: .venv/.runtime
-	@$(BIN)/bayplan demo
+	@$(BIN)/bayplan place -f examples/cluster
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
