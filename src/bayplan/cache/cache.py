@@ -247,8 +247,12 @@ class Cache:
             snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
             snapshot.layout = seen.layout = self._layout
         snapshot.generation = self._content_clock
-        if all(other.slots == self._slot_journal.end for other in self._seen.values()):
+        if all(self._is_up_to_date(other) for other in self._seen.values()):
             self.vocabulary.recycle()
+
+    def _is_up_to_date(self, seen: _Seen) -> bool:
+        """Whether a snapshot can hold no id that was given back: taints and features in rows, kinds and terms in slots."""
+        return seen.rows == self._row_journal.end and seen.slots == self._slot_journal.end
 
     def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:
         count = self._nodes.count

@@ -24,6 +24,7 @@ from bayplan.cel.values import (
     Ip,
     NamedFormat,
     Optional,
+    StringMap,
     TypeValue,
     Uint,
     Url,
@@ -173,10 +174,51 @@ def _follower(chain: Chain, look: int) -> Run:
     root, steps = chain.root, tuple(chain.steps)
     if not steps:
         return _bare(root, look)
+    if any(type(s.constant) is not str or s.optional for s in steps):
+        return _general_follower(root, steps, look)
+    return _named_follower(root, steps, look)
+
+
+def _named_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
+    """Nothing but names, and only maps on the way; whatever else comes up is left to the general walk."""
+    names, tested = [s.constant for s in steps], steps[-1].tested
+    price, walk = len(names) + look, _general_walk(steps, look)
 
     def run(frame: Frame) -> Any:
+        try:
+            start = value = root(frame)
+        except Fault:
+            frame.cost += look
+            raise
+        for name in names:
+            if not isinstance(value, StringMap):
+                return walk(frame, start)
+            value = value.find(name)
+        if value is MISSING and not tested:
+            return walk(frame, start)
+        frame.cost += price
+        return value is not MISSING if tested else value
+
+    return run
+
+
+def _general_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
+    walk = _general_walk(steps, look)
+
+    def run(frame: Frame) -> Any:
+        try:
+            value = root(frame)
+        except Fault:
+            frame.cost += look
+            raise
+        return walk(frame, value)
+
+    return run
+
+
+def _general_walk(steps: tuple[Step, ...], look: int) -> Callable[[Frame, Any], Any]:
+    def walk(frame: Frame, value: Any) -> Any:
         frame.cost += look
-        value = root(frame)
         optional = False
         if type(value) is Optional:
             if not value.present:
@@ -192,7 +234,7 @@ def _follower(chain: Chain, look: int) -> Run:
                 value = _plain_step(frame, step, value)
         return Optional(value) if optional else value
 
-    return run
+    return walk
 
 
 def _bare(root: Run, look: int) -> Run:
@@ -252,11 +294,12 @@ def _attribute_path(chain: Chain, look: int) -> Run | None:
     return attribute if table == "attributes" else capacity
 
 
-def presence(resolve: Run) -> Run:
+def presence(resolve: Run, refund: int) -> Run:
     """`has()`: charged by its steps alone; an optional on the way answers by being there."""
 
     def run(frame: Frame) -> Any:
         value = resolve(frame)
+        frame.cost -= refund
         return value.present if type(value) is Optional else value
 
     return run
@@ -274,7 +317,7 @@ def variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
             except Fault as fault:
                 value = fault
             frame.slots[slot] = value
-        if isinstance(value, Fault):
+        if type(value) is Fault:
             raise value
         return value
 

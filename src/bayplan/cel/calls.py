@@ -11,28 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.cel.attributes import show
-from bayplan.cel.cost import FAILED, TRAVERSE, Cost, comparison, traverse
+from bayplan.cel.cost import FAILED, Cost
 from bayplan.cel.declarations import Function, Implementation, Overload
 from bayplan.cel.faults import Abort, Fault, no_overload
 from bayplan.cel.frames import Frame, Run
-from bayplan.cel.operators import equal
 from bayplan.cel.regex import Regex
-from bayplan.cel.semver import Semver
-from bayplan.cel.values import (
-    INT_MAX,
-    INT_MIN,
-    UINT_MAX,
-    CelMap,
-    Cidr,
-    Ip,
-    NamedFormat,
-    Optional,
-    Uint,
-    fits,
-    go_type,
-    lossless_int,
-    type_name,
-)
+from bayplan.cel.types import QUANTITY, Type
+from bayplan.cel.values import HELD_AS, CelMap, Optional, fits, is_quantity, type_name
 
 
 class _NotConstant:
@@ -69,14 +54,23 @@ def _no_match(name: str, args: Sequence[Any]) -> Fault:
     return Fault(f"no such overload: {name}({', '.join(type_name(arg) for arg in args)})")
 
 
+def _tests(wanted: Sequence[Type], certain: Sequence[bool]) -> list[tuple[int, type | None, Callable[[Any], bool]]]:
+    """What to check of which argument: its Python class where that decides, else a closer look."""
+    return [(i, HELD_AS.get(t), _test(t)) for i, t in enumerate(wanted) if not certain[i]]
+
+
+def _test(wanted: Type) -> Callable[[Any], bool]:
+    return is_quantity if wanted == QUANTITY else lambda value: fits(value, wanted)
+
+
 def _guarded(overload: Overload, certain: list[bool]) -> Implementation:
     run, name = overload.run, overload.function
-    checks = [(i, t) for i, t in enumerate(overload.args) if not certain[i]]
+    tests = _tests(overload.args, certain)
     assert run is not None
 
     def guarded(*args: Any) -> Any:
-        for i, wanted in checks:
-            if not fits(args[i], wanted):
+        for i, held_as, test in tests:
+            if type(args[i]) is not held_as and (held_as is not None or not test(args[i])):
                 raise _no_match(name, args)
         return run(*args)
 
@@ -84,12 +78,16 @@ def _guarded(overload: Overload, certain: list[bool]) -> Implementation:
 
 
 def _dispatcher(function: Function, count: int) -> Implementation:
-    candidates = [(o.args, o.run, o.guarded) for o in function.overloads if len(o.args) == count]
+    candidates = [(_tests(o.args, [not o.guarded] * count), o.run) for o in function.overloads if len(o.args) == count]
 
     def dispatch(*args: Any) -> Any:
-        for wanted, run, guarded in candidates:
-            if run is not None and (not guarded or all(map(fits, args, wanted))):
-                return run(*args)
+        for tests, run in candidates:
+            for i, held_as, test in tests:
+                if type(args[i]) is not held_as and (held_as is not None or not test(args[i])):
+                    break
+            else:
+                if run is not None:
+                    return run(*args)
         raise _no_match(function.name, args)
 
     return dispatch
@@ -151,7 +149,7 @@ def _binary(left: Run, right: Run, run: Implementation, cost: Cost) -> Run:
         try:
             a = left(frame)
         except Fault:
-            _, (b,) = _evaluate_all((right,), frame)
+            _, (b,) = evaluate_all((right,), frame)
             frame.cost += fixed if by_args is None else by_args((FAILED, b))
             raise
         try:
@@ -165,7 +163,7 @@ def _binary(left: Run, right: Run, run: Implementation, cost: Cost) -> Run:
     return binary
 
 
-def _evaluate_all(args: Sequence[Run], frame: Frame) -> tuple[Fault | None, list[Any]]:
+def evaluate_all(args: Sequence[Run], frame: Frame) -> tuple[Fault | None, list[Any]]:
     """Every argument, with the first fault among them; failed ones are marked."""
     first: Fault | None = None
     values: list[Any] = []
@@ -198,11 +196,18 @@ def _many(args: list[Run], bound: Bound, cost: Cost) -> Run:
 
 
 def _call_by_result(args: list[Run], bound: Bound, price: Callable[[Any], int]) -> Run:
-    inner = _many(args, bound, Cost())
-
     def run(frame: Frame) -> Any:
+        if bound.eager:
+            fault, values = evaluate_all(args, frame)
+        else:
+            # Only the last argument may fail here without the call being spared.
+            values = [arg(frame) for arg in args[:-1]]
+            fault, last = evaluate_all(args[-1:], frame)
+            values += last
         try:
-            result = inner(frame)
+            if fault is not None:
+                raise fault
+            result = bound.run(*values)
         except Fault:
             frame.cost += price(FAILED)
             raise
@@ -212,125 +217,16 @@ def _call_by_result(args: list[Run], bound: Bound, price: Callable[[Any], int]) 
     return run
 
 
-# --- logic
-
-
-def conjunction(terms: list[Run]) -> Run:
-    return _logic(terms, decisive=False)
-
-
-def disjunction(terms: list[Run]) -> Run:
-    return _logic(terms, decisive=True)
-
-
-def _logic(terms: list[Run], *, decisive: bool) -> Run:
-    """One decisive term settles it, whatever the others come to; else the first fault; else the opposite."""
-    other = not decisive
-
-    def run(frame: Frame) -> bool:
-        fault: Fault | None = None
-        for term in terms:
-            try:
-                value = term(frame)
-            except Fault as raised:
-                fault = fault or raised
-                continue
-            if value is decisive:
-                return decisive
-            if value is not other:
-                fault = fault or no_overload()
-        if fault is not None:
-            raise fault
-        return other
-
-    return run
-
-
-_FLAT = frozenset({Semver, Ip, Cidr, NamedFormat})
-
-
-def equality(left: Run, right: Run, *, negated: bool) -> Run:
-    def run(frame: Frame) -> bool:
-        fault, (a, b) = _evaluate_all((left, right), frame)
-        frame.cost += 1 if not negated and type(a) in _FLAT else comparison(a, b)
-        if fault is not None:
-            raise fault
-        try:
-            return equal(a, b) != negated
-        except Fault:
-            if negated:
-                return True
-            raise
-
-    return run
-
-
-def equal_to_text(left: Run, text: str, *, negated: bool) -> Run:
-    """`x == "constant"`, the commonest of all tests."""
-    length = len(text)
-    general = equality(left, lambda _: text, negated=negated)
-    if length > 256:
-        return general
-    price = TRAVERSE[length]
-
-    def run(frame: Frame) -> bool:
-        try:
-            value = left(frame)
-        except Fault:
-            frame.cost += min(price, 1)
-            raise
-        if type(value) is str:
-            frame.cost += price if len(value) >= length else traverse(len(value))
-            return (value == text) != negated
-        frame.cost += 1 if type(value) in _FLAT and not negated else comparison(value, text)
-        try:
-            return equal(value, text) != negated
-        except Fault:
-            if negated:
-                return True
-            raise
-
-    return run
-
-
-# --- membership in constant lists
-
-
-def member_of(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
-    """A test against a set, or None where some value is not plain enough to be hashed."""
-    if any(type(v) not in (str, bool, int, Uint, float) for v in values):
+def constant_call(bound: Bound, args: list[Any], cost: Cost) -> Run | None:
+    """A call that only has constants is made once; it still costs every time. None if it fails."""
+    try:
+        value = bound.run(*args)
+    except (Fault, Abort):
         return None
-    sets: dict[type, set[Any]] = {str: set(), bool: set(), int: set(), Uint: set(), float: set()}
-    for value in values:
-        sets[type(value)].add(value)
-        if type(value) in (int, Uint, float):
-            _add_twins(sets, value)
-    frozen = {kind: frozenset(members) for kind, members in sets.items()}
-
-    def test(value: Any) -> bool:
-        members = frozen.get(type(value))
-        if members is not None:
-            return value in members
-        if type(value) in (bytes, Semver, NamedFormat):
-            raise Abort(f"internal error: runtime error: hash of unhashable type {go_type(value)}")
-        return False
-
-    return test
-
-
-def _add_twins(sets: dict[type, set[Any]], value: Any) -> None:
-    """The same number in the other number types, where it has a place there."""
-    whole = lossless_int(value) if isinstance(value, float) else int(value)
-    if not isinstance(value, float):
-        sets[float].add(float(value))
-    if whole is not None and INT_MIN <= whole <= INT_MAX:
-        sets[int].add(whole)
-    if whole is not None and 0 <= whole <= UINT_MAX:
-        sets[Uint].add(Uint(whole))
-
-
-def membership(element: Run, test: Callable[[Any], bool]) -> Run:
-    return lambda frame: test(element(frame))
+    price = cost.fixed if cost.by_args is None else cost.by_args(args)
+    if cost.by_result is not None:
+        price = cost.by_result(value)
+    return charged(lambda _: value, price)
 
 
 # --- aggregates

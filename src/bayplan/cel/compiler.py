@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel import calls
+from bayplan.cel import calls, predicates
 from bayplan.cel.attributes import Chain, Step, check_key, presence, resolver, variable
 from bayplan.cel.checker import Checked
-from bayplan.cel.cost import LIST_COST, MAP_COST, cost_of
+from bayplan.cel.cost import LIST_COST, MAP_COST, ONE, Cost, cost_of
 from bayplan.cel.declarations import Functions
-from bayplan.cel.faults import CompileError, Fault
+from bayplan.cel.faults import Abort, CompileError, Fault
 from bayplan.cel.folds import fold, growing
 from bayplan.cel.frames import Frame, Run
 from bayplan.cel.libraries.conversions import CONVERSIONS
@@ -54,8 +54,8 @@ def compile_tree(checked: Checked, functions: Functions, types: frozenset[str]) 
     compiler = _Compiler(checked, functions, types)
     try:
         node = compiler.finish(compiler.node(checked.tree))
-    except Fault as fault:
-        raise CompileError(f"program instantiation failed: {fault.text}") from None
+    except (Fault, Abort) as stop:
+        raise CompileError(f"program instantiation failed: {stop.text}") from None
     return Program(node, compiler.slots)
 
 
@@ -120,7 +120,10 @@ class _Compiler:
             return self._name(tree)
         chain = self._extensible(tree.operand)
         chain.add(Step(tree.field, tested=tree.test_only))
-        return Node(presence(resolver(chain))) if tree.test_only else self._chain(chain)
+        if not tree.test_only:
+            return self._chain(chain)
+        # cel-go gives back the price of a look; a conditional never paid it and so comes out cheaper.
+        return Node(presence(resolver(chain), refund=1 if chain.branches is not None else 0))
 
     def _index(self, tree: Call, *, optional: bool) -> Node:
         chain = self._extensible(tree.args[0])
@@ -143,9 +146,9 @@ class _Compiler:
     def _call(self, tree: Call) -> Node:
         match tree.function:
             case "_&&_":
-                return Node(calls.conjunction([self.run(arg) for arg in tree.args]))
+                return Node(predicates.conjunction([self.run(arg) for arg in tree.args]))
             case "_||_":
-                return Node(calls.disjunction([self.run(arg) for arg in tree.args]))
+                return Node(predicates.disjunction([self.run(arg) for arg in tree.args]))
             case "_?_:_":
                 return self._conditional(tree)
             case "_[_]":
@@ -162,9 +165,9 @@ class _Compiler:
     def _equality(self, tree: Call) -> Node:
         left, right = self.node(tree.args[0]), self.node(tree.args[1])
         negated = tree.function == "_!=_"
-        if type(right.constant) is str:
-            return Node(calls.equal_to_text(self.finish(left), right.constant, negated=negated))
-        return Node(calls.equality(self.finish(left), self.finish(right), negated=negated))
+        if right.is_constant:
+            return Node(predicates.equal_to_constant(self.finish(left), right.constant, negated=negated))
+        return Node(predicates.equality(self.finish(left), self.finish(right), negated=negated))
 
     def _optional_or(self, tree: Call) -> Node:
         assert tree.target is not None
@@ -192,8 +195,17 @@ class _Compiler:
         bound = self._bind(tree, trees, args, overloads)
         if tree.function in CONVERSIONS and len(args) == 1 and args[0].is_constant:
             return constant(bound.run(args[0].constant))
-        cost = cost_of(tree.function, overloads)
-        return Node(calls.call([self.finish(arg) for arg in args], bound, cost))
+        return Node(self._costed(tree.function, args, bound, cost_of(tree.function, overloads)))
+
+    def _costed(self, function: str, args: list[Node], bound: calls.Bound, cost: Cost) -> Run:
+        if args and all(arg.is_constant for arg in args):
+            made = calls.constant_call(bound, [arg.constant for arg in args], cost)
+            if made is not None:
+                return made
+        runs = [self.finish(arg) for arg in args]
+        if function in predicates.INT_RELATIONS and type(args[1].constant) is int and cost == ONE:
+            return predicates.relation_to_int(runs[0], function, args[1].constant, bound.run)
+        return calls.call(runs, bound, cost)
 
     def _bind(self, tree: Call, trees: list[Expr], args: list[Node], overloads: tuple[str, ...]) -> calls.Bound:
         if tree.function in ("matches", "find", "findAll") and type(args[1].constant) is str:
@@ -202,7 +214,11 @@ class _Compiler:
         assert function is not None
         if function.singleton is not None:
             return calls.Bound(function.singleton, eager=True)
-        certain = [not mentions_dyn(self._checked.types[arg.id]) for arg in trees]
+        # Static types are no promise: an optional that passes a variable may come back as something else.
+        certain = [
+            node.is_constant and not mentions_dyn(self._checked.types[arg.id])
+            for node, arg in zip(args, trees, strict=True)
+        ]
         return calls.bind(function, overloads, certain)
 
     @staticmethod
@@ -216,8 +232,8 @@ class _Compiler:
         """A constant list becomes a set: free of charge, and an element of an empty one is not even computed."""
         if not values:
             return constant(value=False)
-        test = calls.member_of(values)
-        return None if test is None else Node(calls.membership(self.finish(element), test))
+        test = predicates.member_of(values)
+        return None if test is None else Node(predicates.membership(self.finish(element), test))
 
     # --- aggregates
 

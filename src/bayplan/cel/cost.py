@@ -63,9 +63,9 @@ def size(value: Any) -> int:
     if isinstance(value, CelMap):
         return len(value)
     if kind is Ip:
-        return int(value.address.max_prefixlen) // 8
+        return 4 if value.address.version == 4 else 16
     if kind is Cidr:
-        return math.ceil(value.bits / 8)
+        return int(math.ceil(value.bits / 8))
     return 1
 
 
@@ -80,11 +80,12 @@ def _traverse(count: int) -> int:
 
 
 # Most strings are short, and every comparison of two asks for this.
-TRAVERSE = tuple(_traverse(n) for n in range(257))
+MAX_TABLE = 256
+TRAVERSE = tuple(_traverse(n) for n in range(MAX_TABLE + 1))
 
 
 def traverse(count: int) -> int:
-    return TRAVERSE[count] if count < 257 else _traverse(count)
+    return TRAVERSE[count] if count <= MAX_TABLE else _traverse(count)
 
 
 def comparison(left: Any, right: Any) -> int:
@@ -168,9 +169,12 @@ def _new_list(length: int) -> int:
 
 
 def _flatten(args: Sequence[Any]) -> int:
-    depth = float(args[1]) if len(args) == 2 and type(args[1]) is int else 1.0
-    total = int(size(args[0]) * depth)
-    return (total if total >= 0 else total + (1 << 64)) + 1 + LIST_COST
+    if len(args) == 2 and type(args[1]) is not int:
+        name = "*types.Err" if args[1] is FAILED else go_type(args[1])
+        raise Abort(f"internal error: interface conversion: ref.Val is {name}, not types.Int")
+    depth = float(args[1]) if len(args) == 2 else 1.0
+    # Unsigned arithmetic: a negative depth wraps around.
+    return (int(size(args[0]) * depth) + 1 + LIST_COST) % (1 << 64)
 
 
 def _pairwise(index: int) -> ByArgs:
@@ -204,7 +208,16 @@ _BY_OVERLOAD: dict[str, Cost] = {
     "list_sets_intersects_list": Cost(by_args=_sets(1)),
     "list_sets_equivalent_list": Cost(by_args=_sets(2)),
 }
-for _element in "int uint double bool google.protobuf.Duration google.protobuf.Timestamp string bytes".split():
+for _element in [
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
+    "string",
+    "bytes",
+]:
     _BY_OVERLOAD[f"list_{_element}_sort"] = Cost(by_args=_pairwise(0))
     _BY_OVERLOAD[f"list_{_element}_sortByAssociatedKeys"] = Cost(by_args=_pairwise(1))
 

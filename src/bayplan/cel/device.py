@@ -6,6 +6,7 @@ common selector takes a few microseconds. The language is cel-go's with the libr
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -83,31 +84,24 @@ class Expression:
     def evaluate(self, device: DeviceView) -> bool:
         """Whether the device is selected; `EvaluationError` where the expression has no answer for it."""
         frame = Frame(device, self._program.slots)
-        result = self._run(frame)
+        try:
+            result = self._program.run(frame)
+        except Fault as fault:
+            raise EvaluationError(COST_EXCEEDED if frame.cost > LIMIT else fault.text) from None
+        except Abort as abort:
+            raise EvaluationError(abort.text) from None
+        if frame.cost > LIMIT:
+            raise EvaluationError(COST_EXCEEDED)
         if type(result) is not bool:
             raise EvaluationError(_not_a_bool(result))
         return result
 
     def cost(self, device: DeviceView) -> int:
-        """What an evaluation is charged, in upstream's units; the limit is a million."""
+        """What an evaluation is charged, in upstream's units, whether it has an answer or not."""
         frame = Frame(device, self._program.slots)
-        try:
-            self._run(frame)
-        except EvaluationError:
-            return frame.cost
+        with suppress(Fault, Abort):
+            self._program.run(frame)
         return frame.cost
-
-    def _run(self, frame: Frame) -> Any:
-        try:
-            result = self._program.run(frame)
-        except Fault as fault:
-            text = COST_EXCEEDED if frame.cost > LIMIT else fault.text
-            raise EvaluationError(text) from None
-        except Abort as abort:
-            raise EvaluationError(abort.text) from None
-        if frame.cost > LIMIT:
-            raise EvaluationError(COST_EXCEEDED)
-        return result
 
 
 _CONVERSIONS = {

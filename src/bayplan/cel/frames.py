@@ -21,6 +21,7 @@ class _Unset:
 
 
 UNSET = _Unset()
+_NO_SLOTS: list[Any] = []
 
 
 class Frame:
@@ -29,4 +30,4 @@ class Frame:
     def __init__(self, view: DeviceView, slots: int) -> None:
         self.view = view
         self.cost = 0
-        self.slots: list[Any] = [UNSET] * slots
+        self.slots: list[Any] = [UNSET] * slots if slots else _NO_SLOTS

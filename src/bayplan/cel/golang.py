@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NANOS = 1_000_000_000
 _DAYS_OF_2000_YEARS = 730_485
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS}
@@ -92,7 +92,7 @@ def parse_time(text: str) -> tuple[int, int]:
     nanos = int((found[7] or "").ljust(9, "0")[:9])
     offset = _offset(found[8])
     # datetime knows no year 0; 2000 has the same calendar.
-    at = datetime(year or 2000, month, day, hour, minute, second, tzinfo=timezone.utc) - _EPOCH
+    at = datetime(year or 2000, month, day, hour, minute, second, tzinfo=UTC) - _EPOCH
     days = at.days if year else at.days - _DAYS_OF_2000_YEARS
     return (days * 86400 + at.seconds - offset) * NANOS + nanos, offset
 

@@ -31,6 +31,16 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+# The longest beginning of a token that is never finished: half an operator, or a string up to a bad escape.
+_HALF_ESCAPE = r"\\(?:u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[xX][0-9a-fA-F]?|[0-3][0-7]?)?"
+_BEGUN = re.compile(
+    rf"""
+    [&|=]
+  | "(?:{_ESCAPE}|[^\\"\n\r])*(?:{_HALF_ESCAPE})?
+  | '(?:{_ESCAPE}|[^\\'\n\r])*(?:{_HALF_ESCAPE})?
+    """,
+    re.VERBOSE,
+)
 _KEYWORDS = frozenset({"in", "true", "false", "null"})
 
 
@@ -64,11 +74,9 @@ def tokenize(source: Source) -> list[Token]:
 
 
 def _skip(source: Source, at: int) -> int:
-    """Report what cannot begin a token; an open string takes the rest of its line with it."""
+    """Report what cannot begin a token, up to the character that gave it away."""
     text = source.text
-    end = at + 1
-    if text[at] in "\"'":
-        line_end = re.compile(r"[\n\r]|$").search(text, at)
-        end = line_end.start() if line_end else len(text)
+    begun = _BEGUN.match(text, at)
+    end = min(begun.end() + 1 if begun else at + 1, len(text))
     source.error_at(at, f"Syntax error: token recognition error at: '{text[at:end]}'")
     return end

@@ -29,8 +29,29 @@ MAX_DEPTH = 250
 MAX_CODE_POINTS = 100_000
 
 RESERVED = frozenset(
-    "as break const continue else false for function if import in let loop package namespace null return true var "
-    "void while".split()
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "false",
+        "for",
+        "function",
+        "if",
+        "import",
+        "in",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "null",
+        "return",
+        "true",
+        "var",
+        "void",
+        "while",
+    ]
 )
 _RELATIONS = {"<": "_<_", "<=": "_<=_", ">=": "_>=_", ">": "_>_", "==": "_==_", "!=": "_!=_", "in": "@in"}
 _LOGIC = {"||": "_||_", "&&": "_&&_"}
@@ -41,6 +62,26 @@ _RELATION_LEVEL = 3
 _LEVELS = {"||": 1, "&&": 2} | dict.fromkeys(_RELATIONS, 3) | dict.fromkeys(_SUMS, 4) | dict.fromkeys(_PRODUCTS, 5)
 _STARTERS = (
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+)
+
+_BEGINNINGS = frozenset(
+    [
+        "[",
+        "{",
+        "(",
+        ".",
+        "-",
+        "!",
+        "true",
+        "false",
+        "null",
+        "NUM_FLOAT",
+        "NUM_INT",
+        "NUM_UINT",
+        "STRING",
+        "BYTES",
+        "IDENTIFIER",
+    ]
 )
 
 
@@ -91,8 +132,12 @@ class _Parser:
     def _expect(self, kind: str) -> Token:
         if self._next.kind == kind:
             return self._advance()
-        wanted = kind if kind.isupper() else f"'{kind}'"
-        raise self._refuse(f"mismatched input '{self._next.text}' expecting {wanted}")
+        wanted, found = (kind if kind.isupper() else f"'{kind}'"), self._next.text
+        if self._tokens[min(self._at + 1, len(self._tokens) - 1)].kind == kind:
+            raise self._refuse(f"extraneous input '{found}' expecting {wanted}")
+        if kind in (")", "]") and self._next.kind == END:
+            raise self._refuse(f"missing {wanted} at '{found}'")
+        raise self._refuse(f"mismatched input '{found}' expecting {wanted}")
 
     def _refuse(self, message: str) -> _SyntaxError:
         self._source.error_at(self._next.offset, f"Syntax error: {message}")
@@ -109,7 +154,9 @@ class _Parser:
     def start(self) -> Expr:
         tree = self._expr()
         if self._next.kind != END:
-            raise self._refuse(f"extraneous input '{self._next.text}' expecting <EOF>")
+            last = self._tokens[self._at + 1].kind == END
+            problem = "extraneous" if last else "mismatched"
+            raise self._refuse(f"{problem} input '{self._next.text}' expecting <EOF>")
         return tree
 
     def _expr(self) -> Expr:
@@ -321,7 +368,8 @@ class _Parser:
             token = self._advance()
         elif minus or token.kind not in _LITERALS:
             self._at -= 1
-            problem = "mismatched" if token.kind in (END, ")", "]", "}", ":", ",") else "extraneous"
+            following = self._tokens[self._at + 1].kind if token.kind != END else END
+            problem = "extraneous" if following in _BEGINNINGS else "mismatched"
             raise self._refuse(f"{problem} input '{token.text}' expecting {_STARTERS}")
         begin = (minus or token).offset
         try:

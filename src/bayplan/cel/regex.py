@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from bayplan.cel.regex_syntax import Assertion, CharSet, Choice, Node, Repeat, Sequence, parse
+from bayplan.cel.regex_chars import CharSet
+from bayplan.cel.regex_syntax import Assertion, Choice, Node, Repeat, Sequence, parse
 
 # `re` may try this many ways through a text before the machine is the better choice.
 _STEP_BUDGET = 20_000_000

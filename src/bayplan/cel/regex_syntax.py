@@ -7,34 +7,13 @@ with the text that Go's regexp package gives.
 from __future__ import annotations
 
 import string
-import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from bayplan.cel.regex_chars import PERL, POSIX, CharSet, Ranges, named_property, union
+
 MAX_REPEAT = 1000
 MAX_NESTING = 250
-
-Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
-Predicate: TypeAlias = Callable[[str], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class CharSet:
-    """Characters by range and by Unicode property; `fold` ignores case."""
-
-    ranges: Ranges = ()
-    predicates: tuple[Predicate, ...] = ()
-    negated: bool = False
-    fold: bool = False
-
-    def matches(self, c: str) -> bool:
-        found = any(self._holds(v) for v in variants(c)) if self.fold else self._holds(c)
-        return found != self.negated
-
-    def _holds(self, c: str) -> bool:
-        code = ord(c)
-        return any(lo <= code <= hi for lo, hi in self.ranges) or any(p(c) for p in self.predicates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,56 +43,9 @@ class Repeat:
 
 Node: TypeAlias = "CharSet | Assertion | Sequence | Choice | Repeat"
 
-_ODD_FOLDS = {"k": "\u212a", "s": "\u017f", "\u00e5": "\u212b"}
 
-
-def variants(c: str) -> set[str]:
-    """The characters that are equal to `c` when case does not matter."""
-    found = {v for v in (c, c.lower(), c.upper(), c.casefold(), c.title()) if len(v) == 1}
-    for plain, odd in _ODD_FOLDS.items():
-        if c == odd or plain in found:
-            found |= {plain, plain.upper(), odd}
-    return found
-
-
-DIGIT: Ranges = ((48, 57),)
-WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
-SPACE: Ranges = ((9, 10), (12, 13), (32, 32))
-_PERL = {"d": DIGIT, "w": WORD, "s": SPACE}
-_POSIX: dict[str, Ranges] = {
-    "alnum": ((48, 57), (65, 90), (97, 122)),
-    "alpha": ((65, 90), (97, 122)),
-    "ascii": ((0, 127),),
-    "blank": ((9, 9), (32, 32)),
-    "cntrl": ((0, 31), (127, 127)),
-    "digit": DIGIT,
-    "graph": ((33, 126),),
-    "lower": ((97, 122),),
-    "print": ((32, 126),),
-    "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
-    "space": ((9, 13), (32, 32)),
-    "upper": ((65, 90),),
-    "word": WORD,
-    "xdigit": ((48, 57), (65, 70), (97, 102)),
-}
-_CATEGORIES = frozenset(
-    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cs".split()
-)
-# Scripts are told by the first word of a character's name; rarer ones have no table here.
-_SCRIPTS = {s: s.upper() for s in "Latin Greek Cyrillic Hebrew Arabic Thai Hiragana Katakana Hangul Devanagari".split()}
-_SCRIPTS["Han"] = "CJK"
 _CONTROL = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
 _FLAGS = "imsU"
-
-
-def _property(name: str) -> Predicate | None:
-    if name == "Any":
-        return lambda _: True
-    if name in _CATEGORIES:
-        return lambda c: unicodedata.category(c).startswith(name)
-    if name in _SCRIPTS:
-        return lambda c: unicodedata.name(c, "").startswith(_SCRIPTS[name])
-    return None
 
 
 def _error(reason: str, text: str) -> ValueError:
@@ -155,7 +87,6 @@ class _Parser:
         self._at = 0
         self._flags = _Flags()
         self._stack = [_Group(self._flags)]
-        self._names: set[str] = set()
         self._repeated_at = -1
 
     def parse(self) -> Node:
@@ -222,9 +153,6 @@ class _Parser:
         name = self._text[begin:end]
         if not name or not all(c.isascii() and (c.isalnum() or c == "_") for c in name):
             raise _error("invalid named capture", self._text[self._at : end + 1])
-        if name in self._names:
-            raise _error("duplicate capture group name", name)
-        self._names.add(name)
         self._at = end + 1
         self._push()
 
@@ -315,9 +243,9 @@ class _Parser:
     def _class_escape(self) -> CharSet | None:
         """`\\d`, `\\pL` and their kin."""
         letter = self._text[self._at + 1 : self._at + 2]
-        if letter and letter.lower() in _PERL:
+        if letter and letter.lower() in PERL:
             self._at += 2
-            return CharSet(_PERL[letter.lower()], negated=letter.isupper(), fold=self._flags.i)
+            return CharSet(PERL[letter.lower()], negated=letter.isupper(), fold=self._flags.i)
         if letter and letter in "pP":
             return self._unicode(letter)
         return None
@@ -334,7 +262,7 @@ class _Parser:
         negated = letter == "P"
         if name.startswith("^"):
             name, negated = name[1:], not negated
-        predicate = _property(name)
+        predicate = named_property(name)
         if predicate is None:
             raise _error("invalid character class range", self._text[start : self._at])
         return CharSet((), (predicate,), negated, self._flags.i)
@@ -393,7 +321,7 @@ class _Parser:
             members.append(self._class_member(start))
             first = False
         self._at += 1
-        return _union(members, negated=negated, fold=self._flags.i)
+        return union(members, negated=negated, fold=self._flags.i)
 
     def _class_member(self, start: int) -> CharSet:
         if self._text.startswith("[:", self._at):
@@ -422,7 +350,7 @@ class _Parser:
 
     def _posix(self, end: int) -> CharSet:
         name = self._text[self._at + 2 : end]
-        ranges = _POSIX.get(name.removeprefix("^"))
+        ranges = POSIX.get(name.removeprefix("^"))
         if ranges is None:
             raise _error("invalid character class range", self._text[self._at : end + 2])
         self._at = end + 2
@@ -432,18 +360,6 @@ class _Parser:
 def _is_count(digits: str) -> bool:
     """A number without leading zeros and short enough to be one."""
     return digits.isascii() and digits.isdigit() and len(digits) < 9 and (digits == "0" or digits[0] != "0")
-
-
-def _union(members: list[CharSet], *, negated: bool, fold: bool) -> CharSet:
-    ranges: list[tuple[int, int]] = []
-    predicates: list[Predicate] = []
-    for member in members:
-        if member.negated:
-            predicates.append(member.matches)
-        else:
-            ranges += member.ranges
-            predicates += member.predicates
-    return CharSet(tuple(ranges), tuple(predicates), negated, fold)
 
 
 def _check_size(node: Node, budget: int, pattern: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from bayplan.cel.faults import Abort, Fault
 from bayplan.cel.quantities import DerivedQuantity
 from bayplan.cel.semver import Semver
-from bayplan.cel.types import Kind, Type
+from bayplan.cel.types import BOOL, BYTES, CIDR, DOUBLE, INT, IP, SEMVER, STRING, UINT, URL, Kind, Type
 
 INT_MIN, INT_MAX, UINT_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 TWO_TO_63, TWO_TO_64 = float(1 << 63), float(1 << 64)
@@ -121,6 +121,8 @@ class CelMap:
 
     def find(self, key: Any) -> Any:
         """The value or MISSING; numbers of another type find an equal key."""
+        if not self._entries:
+            return MISSING
         for candidate in _spellings(key):
             entry = self._entries.get(candidate)
             if entry is not None:
@@ -230,6 +232,20 @@ TYPE_NAMES: dict[type, str] = {
     NamedFormat: "kubernetes.NamedFormat",
     Ip: "net.IP",
     Cidr: "net.CIDR",
+}
+
+# Types whose values are all of one Python class.
+HELD_AS: dict[Type, type] = {
+    BOOL: bool,
+    INT: int,
+    UINT: Uint,
+    DOUBLE: float,
+    STRING: str,
+    BYTES: bytes,
+    SEMVER: Semver,
+    IP: Ip,
+    CIDR: Cidr,
+    URL: Url,
 }
 
 # The names that cel-go's own error texts give away.

@@ -7,6 +7,7 @@ does not have reads as an empty map, though it is not `in` the map.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from bayplan.cel.quantities import QuantityValue
@@ -30,8 +31,6 @@ class DomainMap(StringMap):
 class DeviceView:
     """`device` as expressions see it. The domain tables are for the compiled chains, which skip the maps."""
 
-    __slots__ = ("attribute_domains", "capacity_domains", "root")
-
     def __init__(
         self,
         *,
@@ -40,12 +39,18 @@ class DeviceView:
         attributes: Mapping[str, AttributeValue],
         capacity: Mapping[str, QuantityValue],
     ) -> None:
+        self.driver = driver
+        self.allow_multiple_allocations = allow_multiple_allocations
         self.attribute_domains = _by_domain(driver, attributes)
         self.capacity_domains = _by_domain(driver, capacity)
-        self.root = StringMap(
+
+    @cached_property
+    def root(self) -> StringMap:
+        """The value of `device`; most selectors never need it whole."""
+        return StringMap(
             {
-                "driver": driver,
-                "allowMultipleAllocations": allow_multiple_allocations,
+                "driver": self.driver,
+                "allowMultipleAllocations": self.allow_multiple_allocations,
                 "attributes": _domain_map(self.attribute_domains),
                 "capacity": _domain_map(self.capacity_domains),
             }

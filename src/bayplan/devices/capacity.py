@@ -77,7 +77,7 @@ def _violates(amount: Quantity, policy: CapacityRequestPolicy) -> bool:
     if policy.valid_range is not None:
         return _outside(amount, policy.valid_range)
     if policy.valid_values:
-        return all(amount != parse_quantity(value) for value in policy.valid_values)
+        return all(amount.compare(parse_quantity(value)) for value in policy.valid_values)
     return False
 
 

@@ -19,13 +19,15 @@ _LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass]:
-    """Extended resource name to class; `classes` in order of arrival.
+    """Extended resource name to class.
 
-    Of two classes that want one name the newer one has it, then the one whose own name comes first. A class that
-    comes later and loses is left out altogether, its implicit name too; one that is displaced keeps its implicit name.
+    Of two classes that want one name the newer one has it, then the one whose own name comes first. A class that is
+    met later and loses is left out altogether, its implicit name too; one that is displaced keeps its implicit name.
+    Upstream meets them as they arrive; we take them by name, which is the order after a start and does not depend on
+    when that was.
     """
     found: dict[str, DeviceClass] = {}
-    for item in classes:
+    for item in sorted(classes, key=lambda other: other.name):
         wanted = item.spec.extended_resource_name
         if wanted is not None:
             rival = found.get(wanted)

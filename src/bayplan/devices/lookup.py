@@ -24,7 +24,7 @@ class DeviceLookup(Protocol):
 
     @property
     def device_classes(self) -> Mapping[str, DeviceClass]:
-        """By name, in order of arrival: of two classes that want one resource name, the order matters."""
+        """By name."""
         ...
 
     def revision(self, kind: type[KubeObject]) -> int:

@@ -126,17 +126,14 @@ class Pool:
 class NodePools:
     """All pools that a node sees, in the order of the search."""
 
-    __slots__ = ("by_id", "devices", "labels", "pools")
+    __slots__ = ("any_invalid", "by_id", "devices", "labels", "pools")
 
     def __init__(self, pools: Iterable[Pool], labels: Mapping[str, str]) -> None:
         self.pools = tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
         self.devices = tuple(device for pool in self.pools if pool.usable for device in pool.devices)
         self.by_id = {pool.id: pool for pool in self.pools}
+        self.any_invalid = any(pool.invalid for pool in self.pools)
         self.labels = labels
-
-    @property
-    def any_invalid(self) -> bool:
-        return any(pool.invalid for pool in self.pools)
 
 
 class PoolIndex:

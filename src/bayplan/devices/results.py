@@ -33,14 +33,14 @@ def allocation_result(
     """The allocation of one claim. `asks`: the alternative that was chosen for each request, in order."""
     return AllocationResult(
         devices=DeviceAllocationResult(
-            results=tuple(_result(pick, number) for number, pick in enumerate(picks)),
+            results=tuple(_result(claim, pick, number) for number, pick in enumerate(picks)),
             config=(*_class_configs(asks), *_claim_configs(claim, asks)),
         ),
         node_selector=node_selector(claim, [pick.device for pick in picks], node_name),
     )
 
 
-def _result(pick: Pick, number: int) -> DeviceRequestAllocationResult:
+def _result(claim: ResourceClaim, pick: Pick, number: int) -> DeviceRequestAllocationResult:
     ask, device = pick.ask, pick.device
     return DeviceRequestAllocationResult(
         request=ask.name,
@@ -51,14 +51,14 @@ def _result(pick: Pick, number: int) -> DeviceRequestAllocationResult:
         tolerations=ask.tolerations,
         binding_conditions=device.device.binding_conditions,
         binding_failure_conditions=device.device.binding_failure_conditions,
-        share_id=None if pick.share is None else _share_id(pick, number),
+        share_id=None if pick.share is None else _share_id(claim, pick, number),
         consumed_capacity={name: str(amount) for name, amount in (pick.share or {}).items()},
     )
 
 
-def _share_id(pick: Pick, number: int) -> str:
+def _share_id(claim: ResourceClaim, pick: Pick, number: int) -> str:
     """Tells the shares of a device apart. Made from the claim's uid, which is unique, so that no chance is needed."""
-    return str(uuid5(_SHARES, f"{pick.ask.claim.metadata.uid}/{number}/{pick.device.id}"))
+    return str(uuid5(_SHARES, f"{claim.metadata.uid}/{number}/{pick.device.id}"))
 
 
 def _class_configs(asks: Iterable[Ask]) -> Iterable[DeviceAllocationConfiguration]:

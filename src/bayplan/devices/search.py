@@ -81,12 +81,14 @@ class Search:
         self._expired = expired
         self._counters = CounterBook(pools, in_use)
         self._constraints: list[list[Constraint]] = []
+        self._claims: list[ResourceClaim] = []
         self._taken: dict[DeviceId, set[int]] = {}  # whole devices -> claims that take them
         self._shares: dict[DeviceId, list[Amounts]] = {}
 
     def add_claim(self, claim: ResourceClaim) -> None:
         """The next claim in order; raises `AllocationError` for a constraint that nobody knows."""
         self._constraints.append(_constraints(claim))
+        self._claims.append(claim)
         self.picks.append([])
 
     def run(self, requests: Sequence[Sequence[Ask]]) -> bool:
@@ -232,6 +234,15 @@ class Search:
             and capacity.fits(ask.capacity, device.device.capacity, (held,))
             and _tolerates(ask, device)
         )
+
+    def fails_alone(self, requests: Sequence[Sequence[Ask]]) -> bool:
+        """Whether these requests of one claim could not be met even if no other claim wanted anything."""
+        if not requests:
+            return False
+        alone = Search(self.node, self.pools, self._in_use, self._selectors, self._expired)
+        for claim in self._claims:
+            alone.add_claim(claim)
+        return not alone.run(requests)
 
     def has_constraints(self, ask: Ask) -> bool:
         return bool(self._constraints[ask.position])

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from bayplan.devices.capacity import Amounts
-from bayplan.devices.identity import DeviceId
+from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.devices.lookup import DeviceLookup
 from bayplan.objects.quantity import Quantity, parse_quantity
 from bayplan.objects.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
@@ -32,6 +32,8 @@ class InUse:
         self._shares: dict[DeviceId, int] = {}
         self._measured: dict[DeviceId, int] = {}  # shares that say how much they consume
         self._consumed: dict[DeviceId, Amounts] = {}
+        self._touched: dict[PoolId, int] = {}
+        self._changes = 0
         for allocation in allocations:
             self.add(allocation)
 
@@ -51,8 +53,20 @@ class InUse:
         """Whether some share says how much it consumes."""
         return device in self._measured
 
+    def touched(self, pools: Iterable[PoolId]) -> int:
+        """A number that changes whenever the use of a device of these pools does."""
+        latest = 0
+        for pool in pools:
+            latest = max(latest, self._touched.get(pool, 0))
+        return latest
+
+    def _touch(self, device: DeviceId) -> None:
+        self._changes += 1
+        self._touched[PoolId(device.driver, device.pool)] = self._changes
+
     def add(self, allocation: AllocationResult) -> None:
         for device, result in _holding(allocation):
+            self._touch(device)
             if result.share_id is None:
                 _count(self._whole, device, 1)
                 continue
@@ -67,6 +81,7 @@ class InUse:
     def remove(self, allocation: AllocationResult) -> None:
         """Undo an `add` of an equal allocation."""
         for device, result in _holding(allocation):
+            self._touch(device)
             if result.share_id is None:
                 _count(self._whole, device, -1)
                 continue

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from bayplan.errors import BayplanError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.go_sort import go_sort
@@ -331,8 +330,10 @@ def candidates_wanted(nodes: int, *, percentage: int, absolute: int) -> int:
 
 def cheapest(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetime) -> str:
     """The node to preempt on. Of equals the first in the order of nodes, where kube-scheduler takes any."""
-    visited = (snapshot.nodes.names[row] for row in snapshot.order.tolist())
-    return min((name for name in visited if name in candidates), key=lambda name: _cost(candidates[name], now))
+    names = snapshot.nodes.names
+    visited: list[int] = snapshot.order.tolist()
+    offered = [names[row] for row in visited if names[row] in candidates]
+    return min(offered, key=lambda name: _cost(candidates[name], now))
 
 
 def _cost(victims: Victims, now: datetime) -> tuple[int, int, int, int, timedelta]:
@@ -346,75 +347,3 @@ def _cost(victims: Victims, now: datetime) -> tuple[int, int, int, int, timedelt
     age = max(now - (pod.status.start_time or now) for pod in pods if pod.priority == highest)
     weight = sum(pod.priority + _PRIORITY_LIFT for pod in pods)
     return victims.violations, pods[0].priority, weight, len(pods), age
-
-
-# extenders
-
-
-@dataclass(frozen=True, slots=True)
-class NamedVictims:
-    """Victims on one node as an extender names them: by uid."""
-
-    uids: tuple[str, ...]
-    violations: int = 0
-
-
-class PreemptionExtender(Protocol):
-    """Somebody outside who may strike candidates off, or change the victims of one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def ignorable(self) -> bool: ...
-
-    def wants_preemption(self, pod: Pod) -> bool:
-        """Whether it has a say in preemption and in this pod."""
-        ...
-
-    def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
-        """The candidates that remain; `BayplanError` where it has no answer."""
-        ...
-
-
-def reduced(
-    candidates: Mapping[str, Victims], pod: Pod, extenders: Iterable[PreemptionExtender], nodes: NodeColumns
-) -> Mapping[str, Victims] | Status:
-    """The candidates that every extender leaves. One that fails ends it, unless it may be ignored."""
-    for extender in extenders:
-        if not candidates:
-            break
-        if not extender.wants_preemption(pod):
-            continue
-        try:
-            answer = resolved(extender.process_preemption(pod, candidates), extender.name, nodes)
-        except BayplanError as fault:
-            if extender.ignorable:
-                continue
-            return error(str(fault))
-        empty = [name for name, victims in answer.items() if not victims.pods]
-        if empty and not extender.ignorable:
-            return no_victim(empty[0])
-        candidates = {name: victims for name, victims in answer.items() if victims.pods}
-    return candidates
-
-
-class UnknownVictim(BayplanError):
-    """An extender named a node or a pod that is not there."""
-
-
-def resolved(answer: Mapping[str, NamedVictims], extender: str, nodes: NodeColumns) -> dict[str, Victims]:
-    """An extender's answer with pods instead of uids; `UnknownVictim` if one is not on its node."""
-    found: dict[str, Victims] = {}
-    for node_name, named in answer.items():
-        row = nodes.index.get(node_name)
-        if row is None:
-            raise UnknownVictim(f"nodeinfo not found for node name {quote(node_name)}")
-        there = {info.uid: info.pod for info in nodes.pods[row]}
-        for uid in named.uids:
-            if uid not in there:
-                raise UnknownVictim(
-                    f"extender: {extender} claims to preempt pod (UID: &{{{uid}}}) on node: {node_name}, "
-                    "but the pod is not found on that node"
-                )
-        found[node_name] = Victims(tuple(there[uid] for uid in named.uids), named.violations)
-    return found

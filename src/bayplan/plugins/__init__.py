@@ -1,40 +1,60 @@
-"""kube-scheduler's plugins, one a file, and the registry of all of them."""
+"""kube-scheduler's plugins, one a file, and the registry of all of them.
+
+Importing this registers nothing: whoever builds a profile calls `default_plugins()` and may add plugins of their own.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 from bayplan.framework.registry import Registry
-
-_SHIPPED = (
-    ("scheduling_gates", "SchedulingGates"),
-    ("priority_sort", "PrioritySort"),
-    ("node_unschedulable", "NodeUnschedulable"),
-    ("node_name", "NodeName"),
-    ("taint_toleration", "TaintToleration"),
-    ("node_affinity", "NodeAffinity"),
-    ("node_ports", "NodePorts"),
-    ("node_resources_fit", "NodeResourcesFit"),
-    ("volume_restrictions", "VolumeRestrictions"),
-    ("node_volume_limits", "NodeVolumeLimits"),
-    ("volume_binding", "VolumeBinding"),
-    ("volume_zone", "VolumeZone"),
-    ("pod_topology_spread", "PodTopologySpread"),
-    ("inter_pod_affinity", "InterPodAffinity"),
-    ("dynamic_resources", "DynamicResources"),
-    ("default_preemption", "DefaultPreemption"),
-    ("node_resources_balanced_allocation", "NodeResourcesBalancedAllocation"),
-    ("image_locality", "ImageLocality"),
-    ("default_binder", "DefaultBinder"),
-    ("node_declared_features", "NodeDeclaredFeatures"),
-    ("gang_scheduling", "GangScheduling"),
-    ("topology_placement_generator", "TopologyPlacementGenerator"),
-    ("pod_group_pods_count", "PodGroupPodsCount"),
-)
+from bayplan.plugins.default_binder import DefaultBinder
+from bayplan.plugins.default_preemption import DefaultPreemption
+from bayplan.plugins.dynamic_resources import DynamicResources
+from bayplan.plugins.gang_scheduling import GangScheduling
+from bayplan.plugins.image_locality import ImageLocality
+from bayplan.plugins.inter_pod_affinity import InterPodAffinity
+from bayplan.plugins.node_affinity import NodeAffinity
+from bayplan.plugins.node_declared_features import NodeDeclaredFeatures
+from bayplan.plugins.node_name import NodeName
+from bayplan.plugins.node_ports import NodePorts
+from bayplan.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
+from bayplan.plugins.node_resources_fit import NodeResourcesFit
+from bayplan.plugins.node_unschedulable import NodeUnschedulable
+from bayplan.plugins.node_volume_limits import NodeVolumeLimits
+from bayplan.plugins.pod_group_pods_count import PodGroupPodsCount
+from bayplan.plugins.pod_topology_spread import PodTopologySpread
+from bayplan.plugins.priority_sort import PrioritySort
+from bayplan.plugins.scheduling_gates import SchedulingGates
+from bayplan.plugins.taint_toleration import TaintToleration
+from bayplan.plugins.topology_placement_generator import TopologyPlacementGenerator
+from bayplan.plugins.volume_binding import VolumeBinding
+from bayplan.plugins.volume_restrictions import VolumeRestrictions
+from bayplan.plugins.volume_zone import VolumeZone
 
 
 def default_plugins() -> Registry:
     """Every plugin we ship, in the order of the default profile; the last three are on by name only."""
-    there = [(module, name) for module, name in _SHIPPED if find_spec(f"bayplan.plugins.{module}")]
-    return Registry.of(*(getattr(import_module(f"bayplan.plugins.{module}"), name) for module, name in there))
+    return Registry.of(
+        SchedulingGates,
+        PrioritySort,
+        NodeUnschedulable,
+        NodeName,
+        TaintToleration,
+        NodeAffinity,
+        NodePorts,
+        NodeResourcesFit,
+        VolumeRestrictions,
+        NodeVolumeLimits,
+        VolumeBinding,
+        VolumeZone,
+        PodTopologySpread,
+        InterPodAffinity,
+        DynamicResources,
+        DefaultPreemption,
+        NodeResourcesBalancedAllocation,
+        ImageLocality,
+        DefaultBinder,
+        NodeDeclaredFeatures,
+        GangScheduling,
+        TopologyPlacementGenerator,
+        PodGroupPodsCount,
+    )

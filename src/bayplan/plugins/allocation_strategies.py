@@ -37,15 +37,21 @@ class AllocationScorer:
     def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:
         """One score a row. A resource that a row does not have counts for nothing there."""
         total = np.zeros(rows, dtype=np.int64)
-        weights = np.zeros(rows, dtype=np.int64)
+        weights: IntVector | int = 0  # one number as long as every resource counts on every row
         for column in columns:
             counts: BoolVector = column.allocatable != 0
-            share = self._share(column.requested, np.where(counts, column.allocatable, 1))
+            everywhere = bool(counts.all())
+            capacity = column.allocatable if everywhere else np.where(counts, column.allocatable, 1)
+            share = self._share(column.requested, capacity)
+            if everywhere and not self._ignore_zero:
+                total += share * column.weight
+                weights = weights + column.weight
+                continue
             if self._ignore_zero:
                 counts = counts & (share > 0)
             weight = np.where(counts, column.weight, 0)
             total += share * weight
-            weights += weight
+            weights = weights + weight
         divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
         return rounded(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
@@ -81,7 +87,7 @@ def along(shape: Sequence[UtilizationShapePoint]) -> Share:
     return share
 
 
-def rounded(dividend: IntVector, divisor: IntVector) -> IntVector:
+def rounded(dividend: IntVector, divisor: IntVector | int) -> IntVector:
     """The nearest whole number, halves up: for numbers that are not negative, what Go's `math.Round` gives."""
     nearest: IntVector = (2 * dividend + divisor) // (2 * divisor)
     return nearest

@@ -21,7 +21,6 @@ from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.preemption import (
     DryRun,
     Findings,
-    PreemptionExtender,
     Victims,
     budgets_of,
     candidates_wanted,
@@ -29,9 +28,9 @@ from bayplan.framework.preemption import (
     cleared_nominations,
     evictions,
     leaves_by_preemption,
-    reduced,
     resolvable_rows,
 )
+from bayplan.framework.preemption_extenders import PreemptionExtender, reduced
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject

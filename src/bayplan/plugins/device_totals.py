@@ -8,12 +8,12 @@ Cost: one mask of nodes a slice (a device, where devices say for themselves whic
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bayplan.devices.faults import DeviceError
 from bayplan.devices.pools import PoolDevice, PublishedSlice
+from bayplan.devices.selectors import DeviceSelectors
 from bayplan.framework.handle import Handle
 from bayplan.objects.core import NodeSelector
 from bayplan.objects.node_selectors import compile_node_selector
@@ -21,24 +21,18 @@ from bayplan.objects.resource import DeviceClass, ResourceSlice
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
 from bayplan.snapshot.selecting import where_selector
 
-if TYPE_CHECKING:
-    from bayplan.devices.selectors import DeviceSelectors
-
 
 class DeviceTotals:
     """Counts devices on whole tables; slices are prepared once a change."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._selectors: DeviceSelectors | None = None
+        self._selectors = DeviceSelectors()
         self._revision = -1
         self._slices: tuple[PublishedSlice, ...] = ()
 
     def of(self, device_class: DeviceClass, nodes: NodeTable) -> tuple[IntVector, IntVector]:
         """For each entry the devices of the class, and those that somebody holds; zeros where they cannot be told."""
-        from bayplan.devices.selectors import DeviceSelectors
-
-        selectors = self._selectors = self._selectors or DeviceSelectors()
         self._handle.devices.sync(self._handle.catalog)
         total = np.zeros(len(nodes), dtype=np.int64)
         taken = np.zeros(len(nodes), dtype=np.int64)
@@ -49,7 +43,7 @@ class DeviceTotals:
                 if not mask.any():
                     continue
                 try:
-                    found = [device for device in devices if selectors.in_class(device_class, device)]
+                    found = [device for device in devices if self._selectors.in_class(device_class, device)]
                 except DeviceError:
                     unclear |= mask
                     continue
@@ -78,8 +72,7 @@ def _visible(
     """Devices, the entries that reach them, and the entries for which that cannot be told."""
     spec = published.slice.spec
     if not spec.per_device_node_selection:
-        placed = spec.node_name or spec.all_nodes or spec.node_selector is not None
-        mask, broken = _reach(nodes, spec.node_name, spec.all_nodes, spec.node_selector, otherwise=not placed)
+        mask, broken = _reach(nodes, spec.node_name, spec.all_nodes, spec.node_selector, otherwise=True)
         yield published.devices, mask, broken
         return
     for each in published.devices:
@@ -91,7 +84,8 @@ def _visible(
 def _reach(
     nodes: NodeTable, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, *, otherwise: bool
 ) -> tuple[BoolVector, BoolVector]:
-    """Entries that a place names, and entries for which a malformed selector leaves it open."""
+    """Entries that a place names (`otherwise` where it names none), and entries for which a malformed selector leaves
+    it open."""
     nobody = np.zeros(len(nodes), dtype=np.bool_)
     if all_nodes:
         return ~nobody, nobody

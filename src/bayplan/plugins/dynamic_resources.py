@@ -14,7 +14,7 @@ from datetime import timedelta
 import numpy as np
 
 from bayplan.devices import extended, intents
-from bayplan.devices.allocator import Allocator
+from bayplan.devices.allocator import AllocationMemo, Allocator
 from bayplan.devices.claims import (
     ClaimProblem,
     all_ready,
@@ -39,7 +39,7 @@ from bayplan.framework.status import SKIP, Code, Status, error, unresolvable, un
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.node_selectors import compile_node_selector
-from bayplan.objects.resource import DeviceRequest, ResourceClaim, ResourceSlice
+from bayplan.objects.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceSlice
 from bayplan.objects.selectors import SelectorError
 from bayplan.plugins import dynamic_resources_args
 from bayplan.plugins.dynamic_resources_args import DynamicResourcesArgs
@@ -69,6 +69,7 @@ class DynamicResources:
         self._handle = handle
         self._selectors = DeviceSelectors()
         self._classes = ResourceClasses(handle.catalog)
+        self._memo = AllocationMemo()
         self._index = PoolIndex(())
         self._index_revision = -1
         self.cured_by = (
@@ -138,8 +139,10 @@ class DynamicResources:
             if refused is not None:
                 return refused
         if state.unallocated:
+            catalog = self._handle.catalog
+            self._memo.begin(catalog.revision(DeviceClass))
             state.allocator = Allocator(
-                self._pools(), self._handle.catalog.device_classes, devices.in_use, self._selectors
+                self._pools(), catalog.device_classes, devices.in_use, self._selectors, self._memo
             )
         cycle.put(STATE, state)
         return None
@@ -201,7 +204,7 @@ class DynamicResources:
             return
         if not state.claims:
             return
-        judge = Judge(state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._deadline)
+        judge = Judge(state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._timer)
         refused: dict[Status, list[int]] = {}
         for position, node in enumerate(nodes):
             status = judge.judge(node.node).refusal
@@ -212,7 +215,7 @@ class DynamicResources:
             mask[positions] = True
             yield Rejection(mask, status.message, code=status.code)
 
-    def _deadline(self) -> Callable[[], bool]:
+    def _timer(self) -> Callable[[], bool]:
         """A fresh limit for one search."""
         if not self._filter_timeout_s:
             return lambda: False
@@ -224,7 +227,7 @@ class DynamicResources:
         state = cycle.find(STATE)
         if state is None:
             raise PluginFault(self.name, "score", NO_STATE)
-        if not state.claims:
+        if not state.ranks_nodes:
             return np.zeros(len(nodes), dtype=np.int64)
         return np.fromiter((state.score(name) for name in nodes.names), dtype=np.int64, count=len(nodes))
 
@@ -263,7 +266,9 @@ class DynamicResources:
             if all(state.is_special(number) for number in numbers):
                 return None  # the node has the extended resources itself
             return error("claim allocation not found for node")
-        for number, claim, result in zip(numbers, verdict.allocation.claims, verdict.allocation.results(), strict=True):
+        claims = state.to_allocate(verdict)
+        results = verdict.allocation.results(claims)
+        for number, claim, result in zip(numbers, claims, results, strict=True):
             if state.is_special(number) and not claim.spec.devices.requests:
                 continue  # the node has the extended resources itself; there is nothing to write
             state.granted[number] = result

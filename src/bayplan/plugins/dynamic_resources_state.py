@@ -69,6 +69,18 @@ class ClaimState:
     def is_special(self, number: int) -> bool:
         return self.has_special and number == len(self.claims) - 1
 
+    def to_allocate(self, verdict: Verdict) -> list[ResourceClaim]:
+        """The claims that a node's allocation is for, in its order."""
+        claims = [claim for claim in self.claims if claim.status.allocation is None]
+        if verdict.special is not None:
+            claims[-1] = verdict.special
+        return claims
+
+    @property
+    def ranks_nodes(self) -> bool:
+        """Whether some claim has alternatives, so that nodes can be better or worse."""
+        return any(request.first_available for claim in self.claims for request in claim.spec.devices.requests)
+
     def score(self, node_name: str) -> int:
         """How good the alternatives are that the node's allocation uses; 0 if nothing is allocated in this attempt."""
         verdict = self.verdicts.get(node_name)
@@ -98,14 +110,17 @@ def _worth(claim: ResourceClaim, granted: frozenset[str]) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Judge:
-    """Judges nodes for one pod; `deadline` gives each search its own limit."""
+    """Judges nodes for one pod; `timer` gives each search its own limit."""
 
-    state: ClaimState
-    now: datetime
-    binding_timeout: timedelta
-    deadline: Callable[[], Callable[[], bool]]
+    def __init__(
+        self, state: ClaimState, now: datetime, binding_timeout: timedelta, timer: Callable[[], Callable[[], bool]]
+    ) -> None:
+        self.state = state
+        self.now = now
+        self.binding_timeout = binding_timeout
+        self.timer = timer
+        self.unallocated = state.to_allocate(Verdict())
 
     def judge(self, node: Node) -> Verdict:
         verdict = self.state.verdicts.get(node.name)
@@ -115,22 +130,21 @@ class Judge:
 
     def _judge(self, node: Node) -> Verdict:
         state = self.state
-        verdict = self._special(node)
+        verdict = self._special(node) if state.has_special else Verdict()
         if verdict.refusal is not None or (verdict.special is None and not state.own_claims):
             return verdict
-        unavailable = {number for number, claim in enumerate(state.claims) if not self._usable(number, claim, node)}
+        unavailable = self._unavailable(node)
         if state.allocator is not None:
-            self._allocate(node, verdict)
+            self._allocate(state.allocator, node, verdict)
         if verdict.refusal is None and unavailable:
-            state.unavailable |= unavailable
+            state.unavailable.update(unavailable)
             verdict.refusal, verdict.allocation = unresolvable(UNAVAILABLE), None
         return verdict
 
     def _special(self, node: Node) -> Verdict:
         """What the node leaves to devices of the pod's extended resources. What it has itself is not our business."""
         state, claim = self.state, self.state.special
-        if claim is None:
-            return Verdict()
+        assert claim is not None
         if claim.spec.devices.requests:
             return Verdict(unresolvable(STALE_SPECIAL_CLAIM))
         offered = node.status.allocatable
@@ -146,21 +160,24 @@ class Judge:
         need = extended.need(state.pod, ours, state.classes)
         return Verdict(special=extended.with_requests(claim, need.requests), mappings=need.mappings)
 
+    def _unavailable(self, node: Node) -> list[int]:
+        """The allocated claims that cannot be used from the node."""
+        return [
+            number
+            for number, claim in enumerate(self.state.claims)
+            if claim.status.allocation is not None and not self._usable(number, claim, node)
+        ]
+
     def _usable(self, number: int, claim: ResourceClaim, node: Node) -> bool:
-        """Whether an allocated claim can be used from the node. Others are the allocator's business."""
         where = self.state.where.get(number)
         if where is not None and not where.matches(node.labels, node.name):
             return False
-        return claim.status.allocation is None or can_wait_for(claim, self.now, self.binding_timeout)
+        return can_wait_for(claim, self.now, self.binding_timeout)
 
-    def _allocate(self, node: Node, verdict: Verdict) -> None:
-        state = self.state
-        assert state.allocator is not None
-        claims = [state.claims[number] for number in state.unallocated]
-        if verdict.special is not None:
-            claims[-1] = verdict.special
+    def _allocate(self, allocator: Allocator, node: Node, verdict: Verdict) -> None:
+        claims = self.unallocated if verdict.special is None else self.state.to_allocate(verdict)
         try:
-            outcome = state.allocator.allocate(node, claims, expired=self.deadline())
+            outcome = allocator.allocate(node, claims, timer=self.timer)
         except DeviceError as fault:
             verdict.refusal = error(str(fault))
             return

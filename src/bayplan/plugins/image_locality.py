@@ -37,6 +37,9 @@ class ImageLocality:
             sizes, holders = nodes.image(name)
             # Go's order of operations: the share first, then the product, then the cut.
             present += (sizes * (holders / total_nodes)).astype(np.int64)
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        ahead = np.flatnonzero(present >= LEAST_BYTES)  # usually few rows: all others score 0
         most = MOST_BYTES_A_CONTAINER * container_count(cycle.pod)
-        capped = np.where(present < LEAST_BYTES, LEAST_BYTES, np.minimum(present, most))
-        return quotient(MAX_SCORE * (capped - LEAST_BYTES), most - LEAST_BYTES)
+        saved = np.minimum(present[ahead], most) - LEAST_BYTES
+        scores[ahead] = quotient(MAX_SCORE * saved, most - LEAST_BYTES)
+        return scores

@@ -7,7 +7,7 @@ in Go's order, so that every bit is Go's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,67 +66,85 @@ class NodeResourcesBalancedAllocation:
         if not any(demand):
             return np.zeros(len(nodes), dtype=np.int64)
         columns = list(self._columns.of(nodes, demand))
-        before = balance(((column.allocated, column.allocatable) for column in columns), len(nodes))
-        after = balance(((column.requested, column.allocatable) for column in columns), len(nodes))
+        capacities = [_Capacity.of(column.allocatable) for column in columns]
+        before = balance([each.share(column.allocated) for each, column in zip(capacities, columns, strict=True)])
+        after = balance([each.share(column.requested) for each, column in zip(capacities, columns, strict=True)])
         half = MAX_SCORE // 2
-        return half + quotient(half + after - before, 2)
+        return half + quotient(np.broadcast_to(half + after - before, len(nodes)), 2)
 
     def _demand(self, pod: Pod) -> Demand:
         return self._columns.demand(balanced_requests(pod))
 
 
-def balance(columns: Iterable[tuple[IntVector, IntVector]], rows: int) -> IntVector:
-    """50 to 100 for each row from the (taken, allocatable) columns of its resources; 100 where fewer than two count."""
-    shares = [_Shares.of(taken, allocatable) for taken, allocatable in columns]
-    count = np.zeros(rows, dtype=np.int64)
-    for share in shares:
-        count += share.known
-    deviation = np.zeros(rows)
-    two: BoolVector = count == 2
-    if two.any():
-        deviation = np.where(two, np.abs(_first_minus_second(shares, rows) / 2), deviation)
-    many: BoolVector = count > 2
-    if many.any():
-        deviation = np.where(many, _standard_deviation(shares, np.maximum(count, 1)), deviation)
-    balanced: IntVector = ((1 - deviation) * float(MAX_SCORE)).astype(np.int64)
-    return balanced
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How much of one resource is taken, at most 1; 0 where a row does not have it. `known` None: all rows do."""
+
+    value: FloatVector
+    known: BoolVector | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Shares:
-    """The taken share of one resource, at most 1; 0 where the row does not have the resource."""
+class _Capacity:
+    """What the rows have of one resource, ready to be divided by."""
 
-    known: BoolVector
-    value: FloatVector
+    amount: FloatVector
+    known: BoolVector | None
 
     @classmethod
-    def of(cls, taken: IntVector, allocatable: IntVector) -> _Shares:
+    def of(cls, allocatable: IntVector) -> _Capacity:
         known: BoolVector = allocatable != 0
-        share = taken.astype(np.float64) / np.where(known, allocatable, 1).astype(np.float64)
-        return cls(known, np.where(known, np.minimum(share, 1.0), 0.0))
+        if known.all():
+            return cls(allocatable.astype(np.float64), None)
+        return cls(np.where(known, allocatable, 1).astype(np.float64), known)
+
+    def share(self, taken: IntVector) -> _Share:
+        value = np.minimum(taken / self.amount, 1.0)
+        return _Share(value if self.known is None else np.where(self.known, value, 0.0), self.known)
 
 
-def _first_minus_second(shares: list[_Shares], rows: int) -> FloatVector:
-    """For rows where exactly two resources count: the one minus the other, in the configured order."""
-    difference = np.zeros(rows)
-    seen = np.zeros(rows, dtype=np.bool_)
+def balance(shares: list[_Share]) -> IntVector:
+    """50 to 100 for each row; 100 where fewer than two resources count."""
+    everywhere = all(share.known is None for share in shares)
+    deviation = _deviation(shares) if everywhere else _deviation_by_row(shares)
+    balanced: IntVector = ((1.0 - deviation) * float(MAX_SCORE)).astype(np.int64)
+    return balanced
+
+
+def _deviation(shares: list[_Share]) -> FloatVector:
+    """The standard deviation on rows that have every resource; for two, half of their distance is the same."""
+    if len(shares) < 2:
+        return np.zeros(1)
+    if len(shares) == 2:
+        return np.abs((shares[0].value - shares[1].value) / 2)
+    return _standard_deviation(shares, np.float64(len(shares)))
+
+
+def _deviation_by_row(shares: list[_Share]) -> FloatVector:
+    """The same where the number of resources differs from row to row."""
+    count = np.zeros(len(shares[0].value))
+    difference = np.zeros(len(count))  # of the first two that count
     for share in shares:
-        signed = np.where(seen, difference - share.value, share.value)
-        difference = np.where(share.known, signed, difference)
-        seen = seen | share.known
-    return difference
+        known = share.known if share.known is not None else np.ones(len(count), dtype=np.bool_)
+        signed = np.where(count == 0, share.value, difference - share.value)
+        difference = np.where(known & (count < 2), signed, difference)
+        count += known
+    of_two = np.where(count == 2, np.abs(difference / 2), 0.0)
+    if not (count > 2).any():
+        return of_two
+    return np.where(count > 2, _standard_deviation(shares, np.maximum(count, 1.0)), of_two)
 
 
-def _standard_deviation(shares: list[_Shares], count: IntVector) -> FloatVector:
-    """Of the population. Adding the 0 of an unknown share changes no bit of a sum."""
-    divisor = count.astype(np.float64)
-    total = np.zeros(len(count))
+def _standard_deviation(shares: list[_Share], count: FloatVector | np.float64) -> FloatVector:
+    """Of the population. Adding the 0 of a resource that a row lacks changes no bit of a sum."""
+    total = np.zeros(len(shares[0].value))
     for share in shares:
         total = total + share.value
-    mean = total / divisor
-    squares = np.zeros(len(count))
+    mean = total / count
+    squares = np.zeros(len(total))
     for share in shares:
         distance = share.value - mean
-        squares = squares + np.where(share.known, distance * distance, 0.0)
-    deviation: FloatVector = np.sqrt(squares / divisor)
+        square = distance * distance
+        squares = squares + (square if share.known is None else np.where(share.known, square, 0.0))
+    deviation: FloatVector = np.sqrt(squares / count)
     return deviation

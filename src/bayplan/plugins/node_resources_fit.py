@@ -86,8 +86,7 @@ class NodeResourcesFit:
     def signature(self, pod: Pod) -> Hashable | None:
         """None where devices may stand in for a resource: then answers depend on more than columns."""
         requests = filter_requests(pod)
-        classes = self._classes.get()
-        if any(amount and name in classes for name, amount in requests.items()):
+        if any(amount and self._has_class(name) for name, amount in requests.items()):
             return None
         return frozenset(requests.items()), self._columns.demand(fit_score_requests(pod))
 
@@ -128,6 +127,10 @@ class NodeResourcesFit:
             if name not in _FIRST and requests[name] and not self._ignores(name):
                 yield name, requests[name]
 
+    def _has_class(self, name: str) -> bool:
+        """Whether devices may stand behind a resource."""
+        return name not in _FIRST and name in self._classes.get()
+
     def _ignores(self, name: str) -> bool:
         if not (self._ignored or self._ignored_groups) or not is_extended_resource_name(name):
             return False
@@ -137,7 +140,7 @@ class NodeResourcesFit:
         """Nodes without room, apart from each other: those that others could make room on, and those too small."""
         allocatable = nodes.allocatable(name)
         short: BoolVector = amount > allocatable - nodes.requested(name)
-        if name in self._classes.get():  # devices may serve it where the node itself has none
+        if self._has_class(name):  # devices serve it where the node itself has none
             short = short & (allocatable > 0)
         if short.any():
             never = short & (amount > allocatable)
@@ -149,8 +152,7 @@ class NodeResourcesFit:
         assert isinstance(new, Node)
         requests = {name: amount for name, amount in filter_requests(pod).items() if amount}
         offered = allocatable_amounts(new.status.allocatable)
-        classes = self._classes.get()
-        served = {name for name in requests if name in classes and offered.get(name, 0) <= 0}
+        served = {name for name in requests if self._has_class(name) and offered.get(name, 0) <= 0}
         fits = all(amount <= offered.get(name, 0) for name, amount in requests.items() if name not in served)
         if offered.get(PODS, 0) < 1 or not fits:
             return Hint.SKIP

@@ -100,7 +100,7 @@ class NodeColumns:
         """Forget every row from `count` on."""
         for row in range(count, self.count):
             self._index_ports(row, frozenset())
-            self._index_images(row, {})
+            self.see_images(row, {})
             if self.index.get(self.names[row]) == row:
                 del self.index[self.names[row]]
         del self.nodes[count:], self.names[count:], self.pods[count:], self.ports[count:], self.images[count:]
@@ -118,7 +118,7 @@ class NodeColumns:
             self.images.append({})
             self.labels.put(row, source.nodes[row])
         self._place(source, row, row)
-        self._index_images(row, images)
+        self.see_images(row, images)
 
     def fork(self, rows: list[int]) -> NodeColumns:
         """A copy of some rows that can be changed freely; ids mean the same as here."""
@@ -145,6 +145,20 @@ class NodeColumns:
             for name, state in forked.images[position].items():
                 forked.image_rows.setdefault(name, {})[position] = state
         return forked
+
+    def see_images(self, row: int, images: dict[str, ImageState]) -> None:
+        """Row `row` has these images, with these counts."""
+        mine = self.images[row]
+        if mine == images:
+            return
+        for name in mine.keys() - images.keys():
+            rows = self.image_rows[name]
+            del rows[row]
+            if not rows:
+                del self.image_rows[name]
+        for name, state in images.items():
+            self.image_rows.setdefault(name, {})[row] = state
+        self.images[row] = images
 
     # pods -------------------------------------------------------------------------------------------------------
 
@@ -202,19 +216,6 @@ class NodeColumns:
         for port in ports - mine:
             self._take_port(row, port)
 
-    def _index_images(self, row: int, images: dict[str, ImageState]) -> None:
-        mine = self.images[row]
-        if mine == images:
-            return
-        for name in mine.keys() - images.keys():
-            rows = self.image_rows[name]
-            del rows[row]
-            if not rows:
-                del self.image_rows[name]
-        for name, state in images.items():
-            self.image_rows.setdefault(name, {})[row] = state
-        self.images[row] = images
-
     def _show(self, row: int, node: Node) -> None:
         """Everything of a row that comes from the node object alone."""
         self.nodes[row] = node
@@ -246,7 +247,7 @@ class NodeColumns:
             self.labels.put(row, node)
         self._rename(row, node.name)
         if source is self:
-            self._index_images(row, dict(self.images[origin]))
+            self.see_images(row, dict(self.images[origin]))
 
     def _rename(self, row: int, name: str) -> None:
         old = self.names[row]

@@ -64,15 +64,16 @@ class Interner(Generic[K]):
         return value
 
     def items(self) -> Iterator[tuple[int, K]]:
-        """Every id in use with its value."""
-        for value, number in self._id.items():
-            yield number, value
+        """Every id that stands for something, with its value: released ones too, a snapshot may still show them."""
+        for number, value in enumerate(self.values):
+            if value is not None:
+                yield number, value
 
     def since(self, cursor: int) -> tuple[int, list[int]]:
         """The ids that got a value after `cursor` (0 for a new reader), and the cursor to ask with next time."""
         end = self._log_start + len(self._log)
         if cursor < self._log_start:
-            return end, list(self._id.values())
+            return end, [number for number, _ in self.items()]
         return end, self._log[cursor - self._log_start :]
 
     def recycle(self) -> None:

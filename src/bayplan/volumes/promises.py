@@ -1,8 +1,9 @@
 """How a decision about volumes becomes true: first in memory, then in writes, then when the controller has followed.
 
-`assume` and `revert` are Reserve and Unreserve. `writes_for` gives the writes of PreBind as intents that somebody else
-performs; each carries the resourceVersion it was decided on, so a write that lost a race fails instead of undoing
-another's. `bindings_complete` is asked again and again until the volume controller and the provisioner are done.
+`assume` and `revert` are Reserve and Unreserve. The writes of PreBind (`PromiseVolume`, then `SelectNode`) are intents
+that somebody else performs; each carries the resourceVersion it was decided on, so a write that lost a race fails
+instead of undoing another's. `bindings_complete` is asked again and again until the volume controller and the
+provisioner are done.
 """
 
 from __future__ import annotations
@@ -117,14 +118,6 @@ class AwaitVolumes:
     done: Callable[[], bool]
     timeout_s: float
     every_s: float = 1.0
-
-
-def writes_for(info: BindingInfo) -> tuple[PromiseVolume | SelectNode, ...]:
-    """The writes of an assumed decision, volumes first."""
-    return (
-        *(PromiseVolume(binding.volume) for binding in info.bindings),
-        *(SelectNode(claim) for claim in info.provisions),
-    )
 
 
 def pod_gone(pod: Pod) -> VolumeError:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from builders import FakeHandle, answer, failed, make_cycle, make_pod
-
 from bayplan.errors import BayplanError
 from bayplan.framework.intents import BindPod
 from bayplan.plugins.default_binder import DefaultBinder
+from builders import FakeHandle, answer, failed, make_cycle, make_pod
 
 
 def test_it_asks_for_one_binding() -> None:

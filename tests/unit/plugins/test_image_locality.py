@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builders import from_api, make_container, make_node, make_pod, run_score
 
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import ImageVolume, Volume
 from bayplan.plugins.image_locality import ImageLocality
+from builders import from_api, make_container, make_node, make_pod, run_score
 
 MIB = 1024 * 1024
 

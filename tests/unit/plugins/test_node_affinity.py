@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from bayplan.framework.events import Hint
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.framework.plugin import NarrowTo
+from bayplan.objects import core
+from bayplan.objects.core import Affinity, Node, Pod
+from bayplan.objects.selectors import SelectorError
+from bayplan.plugins.node_affinity import CONFLICT, ENFORCED_MISMATCH, POD_MISMATCH, NodeAffinity
 from builders import (
     FITS,
     Answer,
@@ -23,14 +31,6 @@ from builders import (
     score,
     unresolvable,
 )
-
-from bayplan.framework.events import Hint
-from bayplan.framework.filtering import PreFilterOutcome
-from bayplan.framework.plugin import NarrowTo
-from bayplan.objects import core
-from bayplan.objects.core import Affinity, Node, Pod
-from bayplan.objects.selectors import SelectorError
-from bayplan.plugins.node_affinity import CONFLICT, ENFORCED_MISMATCH, POD_MISMATCH, NodeAffinity
 
 MISMATCH = unresolvable(POD_MISMATCH)
 ENFORCED = unresolvable(ENFORCED_MISMATCH)

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import pytest
+
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.objects.core import Node, Pod, RestartRule
+from bayplan.plugins.node_declared_features import (
+    FEATURES_MISSING,
+    RESTART_ALL_CONTAINERS,
+    USER_NAMESPACES_WITH_HOST_NETWORK,
+    NodeDeclaredFeatures,
+    needed_features,
+)
 from builders import (
     FITS,
     answer,
@@ -16,16 +26,6 @@ from builders import (
     make_snapshot,
     run_filter,
     unresolvable,
-)
-
-from bayplan.framework.filtering import PreFilterOutcome
-from bayplan.objects.core import Node, Pod, RestartRule
-from bayplan.plugins.node_declared_features import (
-    FEATURES_MISSING,
-    RESTART_ALL_CONTAINERS,
-    USER_NAMESPACES_WITH_HOST_NETWORK,
-    NodeDeclaredFeatures,
-    needed_features,
 )
 
 RESTARTER = make_container("main", restart_policy_rules=(RestartRule(action="RestartAllContainers"),))
@@ -57,7 +57,7 @@ NEEDY = make_pod(containers=(RESTARTER,))
 )
 def test_needs(pod: Pod, features: set[str]) -> None:
     assert needed_features(pod) == features
-    assert NodeDeclaredFeatures().signature(pod) == features
+    assert NodeDeclaredFeatures().signature(pod) == frozenset(features)
 
 
 def test_filter() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.objects.core import ContainerPort, Pod
+from bayplan.plugins.node_ports import PORTS_TAKEN, NodePorts
 from builders import (
     FITS,
     Answer,
@@ -18,10 +22,6 @@ from builders import (
     rejected,
     run_filter,
 )
-
-from bayplan.framework.filtering import PreFilterOutcome
-from bayplan.objects.core import ContainerPort, Pod
-from bayplan.plugins.node_ports import PORTS_TAKEN, NodePorts
 
 TAKEN = rejected(PORTS_TAKEN)
 
@@ -53,8 +53,9 @@ def test_conflict(wanted: ContainerPort, held: ContainerPort, expected: Answer) 
     assert found == {"a": expected, "b": FITS}
 
 
-def test_one_of_several_ports_is_enough() -> None:
-    holder = make_pod("holder", node="a", host_ports=(90,))
+@pytest.mark.parametrize("held", [80, 90])
+def test_one_of_several_ports_is_enough(held: int) -> None:
+    holder = make_pod("holder", node="a", host_ports=(held,))
     assert run_filter(NodePorts, make_pod(host_ports=(80, 90)), make_node("a"), pods=[holder]) == {"a": TAKEN}
 
 

@@ -5,6 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from bayplan.errors import ConfigError
+from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.objects.core import Node, Pod, ResourceRequirements
+from bayplan.objects.meta import KubeObject, ObjectMeta, ResourceList
+from bayplan.objects.resource import DeviceClass, DeviceClassSpec
+from bayplan.plugins.node_resources_fit import TOO_MANY_PODS, NodeResourcesFit
+from bayplan.plugins.node_resources_fit_args import (
+    NodeResourcesFitArgs,
+    RequestedToCapacityRatioParam,
+    ScoringStrategy,
+)
+from bayplan.plugins.resource_specs import ResourceSpec
+from bayplan.snapshot import Catalog
 from builders import (
     FITS,
     Answer,
@@ -25,20 +39,6 @@ from builders import (
     run_filter,
     unresolvable,
 )
-
-from bayplan.errors import ConfigError
-from bayplan.framework.filtering import PreFilterOutcome
-from bayplan.objects.core import Node, Pod, ResourceRequirements
-from bayplan.objects.meta import KubeObject, ObjectMeta, ResourceList
-from bayplan.objects.resource import DeviceClass, DeviceClassSpec
-from bayplan.plugins.node_resources_fit import TOO_MANY_PODS, NodeResourcesFit
-from bayplan.plugins.node_resources_fit_args import (
-    NodeResourcesFitArgs,
-    RequestedToCapacityRatioParam,
-    ScoringStrategy,
-)
-from bayplan.plugins.resource_specs import ResourceSpec
-from bayplan.snapshot import Catalog
 
 GPU = "example.com/gpu"
 NODE: ResourceList = {
@@ -66,6 +66,7 @@ def fit_args(**fields: Any) -> NodeResourcesFitArgs:
         pytest.param({}, {"cpu": "2"}, FITS, id="asks for nothing"),
         pytest.param({"cpu": "1"}, {"cpu": "1"}, FITS, id="just fits"),
         pytest.param({"cpu": "1001m"}, {"cpu": "1"}, rejected("Insufficient cpu"), id="cpu short"),
+        pytest.param({"cpu": "2"}, {"cpu": "1m"}, rejected("Insufficient cpu"), id="as large as the node"),
         pytest.param({"cpu": "2001m"}, {}, unresolvable("Insufficient cpu"), id="larger than the node"),
         pytest.param({"memory": "3Gi"}, {"memory": "2Gi"}, rejected("Insufficient memory"), id="memory short"),
         pytest.param(
@@ -302,7 +303,8 @@ def test_class_hints(old: DeviceClass | None, new: DeviceClass, hint: str) -> No
         ),
         pytest.param(
             {"scoring_strategy": ScoringStrategy("MostAllocated", (ResourceSpec("cpu", 101),))},
-            "scoringStrategy.resources[0].weight: Invalid value: 101: resource weight of cpu not in valid range (0, 100]",
+            "scoringStrategy.resources[0].weight: Invalid value: 101: "
+            "resource weight of cpu not in valid range (0, 100]",
             id="too heavy",
         ),
         pytest.param(
@@ -313,7 +315,8 @@ def test_class_hints(old: DeviceClass | None, new: DeviceClass, hint: str) -> No
                 ),
             },
             "[ignoredResourceGroups[0]: Invalid value: \"a/b\": resource group name can't contain '/', "
-            "scoringStrategy.requestedToCapacityRatio: Forbidden: must be nil when type is not RequestedToCapacityRatio]",
+            "scoringStrategy.requestedToCapacityRatio: Forbidden: "
+            "must be nil when type is not RequestedToCapacityRatio]",
             id="several",
         ),
     ],

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
-from builders import LONG_AGO, make_pod
 
 from bayplan.objects.core import Pod
 from bayplan.plugins.priority_sort import PrioritySort
+from builders import LONG_AGO, make_pod
 
 LATER = LONG_AGO + timedelta(microseconds=1)
 

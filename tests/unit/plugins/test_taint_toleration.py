@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+from bayplan.objects.core import Node, Taint, Toleration
+from bayplan.plugins.taint_toleration import UNTOLERATED, TaintToleration
 from builders import (
     FITS,
     Answer,
@@ -18,9 +21,6 @@ from builders import (
     taint,
     unresolvable,
 )
-
-from bayplan.objects.core import Node, Taint, Toleration
-from bayplan.plugins.taint_toleration import UNTOLERATED, TaintToleration
 
 SOFT = "PreferNoSchedule"
 DEDICATED = Toleration(key="dedicated", value="ml")

@@ -23,7 +23,6 @@ from bayplan.volumes.promises import (
     pod_gone,
     promised_to,
     revert,
-    writes_for,
 )
 from volume_builders import ZONE, at_version, catalog, make_claim, make_volume, promise, volume_pod
 
@@ -85,10 +84,8 @@ def test_nothing_stays_assumed_when_one_thing_has_changed(stored: list[Any]) -> 
 
 def test_writes_carry_the_version_they_were_decided_on() -> None:
     assumptions = VolumeAssumptions(catalog(CLAIM, OTHER, VOLUME))
-    volume, claim = writes_for(assume(INFO, "n1", assumptions))
-    assert isinstance(volume, PromiseVolume)
-    assert isinstance(claim, SelectNode)
-    assert volume.patch() == {
+    assumed = assume(INFO, "n1", assumptions)
+    assert PromiseVolume(assumed.bindings[0].volume).patch() == {
         "metadata": {"resourceVersion": "7", "annotations": {BOUND_BY_CONTROLLER: "yes"}},
         "spec": {
             "claimRef": {
@@ -101,7 +98,9 @@ def test_writes_carry_the_version_they_were_decided_on() -> None:
             }
         },
     }
-    assert claim.patch() == {"metadata": {"resourceVersion": "6", "annotations": {SELECTED_NODE: "n1"}}}
+    assert SelectNode(assumed.provisions[0]).patch() == {
+        "metadata": {"resourceVersion": "6", "annotations": {SELECTED_NODE: "n1"}}
+    }
 
 
 # waiting

@@ -133,7 +133,7 @@ _TO_STRING: list[tuple[Type, Implementation]] = [
     (TIMESTAMP, lambda v: golang.format_time(v.nanos, v.offset_s)),
     (UINT, lambda v: str(int(v))),
 ]
-_TO_INT = {
+_TO_INT: dict[Type, Implementation] = {
     INT: _same,
     DOUBLE: _double_to_int,
     DURATION: lambda v: v.nanos,
@@ -141,21 +141,26 @@ _TO_INT = {
     TIMESTAMP: lambda v: v.nanos // golang.NANOS,
     UINT: _uint_to_int,
 }
-_TO_UINT = {
+_TO_UINT: dict[Type, Implementation] = {
     UINT: _same,
     DOUBLE: _double_to_uint,
     INT: _int_to_uint,
     STRING: _read(lambda text: _uint_in_range(golang.parse_uint(text)), UINT),
 }
-_TO_DOUBLE = {DOUBLE: _same, INT: float, STRING: _read(golang.parse_float, DOUBLE), UINT: lambda v: float(int(v))}
-_TO_BOOL = {BOOL: _same, STRING: _read(golang.parse_bool, BOOL)}
-_TO_BYTES = {BYTES: _same, STRING: lambda text: text.encode()}
-_TO_DURATION = {
+_TO_DOUBLE: dict[Type, Implementation] = {
+    DOUBLE: _same,
+    INT: float,
+    STRING: _read(golang.parse_float, DOUBLE),
+    UINT: lambda v: float(int(v)),
+}
+_TO_BOOL: dict[Type, Implementation] = {BOOL: _same, STRING: _read(golang.parse_bool, BOOL)}
+_TO_BYTES: dict[Type, Implementation] = {BYTES: _same, STRING: lambda text: text.encode()}
+_TO_DURATION: dict[Type, Implementation] = {
     DURATION: _same,
     INT: _int_to_duration,
     STRING: _read(lambda text: Duration(golang.parse_duration(text)), DURATION),
 }
-_TO_TIMESTAMP = {
+_TO_TIMESTAMP: dict[Type, Implementation] = {
     TIMESTAMP: _same,
     INT: lambda v: _in_time_range(v * golang.NANOS, 0),
     STRING: _read(lambda text: _in_time_range(*golang.parse_time(text)), TIMESTAMP),
@@ -195,4 +200,4 @@ OVERLOADS: list[Overload] = [
 SINGLETONS: dict[str, Implementation] = {"type": type_of, "dyn": _same}
 
 # Calls of these on a constant are made once, when the expression is compiled.
-CONVERSIONS = frozenset("bool bytes double duration dyn int string timestamp type uint".split())
+CONVERSIONS = frozenset(["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"])

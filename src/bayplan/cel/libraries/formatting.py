@@ -102,8 +102,8 @@ def _render(value: Any, letter: str, precision: int | None) -> str:
         case "f":
             return _fixed(_double(value), DEFAULT_PRECISION if precision is None else precision)
         case "e":
-            # The precision of this clause is a width in cel-go, and so without effect on the digits.
-            return _scientific(_double(value))
+            # cel-go takes the precision of this clause for a width.
+            return _scientific(_double(value)).rjust(DEFAULT_PRECISION if precision is None else precision)
         case "b":
             return f"{int(value):b}"
         case "o":
@@ -135,7 +135,7 @@ def _scientific(value: float) -> str:
         return special
     mantissa, exponent = f"{value:.6e}".split("e")
     power = f"{int(exponent):03d}" if int(exponent) < 0 else f"{int(exponent):02d}"
-    return f"{mantissa}\u202f\u00d7\u202f10{power.translate(_SUPERSCRIPTS)}"
+    return f"{mantissa}\u00d710{power.translate(_SUPERSCRIPTS)}"
 
 
 def _hex(value: Any, *, upper: bool) -> str:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from bayplan.cel.addresses import parse_address, parse_prefix
 from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault
+from bayplan.cel.faults import Fault, no_overload
 from bayplan.cel.golang import quote
 from bayplan.cel.types import BOOL, CIDR, INT, IP, STRING
 from bayplan.cel.values import Cidr, Ip
@@ -90,6 +90,15 @@ def contains_ip(range_: Cidr, ip: Ip) -> bool:
     return (int(range_.address) ^ int(ip.address)) & _mask(range_) == 0
 
 
+def contains_ip_text(range_: Cidr, text: str) -> bool:
+    try:
+        ip = _read_ip(text)
+    except ValueError:
+        # Here cel-go loses the reason.
+        raise no_overload() from None
+    return contains_ip(range_, ip)
+
+
 def contains_cidr(outer: Cidr, inner: Cidr) -> bool:
     return outer.bits <= inner.bits and contains_ip(outer, Ip(inner.address))
 
@@ -130,7 +139,7 @@ OVERLOADS: list[Overload] = [
     function("isIP", "is_ip", (STRING,), BOOL, is_ip),
     function("string", "ip_to_string", (IP,), STRING, lambda ip: str(ip.address)),
     function("cidr", "string_to_cidr", (STRING,), CIDR, to_cidr),
-    method("containsIP", "cidr_contains_ip_string", (CIDR, STRING), BOOL, lambda c, s: contains_ip(c, to_ip(s))),
+    method("containsIP", "cidr_contains_ip_string", (CIDR, STRING), BOOL, contains_ip_text),
     method("containsIP", "cidr_contains_ip_ip", (CIDR, IP), BOOL, contains_ip),
     method(
         "containsCIDR", "cidr_contains_cidr_string", (CIDR, STRING), BOOL, lambda c, s: contains_cidr(c, to_cidr(s))

@@ -11,6 +11,7 @@ from bayplan.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
 from bayplan.errors import BayplanError
 
 PAIR = (QUANTITY, QUANTITY)
+_LONGEST = 10**18 - 1
 
 
 def _plain(value: Any) -> QuantityValue:
@@ -29,12 +30,24 @@ def _as_integer(value: Any) -> int:
     return whole
 
 
+def _readable(number: int) -> list[int]:
+    """Parts of at most 18 digits: a longer text is read into a form that can no longer be asked for its integer."""
+    sign, rest, parts = (-1 if number < 0 else 1), abs(number), list[int]()
+    while rest > _LONGEST:
+        parts.append(sign * _LONGEST)
+        rest -= _LONGEST
+    return [*parts, sign * rest]
+
+
 def _arithmetic(parse: ParseQuantity, name: str) -> list[Overload]:
     def run(left: Any, right: Any) -> DerivedQuantity:
         return DerivedQuantity(getattr(_plain(left), name)(_plain(right)))
 
     def run_int(left: Any, right: int) -> DerivedQuantity:
-        return run(left, parse(str(right)))
+        total = _plain(left)
+        for part in _readable(right):
+            total = getattr(total, name)(parse(str(part)))
+        return DerivedQuantity(total)
 
     return [
         method(name, f"quantity_{name}", PAIR, QUANTITY, run),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -26,7 +26,7 @@ def _offset(at: Timestamp, zone: str) -> int:
     if zone in ("", "UTC"):
         return 0
     try:
-        moment = datetime.fromtimestamp(at.nanos // NANOS, timezone.utc)
+        moment = datetime.fromtimestamp(at.nanos // NANOS, UTC)
         delta = ZoneInfo(zone).utcoffset(moment)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise Fault(f"unknown time zone {zone}") from None

@@ -98,10 +98,11 @@ def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
     if state is None or state.has_special:
         return {}
     fits = {name for name, status in diagnosis.by_node() if status.ok}
+    unallocated = [state.claims[number] for number in state.unallocated]
     return {
         node: {
             claim.name: told_allocation(result)
-            for claim, result in zip(found.allocation.claims, found.allocation.results(), strict=True)
+            for claim, result in zip(unallocated, found.allocation.results(unallocated), strict=True)
         }
         for node, found in state.verdicts.items()
         if node in fits and found.allocation is not None

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bayplan.cache import Cache
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
@@ -15,7 +16,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.snapshot import NodeTable
+from bayplan.snapshot import NodeTable, Snapshot
 from bayplan.testing.conformance.world import engine
 
 LARGEST_TOLD = 16
@@ -81,12 +82,24 @@ class _Series:
         return told
 
     def _depends_on_history(self, framework: Framework, cycle: Cycle, totals: dict[str, int]) -> bool:
-        """Whether a snapshot made anew would have scored otherwise: image counts are as old as their row."""
-        anew = Cycle(cycle.info, self._engine.cache.snapshot())
+        """Whether a snapshot made anew would have scored otherwise: image counts are as old as their row, and the
+        size of an image is what the first node said that ever reported it."""
+        anew = Cycle(cycle.info, self._snapshot_anew())
         outcome = framework.filtering.pre_filter(anew)
         diagnosis = framework.filtering.diagnose(anew, outcome)
         nodes = NodeTable(anew.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
         return totals != dict(zip(nodes.names, framework.scoring.score(anew, nodes).total.tolist(), strict=True))
+
+    def _snapshot_anew(self) -> Snapshot:
+        """The cluster with images as a cache would see them that met all nodes just now, by name."""
+        snapshot = self._engine.cache.snapshot()
+        fresh = Cache()
+        for node in sorted(snapshot.nodes.nodes, key=lambda node: node.name):
+            fresh.add_node(node)
+        newcomer = fresh.snapshot().nodes
+        for row, name in enumerate(snapshot.nodes.names):
+            snapshot.nodes.see_images(row, newcomer.images[newcomer.index[name]])
+        return snapshot
 
     def _drop(self, key: str) -> None:
         pod = self._pods.pop(key, None)

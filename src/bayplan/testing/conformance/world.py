@@ -51,7 +51,8 @@ def objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
 def configuration(scenario: dict[str, Any], registry: Registry) -> Configuration:
     """The scenario's configuration, or the default one."""
     text = scenario.get("config")
-    return load(text, args_kinds=registry.args_kinds) if text else load_default(args_kinds=registry.args_kinds)
+    kinds = registry.args_kinds
+    return load_default(args_kinds=kinds) if text is None else load(text, args_kinds=kinds)
 
 
 def filled_cache(scenario: dict[str, Any]) -> Cache:

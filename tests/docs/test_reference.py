@@ -1,0 +1,79 @@
+"""Tables on pages that repeat what the code knows: they list all of it, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bayplan.framework
+from bayplan.app import build_engine, configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.cli import cli
+from bayplan.config.model import KIND, ConfigurationSource
+from bayplan.framework.points import ATTEMPT_ORDER
+from docs.fences import ROOT, Block, blocks, pages
+
+DOCS = ROOT / "docs"
+OWN_PLUGINS = ROOT / "examples" / "plugins"
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, without its head; each cell's codes joined by a space."""
+    text = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert lines is not None
+    return [line.strip("|").split(" | ") for line in lines[0].splitlines()[2:]]
+
+
+def codes(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def configurations() -> list[Block]:
+    shown = [block for page in pages() for block in blocks(page) if block.language == "yaml"]
+    return [block for block in shown if (yaml.safe_load(block.text) or {}).get("kind") == KIND]
+
+
+def test_the_table_of_points_is_the_framework_s() -> None:
+    told = [(codes(row[0])[0], codes(row[1])[0].split("(")[0]) for row in table("plugin-authors.md", "The points")]
+    assert told == [(point.key, method) for point in ATTEMPT_ORDER for method in point.methods]
+
+
+def test_every_field_of_a_configuration_has_a_row() -> None:
+    told = [name for row in table("configuration.md", "Fields") for name in codes(row[0])]
+    ignored = {"apiVersion", "kind"}
+    assert sorted(told) == sorted(set(ConfigurationSource.__struct_encode_fields__) - ignored)
+
+
+def test_every_answer_for_plugins_is_told() -> None:
+    told = {codes(row[0])[0].split("(")[0] for row in table("plugin-authors.md", "What to answer")}
+    offered = {"unschedulable", "unresolvable", "pending", "error", "SKIP"}
+    assert told == offered
+    assert offered <= set(bayplan.framework.__all__)
+
+
+def test_every_verb_of_the_command_line_is_shown() -> None:
+    shown = "\n".join(block.text for page in pages() for block in blocks(page) if block.language == "console")
+    assert [verb for verb in cli.list_commands(None) if f"bayplan {verb}" not in shown] == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in configurations()])
+def test_a_configuration_on_a_page_is_accepted(block: Block) -> None:
+    registry = known_plugins([OWN_PLUGINS], trust_writable=True)
+    engine = build_engine(configured(block.text, registry), registry, Cache(), seed=0)
+    assert list(engine.scheduler_names)
+
+
+def test_pages_do_not_promise_folders_that_do_not_exist() -> None:
+    """Paths in code that look like the tree's own lead somewhere."""
+    prefixes = ("src/", "tests/", "docs/", "examples/", "benchmarks/")
+    named = {
+        (page, code)
+        for page in pages()
+        for code in codes(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+        if code.startswith(prefixes)
+    }
+    assert {code for page, code in named if not Path(ROOT / code).exists()} == set()

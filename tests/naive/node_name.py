@@ -1,0 +1,16 @@
+"""The node that a pod names, one node at a time."""
+
+from __future__ import annotations
+
+from bayplan.objects.core import Node
+from bayplan.plugins.node_name import NodeName
+from builders import Answer, unresolvable
+from naive.twin import Case, Twin, cases, fits_unless
+
+
+def judge(case: Case, node: Node) -> Answer:
+    wanted = case.pod.spec.node_name
+    return fits_unless((wanted not in ("", node.name), unresolvable("node(s) didn't match the requested node name")))
+
+
+TWIN = Twin(NodeName, cases("node"), judge)

@@ -1,0 +1,17 @@
+"""Cordoned nodes, one at a time."""
+
+from __future__ import annotations
+
+from bayplan.objects.core import Node
+from bayplan.objects.taints import UNSCHEDULABLE, tolerates
+from bayplan.plugins.node_unschedulable import NodeUnschedulable
+from builders import Answer, unresolvable
+from naive.twin import Case, Twin, cases, fits_unless
+
+
+def judge(case: Case, node: Node) -> Answer:
+    tolerated = any(tolerates(toleration, UNSCHEDULABLE) for toleration in case.pod.spec.tolerations)
+    return fits_unless((node.spec.unschedulable and not tolerated, unresolvable("node(s) were unschedulable")))
+
+
+TWIN = Twin(NodeUnschedulable, cases("unschedulable tolerations"), judge)

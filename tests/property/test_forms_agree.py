@@ -1,0 +1,96 @@
+"""A plugin that answers for all rows at once says the same as its plain twin says of each node.
+
+Twins live in `naive`, one module a plugin; every one that is there is tried. Whole tables, narrowed tables and forks of
+one row must give the same answers: the framework uses all three.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import naive
+from bayplan.framework.filtering import Filtering
+from bayplan.snapshot import NodeTable, Snapshot
+from builders import FakeHandle, answer, make_cycle, make_filtering, make_plugin, make_scoring, make_snapshot
+from naive.twin import Case, Twin
+
+TWINS = [
+    module.TWIN
+    for found in pkgutil.iter_modules(naive.__path__, "naive.")
+    if hasattr(module := import_module(found.name), "TWIN")
+]
+FILTERS = [pytest.param(twin, id=twin.plugin.name) for twin in TWINS if twin.filter is not None]
+SCORERS = [pytest.param(twin, id=twin.plugin.name) for twin in TWINS if twin.scores is not None]
+relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def snapshot_of(case: Case) -> Snapshot:
+    return make_snapshot(case.cluster.nodes, case.cluster.pods, case.cluster.objects)
+
+
+def filtering_of(twin: Twin, case: Case, snapshot: Snapshot) -> Filtering:
+    return make_filtering(make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog)))
+
+
+def draw_case(data: st.DataObject, twin: Twin) -> Case:
+    return data.draw(twin.cases, label="case")
+
+
+@pytest.mark.parametrize("twin", FILTERS)
+@given(data=st.data())
+@relaxed
+def test_filters_agree_on_every_node(twin: Twin, data: st.DataObject) -> None:
+    case = draw_case(data, twin)
+    snapshot = snapshot_of(case)
+    filtering, cycle = filtering_of(twin, case, snapshot), make_cycle(case.pod, snapshot)
+    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
+    found = {name: answer(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
+    assert twin.filter is not None
+    assert found == {node.name: twin.filter(case, node) for node in case.cluster.nodes}
+
+
+@pytest.mark.parametrize("twin", FILTERS)
+@given(data=st.data())
+@relaxed
+def test_a_narrowed_table_and_a_fork_are_filtered_alike(twin: Twin, data: st.DataObject) -> None:
+    case = draw_case(data, twin)
+    snapshot = snapshot_of(case)
+    filtering, cycle = filtering_of(twin, case, snapshot), make_cycle(case.pod, snapshot)
+    if not filtering.pre_filter(cycle).status.ok:
+        return
+    whole = filtering.judge_table(cycle, snapshot.table)
+    rows = data.draw(st.permutations(range(len(snapshot))), label="rows")[: data.draw(st.integers(1, len(snapshot)))]
+    narrowed = filtering.judge_table(cycle, NodeTable(snapshot.nodes, np.array(rows)))
+    assert [narrowed.status(position) for position in range(len(rows))] == [whole.status(row) for row in rows]
+    for row in rows:
+        fork = NodeTable(snapshot.nodes.fork([row]))
+        assert filtering.judge_table(cycle.clone(), fork).status(0) == whole.status(row)
+
+
+@pytest.mark.parametrize("twin", SCORERS)
+@given(data=st.data())
+@relaxed
+def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -> None:
+    case = draw_case(data, twin)
+    snapshot = snapshot_of(case)
+    rows = data.draw(st.lists(st.sampled_from(range(len(snapshot))), min_size=1, unique=True), label="feasible")
+    plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
+    cycle = make_cycle(case.pod, snapshot)
+    make_filtering(plugin).pre_filter(cycle)
+    table = NodeTable(snapshot.nodes, np.array(rows)) if len(rows) < len(snapshot) else snapshot.table
+    scores = make_scoring(plugin).score(cycle, table)
+    assert scores.status.ok, scores.status
+    vector = scores.by_plugin.get(plugin.name)
+    found = None if vector is None else dict(zip(table.names, vector.tolist(), strict=True))
+    assert twin.scores is not None
+    assert found == twin.scores(case, [node.node for node in table])
+
+
+def test_the_twins_are_found() -> None:
+    assert {"NodePorts", "NodeResourcesFit"} <= {twin.plugin.name for twin in TWINS}
