@@ -251,7 +251,7 @@ class Cache:
             self.vocabulary.recycle()
 
     def _is_up_to_date(self, seen: _Seen) -> bool:
-        """Whether a snapshot can hold no id that was given back: taints and features in rows, kinds and terms in slots."""
+        """Whether a snapshot can hold no id that was given back, neither in its rows nor in its slots."""
         return seen.rows == self._row_journal.end and seen.slots == self._slot_journal.end
 
     def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:

@@ -51,7 +51,7 @@ def _logic(terms: list[Run], *, decisive: bool) -> Run:
                 fault = fault or raised
                 continue
             if value is decisive:
-                return decisive
+                return bool(decisive)
             if value is not other:
                 fault = fault or no_overload()
         if fault is not None:

@@ -14,6 +14,8 @@ from typing import Any
 from bayplan.config.model import MULTI_POINT, PluginRef, PluginSet
 from bayplan.config.model import Profile as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError
+from bayplan.framework.cures import cures_of
+from bayplan.framework.events import Cure
 from bayplan.framework.handle import Handle
 from bayplan.framework.points import (
     ATTEMPT_ORDER,
@@ -40,6 +42,7 @@ class Profile:
     weights: Mapping[str, int]
     placement_weights: Mapping[str, int]
     instances: Mapping[str, Any]
+    cures: Mapping[str, tuple[Cure, ...]]  # plugin -> events that may help a pod it rejected
     percentage_of_nodes_to_score: int | None = None
 
     def at(self, point: Point) -> tuple[Any, ...]:
@@ -87,6 +90,7 @@ class _Builder:
                 PLACEMENT_SCORE, "placement score plugins: total score of PlacementScore plugins could overflow"
             ),
             instances=self._instances,
+            cures={name: self._cures(plugin) for name, plugin in self._instances.items()},
             percentage_of_nodes_to_score=self._config.percentage_of_nodes_to_score,
         )
 
@@ -107,6 +111,12 @@ class _Builder:
             raise self._refuse(f'initializing plugin "{entry.name}": {fault}') from fault
         except Exception as fault:
             raise self._refuse(f'initializing plugin "{entry.name}": {type(fault).__name__}: {fault}') from fault
+
+    def _cures(self, plugin: Any) -> tuple[Cure, ...]:
+        try:
+            return cures_of(plugin)
+        except BayplanError as fault:
+            raise self._refuse(str(fault)) from fault
 
     # points -----------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ def verdict(one: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any
                 told["devices"] = devices
         return told
     told["message"] = diagnosis.sentence() if outcome.status.code is not Code.ERROR else outcome.status.message
-    if scenario.get("preempt"):
+    if scenario.get("preempt") and outcome.status.code is not Code.ERROR:
         told["preemption"] = _preemption(framework, cycle, diagnosis)
     return told
 
