@@ -252,7 +252,8 @@ class Cache:
 
     def _is_up_to_date(self, seen: _Seen) -> bool:
         """Whether a snapshot can hold no id that was given back, neither in its rows nor in its slots."""
-        return seen.rows == self._row_journal.end and seen.slots == self._slot_journal.end
+        journals = (self._row_journal.end, self._slot_journal.end, self._layout)  # a row that goes is in no journal
+        return (seen.rows, seen.slots, seen.layout) == journals
 
     def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:
         count = self._nodes.count

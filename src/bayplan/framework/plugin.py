@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.status import Code, Status
@@ -39,6 +41,11 @@ class Rejection:
     reason: str
     resolvable: bool = True
     code: Code | None = None
+
+    @classmethod
+    def broken(cls, nodes: NodeTable, reason: str) -> Rejection:
+        """The filter itself cannot answer, on any node: its own state is missing or makes no sense."""
+        return cls(np.ones(len(nodes), dtype=np.bool_), reason, code=Code.ERROR)
 
     @property
     def status_code(self) -> Code:

@@ -35,7 +35,7 @@ from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import PostFilterAnswer, Preflight, Rejection
 from bayplan.framework.scoring import default_normalize
-from bayplan.framework.status import SKIP, Code, Status, error, unresolvable, unschedulable
+from bayplan.framework.status import SKIP, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.node_selectors import compile_node_selector
@@ -200,7 +200,7 @@ class DynamicResources:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(STATE)
         if state is None:
-            yield Rejection(np.ones(len(nodes), dtype=np.bool_), NO_STATE, code=Code.ERROR)
+            yield Rejection.broken(nodes, NO_STATE)
             return
         if not state.claims:
             return

@@ -17,7 +17,7 @@ from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
-from bayplan.framework.status import SKIP, Code, Status, error
+from bayplan.framework.status import SKIP, Status, error
 from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityTerms, WeightedTerm, affinity_terms
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -160,8 +160,7 @@ class InterPodAffinity:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(REQUIRED)
         if state is None:
-            everything = np.ones(len(nodes), dtype=np.bool_)
-            yield Rejection(everything, f'error reading "{REQUIRED.name}" from cycleState: not found', code=Code.ERROR)
+            yield Rejection.broken(nodes, f'error reading "{REQUIRED.name}" from cycleState: not found')
             return
         lonely = ~self._near_enough(cycle, state, nodes)
         yield Rejection(lonely, AFFINITY, resolvable=False)

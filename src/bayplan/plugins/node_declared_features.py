@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-import numpy as np
-
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.plugin import Rejection
-from bayplan.framework.status import SKIP, Code, Status
+from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import NodeTable
@@ -71,8 +69,7 @@ class NodeDeclaredFeatures:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         needed = cycle.find(NEEDED_FEATURES)
         if needed is None:
-            everywhere = np.ones(len(nodes), dtype=np.bool_)
             text = f'error reading "{NEEDED_FEATURES.name}" from cycle-state: not found'
-            yield Rejection(everywhere, text, code=Code.ERROR)
+            yield Rejection.broken(nodes, text)
             return
         yield Rejection(~nodes.where_features(needed.issubset), FEATURES_MISSING, resolvable=False)

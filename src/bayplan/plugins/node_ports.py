@@ -12,7 +12,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.plugin import Rejection
-from bayplan.framework.status import SKIP, Code, Status
+from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.ports import HostPort, host_ports, ports_conflict
@@ -49,9 +49,8 @@ class NodePorts:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         ports = cycle.find(WANTED_PORTS)
         if ports is None:
-            everywhere = np.ones(len(nodes), dtype=np.bool_)
             text = f'reading "{WANTED_PORTS.name}" from cycleState: not found'
-            yield Rejection(everywhere, text, code=Code.ERROR)
+            yield Rejection.broken(nodes, text)
             return
         taken = np.zeros(len(nodes), dtype=np.bool_)
         for port in ports:

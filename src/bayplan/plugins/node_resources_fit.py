@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 
-import numpy as np
-
 from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.devices.classes import ResourceClasses
 from bayplan.errors import ConfigError
@@ -20,7 +18,7 @@ from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection
-from bayplan.framework.status import Code, Status
+from bayplan.framework.status import Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import DeviceClass
@@ -97,9 +95,8 @@ class NodeResourcesFit:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         requests = cycle.find(REQUESTS)
         if requests is None:
-            everywhere = np.ones(len(nodes), dtype=np.bool_)
             text = f'error reading "{REQUESTS.name}" from cycleState: not found'
-            yield Rejection(everywhere, text, code=Code.ERROR)
+            yield Rejection.broken(nodes, text)
             return
         yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in self._checked(requests):

@@ -17,7 +17,7 @@ from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
-from bayplan.framework.status import SKIP, Code, Status, error
+from bayplan.framework.status import SKIP, Status, error
 from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.node_selectors import required_node_affinity
@@ -130,8 +130,7 @@ class PodTopologySpread:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(HARD)
         if state is None:
-            everything = np.ones(len(nodes), dtype=np.bool_)
-            yield Rejection(everything, f'reading "{HARD.name}" from cycleState: not found', code=Code.ERROR)
+            yield Rejection.broken(nodes, f'reading "{HARD.name}" from cycleState: not found')
             return
         undecided = np.ones(len(nodes), dtype=np.bool_)
         for domains in state:

@@ -142,7 +142,7 @@ class VolumeBinding:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(STATE)
         if state is None or state.decider is None:
-            yield Rejection(np.ones(len(nodes), dtype=np.bool_), NO_STATE, code=Code.ERROR)
+            yield Rejection.broken(nodes, NO_STATE)
             return
         state.filtered = True
         verdict = RowVerdict(len(nodes))

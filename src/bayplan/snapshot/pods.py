@@ -71,10 +71,11 @@ class PodColumns:
         if info is None:
             self.clear(slot)
             return
-        if self.infos[slot] is info:  # only the row may have changed: its node moved to another row
-            self.rows[slot] = source.rows[slot]
+        kind, affinity = int(source.kinds[slot]), int(source.affinities[slot])
+        if self.infos[slot] is info and self.kinds[slot] == kind and self.affinities[slot] == affinity:
+            self.rows[slot] = source.rows[slot]  # its node moved to another row
             return
-        self.put(slot, info, int(source.rows[slot]), int(source.kinds[slot]), int(source.affinities[slot]))
+        self.put(slot, info, int(source.rows[slot]), kind, affinity)
 
     # questions --------------------------------------------------------------------------------------------------
 

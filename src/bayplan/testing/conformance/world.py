@@ -21,26 +21,8 @@ T = TypeVar("T", bound=KubeObject)
 _LATER = datetime(2027, 1, 1, tzinfo=UTC)
 """After everything that a scenario tells: a pod that has not started is younger than all that have."""
 
-_LISTS: dict[str, type[KubeObject]] = {
-    # the scenario's spelling of a kind's plural -> the kind
-    **{kind.plural: kind.struct for kind in KINDS},
-    "replicaSets": next(kind.struct for kind in KINDS if kind.name == "ReplicaSet"),
-    "replicationControllers": next(kind.struct for kind in KINDS if kind.name == "ReplicationController"),
-    "statefulSets": next(kind.struct for kind in KINDS if kind.name == "StatefulSet"),
-    "persistentVolumes": next(kind.struct for kind in KINDS if kind.name == "PersistentVolume"),
-    "persistentVolumeClaims": next(kind.struct for kind in KINDS if kind.name == "PersistentVolumeClaim"),
-    "storageClasses": next(kind.struct for kind in KINDS if kind.name == "StorageClass"),
-    "csiNodes": next(kind.struct for kind in KINDS if kind.name == "CSINode"),
-    "csiDrivers": next(kind.struct for kind in KINDS if kind.name == "CSIDriver"),
-    "csiStorageCapacities": next(kind.struct for kind in KINDS if kind.name == "CSIStorageCapacity"),
-    "volumeAttachments": next(kind.struct for kind in KINDS if kind.name == "VolumeAttachment"),
-    "podDisruptionBudgets": next(kind.struct for kind in KINDS if kind.name == "PodDisruptionBudget"),
-    "resourceClaims": next(kind.struct for kind in KINDS if kind.name == "ResourceClaim"),
-    "resourceSlices": next(kind.struct for kind in KINDS if kind.name == "ResourceSlice"),
-    "deviceClasses": next(kind.struct for kind in KINDS if kind.name == "DeviceClass"),
-    "priorityClasses": next(kind.struct for kind in KINDS if kind.name == "PriorityClass"),
-    "podGroups": next(kind.struct for kind in KINDS if kind.name == "PodGroup"),
-}
+_KIND_OF_LIST = {kind.plural: kind.struct for kind in KINDS if kind.struct not in (Node, Pod)}
+"""Lists of a scenario, in lower case, by the kind of what they hold; nodes and pods are entered by hand."""
 
 
 def objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
@@ -60,10 +42,10 @@ def filled_cache(scenario: dict[str, Any]) -> Cache:
     cache = Cache()
     for node in objects(scenario, "nodes", Node):
         cache.add_node(node)
-    for key, struct in _LISTS.items():
-        if struct not in (Node, Pod):
-            for item in objects(scenario, key, struct):
-                cache.put(item)
+    for key in scenario:
+        struct = _KIND_OF_LIST.get(key.lower())
+        for item in objects(scenario, key, struct) if struct is not None else ():
+            cache.put(item)
     for pod in objects(scenario, "pods", Pod):
         if pod.spec.node_name:
             cache.add_pod(pod)
