@@ -249,7 +249,7 @@ def uses(cache: Cache) -> dict[str, dict[Any, int]]:
 
 
 @given(HISTORIES)
-@settings(max_examples=150)
+@settings(max_examples=120)
 def test_a_snapshot_shows_what_one_made_anew_would_show(history: list[tuple[Any, ...]]) -> None:
     world = World()
     for operation in history:
@@ -261,7 +261,7 @@ def test_a_snapshot_shows_what_one_made_anew_would_show(history: list[tuple[Any,
 
 
 @given(HISTORIES)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_snapshots_of_different_ages_agree_after_a_refresh(history: list[tuple[Any, ...]]) -> None:
     world = World()
     for operation in history:
@@ -279,7 +279,7 @@ def _without_history(view: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(HISTORIES, st.integers(90, 99), NODE_NAMES, POD_SHAPES)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_an_assumption_that_is_taken_back_leaves_nothing(
     history: list[tuple[Any, ...]], number: int, node: str, shape: dict[str, Any]
 ) -> None:
@@ -309,7 +309,7 @@ FORK_STEPS = st.lists(st.builds(ForkStep, st.integers(0, 3), st.none() | POD_SHA
 
 
 @given(HISTORIES, FORK_STEPS, st.permutations(range(len(NODES))))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_what_is_tried_on_a_fork_stays_there(
     history: list[tuple[Any, ...]], steps: list[ForkStep], rows: list[int]
 ) -> None:

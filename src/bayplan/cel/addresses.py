@@ -5,10 +5,12 @@ Reads exactly what Go's netip reads (no leading zeros, no partial addresses) and
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv6Address
 
 from bayplan.cel.golang import quote
 
+_BITS = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -34,7 +36,7 @@ def parse_prefix(text: str) -> tuple[IPv4Address | IPv6Address, int]:
         raise _bad_prefix(text, str(error)) from None
     if zone:
         raise _bad_prefix(text, "IPv6 zones cannot be present in a prefix")
-    if not (digits.isascii() and digits.isdigit()) or (len(digits) > 1 and digits[0] == "0"):
+    if not _BITS.fullmatch(digits):
         raise _bad_prefix(text, f"bad bits after slash: {quote(digits)}")
     if int(digits) > address.max_prefixlen:
         raise _bad_prefix(text, "prefix length out of range")

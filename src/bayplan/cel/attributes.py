@@ -12,7 +12,6 @@ from typing import Any
 
 from bayplan.cel.faults import Fault, no_overload
 from bayplan.cel.frames import UNSET, Frame, Run
-from bayplan.cel.golang import format_general
 from bayplan.cel.quantities import DerivedQuantity
 from bayplan.cel.semver import Semver
 from bayplan.cel.values import (
@@ -32,6 +31,7 @@ from bayplan.cel.values import (
     is_list,
     is_quantity,
     lossless_int,
+    show,
     type_name,
 )
 
@@ -64,21 +64,6 @@ class Chain:
         else:
             for branch in self.branches:
                 branch.add(step)
-
-
-def show(value: Any) -> str:
-    """A value as Go's `%v` prints it in error texts."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return format_general(value)
-    if isinstance(value, Uint):
-        return str(int(value))
-    if is_list(value):
-        return "[" + ", ".join(show(v) for v in value) + "]"
-    if isinstance(value, CelMap):
-        return "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
-    return str(value)
 
 
 def find(holder: Any, key: Any) -> Any:

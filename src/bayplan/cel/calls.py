@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.attributes import show
 from bayplan.cel.cost import FAILED, Cost
 from bayplan.cel.declarations import Function, Implementation, Overload
 from bayplan.cel.faults import Abort, Fault, no_overload
 from bayplan.cel.frames import Frame, Run
 from bayplan.cel.regex import Regex
 from bayplan.cel.types import QUANTITY, Type
-from bayplan.cel.values import HELD_AS, CelMap, Optional, fits, is_quantity, type_name
+from bayplan.cel.values import HELD_AS, CelMap, Optional, fits, is_quantity, show, type_name
 
 
 class _NotConstant:

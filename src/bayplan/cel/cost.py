@@ -64,8 +64,8 @@ def size(value: Any) -> int:
         return len(value)
     if kind is Ip:
         return 4 if value.address.version == 4 else 16
-    if kind is Cidr:
-        return int(math.ceil(value.bits / 8))
+    if isinstance(value, Cidr):
+        return math.ceil(value.bits / 8)
     return 1
 
 

@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NANOS = 1_000_000_000
 _DAYS_OF_2000_YEARS = 730_485
+_FRACTION_DIGITS = 18
+_CYCLE_YEARS, _CYCLE_S = 400, 146_097 * 86_400
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANOS, "m": 60 * NANOS, "h": 3600 * NANOS}
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)")
 _RFC3339 = re.compile(
@@ -68,7 +70,7 @@ def parse_duration(text: str) -> int:
         if part is None or part[3] not in _UNITS or not (part[1] or part[2]):
             raise ValueError(text)
         unit = _UNITS[part[3]]
-        fraction = part[2] or "0"
+        fraction = (part[2] or "0")[:_FRACTION_DIGITS]
         total += int(part[1] or "0") * unit + int(float(int(fraction)) * (unit / 10 ** len(fraction)))
         at = part.end()
     if at == 0 or total > _MAX_INT64 + (sign < 0):
@@ -106,17 +108,28 @@ def _offset(zone: str) -> int:
     return (hours * 60 + minutes) * (60 if zone[0] == "+" else -60)
 
 
-def civil(nanos: int, offset_s: int = 0) -> datetime:
-    """The wall clock at an offset; fractions of a second are left out."""
-    return _EPOCH + timedelta(seconds=nanos // NANOS + offset_s)
+def civil(nanos: int, offset_s: int = 0) -> tuple[int, datetime]:
+    """The year and the wall clock at an offset, without fractions of a second.
+
+    The clock's own year may be another one of the same calendar: datetime ends where an offset may still reach.
+    """
+    seconds, shift = nanos // NANOS + offset_s, 0
+    if not _FIRST_SAFE_S <= seconds <= _LAST_SAFE_S:
+        shift = _CYCLE_YEARS if seconds > 0 else -_CYCLE_YEARS
+        seconds += -_CYCLE_S if seconds > 0 else _CYCLE_S
+    at = _EPOCH + timedelta(seconds=seconds)
+    return at.year + shift, at
+
+
+_FIRST_SAFE_S, _LAST_SAFE_S = -62_135_596_800, 253_402_300_799
 
 
 def format_time(nanos: int, offset_s: int) -> str:
-    at = civil(nanos, offset_s)
+    year, at = civil(nanos, offset_s)
     fraction = f"{nanos % NANOS:09d}".rstrip("0")
     sign, minutes = ("+" if offset_s >= 0 else "-"), abs(offset_s) // 60
     zone = "Z" if offset_s == 0 else f"{sign}{minutes // 60:02d}:{minutes % 60:02d}"
-    return f"{at.year:04d}-{at:%m-%dT%H:%M:%S}{'.' + fraction if fraction else ''}{zone}"
+    return f"{year:04d}-{at:%m-%dT%H:%M:%S}{'.' + fraction if fraction else ''}{zone}"
 
 
 def _special(value: float) -> str | None:

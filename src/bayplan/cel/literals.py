@@ -22,19 +22,20 @@ _SIMPLE = {
     "`": "`",
     "?": "?",
 }
+_MOST_DIGITS = 20
 _HEX_DIGITS = {"x": 2, "X": 2, "u": 4, "U": 8}
 
 
 def integer(text: str) -> int:
     value = _number(text)
-    if not INT_MIN <= value <= INT_MAX:
+    if value is None or not INT_MIN <= value <= INT_MAX:
         raise ValueError("invalid int literal")
     return value
 
 
 def unsigned(text: str) -> Uint:
     value = _number(text[:-1])
-    if value > UINT_MAX:
+    if value is None or value > UINT_MAX:
         raise ValueError("invalid uint literal")
     return Uint(value)
 
@@ -46,9 +47,12 @@ def double(text: str) -> float:
     return value
 
 
-def _number(text: str) -> int:
+def _number(text: str) -> int | None:
+    """None where there are more digits than any 64-bit number has."""
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
-    return sign * (int(digits[2:], 16) if digits.startswith("0x") else int(digits, 10))
+    base = 16 if digits.startswith("0x") else 10
+    digits = digits.removeprefix("0x").lstrip("0") or "0"
+    return sign * int(digits, base) if len(digits) <= _MOST_DIGITS else None
 
 
 def string(text: str) -> str:

@@ -34,7 +34,8 @@ from bayplan.cel.values import (
     is_quantity,
 )
 
-MAX_LIST = 10_000_000
+# cel-go joins lists without copying them; here a list that long ends the evaluation.
+MAX_LIST = 2_000_000
 MIN_SECOND, MAX_SECOND = -62_135_596_800, 253_402_300_799
 # Types that answer to methods they do not have by a plain "no such overload".
 _RECEIVERS = frozenset({str, Timestamp, Duration})

@@ -87,7 +87,8 @@ class _Parser:
         self._at = 0
         self._flags = _Flags()
         self._stack = [_Group(self._flags)]
-        self._repeated_at = -1
+        # Where the last repetition operator stood: another one right behind it is refused.
+        self._repeated_at = self._repeat_ended = -1
 
     def parse(self) -> Node:
         while self._at < len(self._text):
@@ -206,12 +207,10 @@ class _Parser:
         parts = self._stack[-1].parts
         if not parts:
             raise _error("missing argument to repetition operator", operator)
-        if self._repeated_at >= 0 and self._text[self._repeated_at : begin] and self._repeat_ended == begin:
+        if self._repeat_ended == begin:
             raise _error("invalid nested repetition operator", self._text[self._repeated_at : end])
         parts.append(Repeat(parts.pop(), low, high, greedy))
         self._repeated_at, self._repeat_ended, self._at = begin, end, end
-
-    _repeat_ended = -1
 
     def _braces(self) -> tuple[int, int | None] | None:
         """`{2}`, `{2,}` or `{2,5}`; any other brace is just a character."""

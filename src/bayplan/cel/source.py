@@ -33,10 +33,6 @@ class Source:
     def error(self, node_id: int, message: str) -> None:
         self.error_at(self.place(node_id), message)
 
-    @property
-    def failed(self) -> bool:
-        return bool(self._errors)
-
     def check(self) -> None:
         """Raise what was collected."""
         if self._errors:

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from bayplan.cel.faults import Abort, Fault
+from bayplan.cel.golang import format_general
 from bayplan.cel.quantities import DerivedQuantity
 from bayplan.cel.semver import Semver
 from bayplan.cel.types import BOOL, BYTES, CIDR, DOUBLE, INT, IP, SEMVER, STRING, UINT, URL, Kind, Type
@@ -304,3 +305,18 @@ def fits(value: Any, wanted: Type) -> bool:
         key, held = next(iter(value.items()))
         return fits(key, wanted.params[0]) and fits(held, wanted.params[1])
     return True
+
+
+def show(value: Any) -> str:
+    """A value as Go's `%v` prints it in error texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return format_general(value)
+    if isinstance(value, Uint):
+        return str(int(value))
+    if is_list(value):
+        return "[" + ", ".join(show(v) for v in value) + "]"
+    if isinstance(value, CelMap):
+        return "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
+    return str(value)

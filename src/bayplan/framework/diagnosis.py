@@ -79,6 +79,17 @@ class Diagnosis:
             if status.code is Code.PENDING:
                 self.pending_plugins.add(status.plugin)
 
+    def record_rejectors(self) -> None:
+        """The same for everybody who rejected a row in the common pass."""
+        common = np.ones(self.node_count, dtype=np.bool_)
+        common[list(self.overrides)] = False
+        for plugin, mask in self.verdicts.plugins.items():
+            codes = set(np.unique(self.verdicts.codes[mask & common]).tolist()) - {NOT_LOOKED_AT, int(Code.ERROR)}
+            if codes:
+                self.unschedulable_plugins.add(plugin)
+            if int(Code.PENDING) in codes:
+                self.pending_plugins.add(plugin)
+
     def override(self, row: int, status: Status) -> None:
         """One row was judged on its own."""
         self.overrides[row] = status
@@ -118,9 +129,10 @@ class Diagnosis:
         for status in self.overrides.values():
             if status.code is not Code.SUCCESS:
                 counts.update(status.reasons)
-        others = int(np.count_nonzero(~self.explicit_rows()))
+        # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
+        rejected = self.explicit_rows() & ~self.rows_with(Code.SUCCESS)
         for text in self.absent.reasons:
-            counts[text] += others
+            counts[text] += self.node_count - int(np.count_nonzero(rejected))
         return +counts
 
     def sentence(self) -> str:

@@ -78,7 +78,7 @@ def _run(path: Path) -> ModuleType:
     except SyntaxError as fault:
         del sys.modules[name]
         raise PluginError(f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python") from fault
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:  # a file that ends with sys.exit() must not end the scheduler
         del sys.modules[name]
         raise PluginError(f"{path} failed while it was loaded: {type(fault).__name__}: {fault}") from fault
     return module

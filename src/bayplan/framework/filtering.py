@@ -60,8 +60,7 @@ class Filtering:
             if answer.code is Code.SKIP:
                 cycle.skip_filter.add(plugin.name)
             elif answer.code is Code.UNRESOLVABLE:
-                outcome.status = answer
-                return outcome
+                return PreFilterOutcome(answer)  # whoever narrowed the nodes before has no part in this rejection
             elif answer.code is Code.UNSCHEDULABLE:
                 outcome.status = answer
             elif not answer.ok:
@@ -110,6 +109,7 @@ class Filtering:
         table = NodeTable(snapshot.nodes, rows)
         self._keep(diagnosis, table, self.judge_table(cycle, table))
         self._judge_nominated(cycle, diagnosis)
+        diagnosis.record_rejectors()
         return diagnosis
 
     @staticmethod
@@ -138,12 +138,6 @@ class Filtering:
             whole.reasons = [Reason(reason.plugin, reason.text, widened(reason.mask)) for reason in verdicts.reasons]
             whole.plugins = {plugin: widened(mask) for plugin, mask in verdicts.plugins.items()}
             diagnosis.verdicts = whole
-        for plugin, mask in verdicts.plugins.items():
-            codes = set(np.unique(verdicts.codes[mask]).tolist())
-            if codes - {int(Code.ERROR)}:
-                diagnosis.unschedulable_plugins.add(plugin)
-            if int(Code.PENDING) in codes:
-                diagnosis.pending_plugins.add(plugin)
 
     def judge_table(self, cycle: Cycle, table: NodeTable) -> Verdicts:
         """What the filters say of each entry, nominated pods left aside."""
@@ -182,18 +176,18 @@ class Filtering:
     def _apply_one_by_one(
         self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts
     ) -> None:
+        masks: dict[tuple[str, Code], BoolVector] = {}  # a few reasons for many nodes: one mask a reason, not a node
         for position in np.flatnonzero(alive).tolist():
             answer = self._boundary.call(plugin, FILTER, plugin.filter, cycle, table[position])
             status = as_status(answer, plugin.name, FILTER)
             if status.ok:
                 continue
-            mask = np.zeros(len(table), dtype=np.bool_)
-            mask[position] = True
-            if status.code not in _ACCEPTED_FROM_FILTER:
-                _reject(verdicts, plugin.name, mask, status.message, Code.ERROR)
-                continue
-            for text in status.reasons or ("",):
-                _reject(verdicts, plugin.name, mask, text, status.code)
+            usable = status.code in _ACCEPTED_FROM_FILTER
+            code = status.code if usable else Code.ERROR
+            for text in (status.reasons or ("",)) if usable else (status.message,):
+                masks.setdefault((text, code), np.zeros(len(table), dtype=np.bool_))[position] = True
+        for (text, code), mask in masks.items():
+            _reject(verdicts, plugin.name, mask, text, code)
 
     # nominated pods and forks -----------------------------------------------------------------------------------
 

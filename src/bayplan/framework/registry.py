@@ -19,6 +19,9 @@ from bayplan.framework.points import ATTEMPT_ORDER, Point
 
 Factory = Callable[[Any, Handle], Any]
 
+_PARTNERS = (("reserve", "unreserve"), ("add_pod", "remove_pod"), ("remove_pod", "add_pod"))
+"""Methods that undo one another: who has the first must have the second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -80,6 +83,9 @@ def _entry(plugin: type[Any]) -> Entry:
     if not any(point.extended_by(plugin) for point in ATTEMPT_ORDER):
         methods = ", ".join(method for point in ATTEMPT_ORDER for method in point.methods)
         raise PluginError(f'plugin "{name}" ({_where(plugin)}) extends no point; it needs one of: {methods}')
+    for method, partner in _PARTNERS:
+        if callable(getattr(plugin, method, None)) and not callable(getattr(plugin, partner, None)):
+            raise PluginError(f'plugin "{name}" ({_where(plugin)}) has {method} but not {partner}; it needs both')
     return Entry(name, plugin, getattr(plugin, "ARGS", None))
 
 

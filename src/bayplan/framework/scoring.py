@@ -143,5 +143,5 @@ def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
     largest = int(scores.max(initial=0))
     if largest == 0:
         return np.full(len(scores), MAX_SCORE, dtype=np.int64) if reverse else scores
-    stretched: IntVector = MAX_SCORE * scores // largest
+    stretched: IntVector = np.sign(scores) * (MAX_SCORE * np.abs(scores) // largest)  # towards zero, as in Go
     return MAX_SCORE - stretched if reverse else stretched

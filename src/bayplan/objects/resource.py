@@ -140,6 +140,8 @@ class AllocatedDeviceStatus(Api, frozen=True):
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
     conditions: tuple[Condition, ...] = ()
+    data: Any = None
+    network_data: Any = None
 
 
 class ResourceClaimStatus(Api, frozen=True):

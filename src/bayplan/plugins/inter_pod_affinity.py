@@ -329,7 +329,7 @@ class InterPodAffinity:
             return Hint.QUEUE
         changed = after or before
         assert changed is not None
-        if not changed.spec.node_name and not changed.status.nominated_node_name:
+        if any(not each.spec.node_name and not each.status.nominated_node_name for each in (before, after) if each):
             return Hint.SKIP
         terms = affinity_terms(pod) or _NO_TERMS
         if before is not None and after is not None:

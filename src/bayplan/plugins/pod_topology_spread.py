@@ -192,7 +192,8 @@ class PodTopologySpread:
         for constraint, weight, counts in zip(state.constraints, state.weights, state.counts, strict=True):
             term = counts[nodes.rows] * weight + (constraint.max_skew - 1)
             total += np.where(nodes.label_ids(constraint.topology_key) >= 0, term, 0.0)
-        scores: IntVector = np.floor(total + 0.5).astype(np.int64)  # never negative: half goes up, as in Go
+        whole = np.floor(total)
+        scores: IntVector = (whole + (total - whole >= 0.5)).astype(np.int64)  # never negative: half goes up, as in Go
         scores[_ignored(nodes, state)] = 0
         return scores
 
@@ -223,7 +224,7 @@ class PodTopologySpread:
         before, after = _pod(old), _pod(new)
         changed = after or before
         assert changed is not None
-        if not _may_matter(changed, pod):
+        if not all(_may_matter(each, pod) for each in (before, after) if each is not None):
             return Hint.SKIP
         constraints = self._constraints(pod, DO_NOT_SCHEDULE)
         if before is None or after is None:

@@ -104,13 +104,17 @@ class Attempts:
     ) -> Generator[ExtenderCall, ExtenderReply, tuple[Diagnosis, RowVector]]:
         filtering = self.framework.filtering
         nominated = cycle.snapshot.nodes.index.get(cycle.pod.status.nominated_node_name)
+        earlier: Status = SUCCESS
         if nominated is not None and outcome.status.ok:
             unnarrowed = PreFilterOutcome()
             alone = filtering.diagnose(cycle, unnarrowed, only=np.array([nominated], dtype=np.intp))
             rows = yield from self._extended(cycle, alone, _rows_that_fit(alone))
             if len(rows):
                 return alone, rows
+            earlier = alone.status(nominated)
         diagnosis = filtering.diagnose(cycle, outcome)
+        if nominated is not None and earlier.rejected and not diagnosis.explicit_rows()[nominated]:
+            diagnosis.override(nominated, earlier)  # PreFilter left it out, and it was looked at nevertheless
         rows = self._sampled(cycle, diagnosis)
         rows = yield from self._extended(cycle, diagnosis, rows)
         return diagnosis, rows

@@ -6,9 +6,10 @@ back. Keys are capitalised because the services are written against Go structs w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +23,8 @@ from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 MAX_EXTENDER_PRIORITY = 10
 
+T = TypeVar("T")
+
 
 class ExtenderFault(BayplanError):
     """An extender did not answer, or not in a way that can be used."""
@@ -34,6 +37,35 @@ class ExtenderReply:
     code: int = 0
     body: bytes = b""
     failure: str = ""
+
+
+class _NodeName(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _NodeItem(msgspec.Struct, frozen=True):
+    metadata: _NodeName = _NodeName()
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: tuple[_NodeItem, ...] | None = None
+
+
+class FilterAnswer(msgspec.Struct, frozen=True):
+    """An answer to filter. Names are in small letters because Go, whose structs these are, reads them in any case."""
+
+    nodes: _NodeList | None = None
+    nodenames: tuple[str, ...] | None = None
+    failednodes: dict[str, str] | None = None
+    failedandunresolvablenodes: dict[str, str] | None = None
+    error: str | None = None
+
+
+class HostScore(msgspec.Struct, frozen=True):
+    """One node in an answer to prioritize: 0 to 10."""
+
+    host: str = ""
+    score: int = 0
 
 
 class Extender:
@@ -63,35 +95,32 @@ class Extender:
 
     def read_filter(self, reply: ExtenderReply, nodes: NodeTable) -> tuple[RowVector, dict[int, Status]]:
         """The rows that survive, and the statuses of those that do not."""
-        answer = self._read(reply, self.config.filter_verb)
-        if not isinstance(answer, Mapping):
-            raise ExtenderFault(f"extender {self.name} answered {type(answer).__name__} to filter, an object is needed")
-        if answer.get("Error"):
-            raise ExtenderFault(str(answer["Error"]))
+        answer = self._read(reply, self.config.filter_verb, FilterAnswer)
+        if answer.error:
+            raise ExtenderFault(answer.error)
         index = nodes.columns.index
         mine = set(nodes.names)
-        kept = [index[name] for name in self._survivors(answer, mine)]
+        kept = [index[name] for name in dict.fromkeys(self._survivors(answer, mine))]
         failed: dict[int, Status] = {}
-        for name, text in (answer.get("FailedAndUnresolvableNodes") or {}).items():
+        for name, text in (answer.failedandunresolvablenodes or {}).items():
             if name in mine:
                 failed[index[name]] = Status(Code.UNRESOLVABLE, (text,))
-        for name, text in (answer.get("FailedNodes") or {}).items():
+        for name, text in (answer.failednodes or {}).items():
             if name in mine and index[name] not in failed:
                 failed[index[name]] = Status(Code.UNSCHEDULABLE, (text,))
         return np.array(kept, dtype=np.intp), failed
 
-    def _survivors(self, answer: Mapping[str, Any], mine: set[str]) -> Sequence[str]:
-        names = answer.get("NodeNames")
-        if self.config.node_cache_capable and names is not None:
-            for name in names:
-                if name not in mine:
-                    raise ExtenderFault(
-                        f'extender "{self.name}" claims a filtered node "{name}" '
-                        "which is not found in the input node list"
-                    )
-            return list(names)
-        nodes = answer.get("Nodes") or {}
-        return [item["metadata"]["name"] for item in nodes.get("items") or () if item["metadata"]["name"] in mine]
+    def _survivors(self, answer: FilterAnswer, mine: set[str]) -> Iterator[str]:
+        if not self.config.node_cache_capable or answer.nodenames is None:
+            items = (answer.nodes.items if answer.nodes else None) or ()
+            yield from (item.metadata.name for item in items if item.metadata.name in mine)
+            return
+        for name in answer.nodenames:
+            if name not in mine:
+                raise ExtenderFault(
+                    f'extender "{self.name}" claims a filtered node "{name}" which is not found in the input node list'
+                )
+            yield name
 
     # prioritize -------------------------------------------------------------------------------------------------
 
@@ -100,14 +129,11 @@ class Extender:
 
     def read_prioritize(self, reply: ExtenderReply, nodes: NodeTable) -> IntVector:
         """What the extender adds to each total: its score, weighted, stretched to our range."""
-        answer = self._read(reply, self.config.prioritize_verb)
-        if not isinstance(answer, list):
-            raise ExtenderFault(
-                f"extender {self.name} answered {type(answer).__name__} to prioritize, a list is needed"
-            )
-        scores = {item.get("Host"): int(item.get("Score") or 0) for item in answer if isinstance(item, Mapping)}
+        scores: Counter[str] = Counter()
+        for item in self._read(reply, self.config.prioritize_verb, list[HostScore]):
+            scores[item.host] += item.score
         factor = self.config.weight * (MAX_SCORE // MAX_EXTENDER_PRIORITY)
-        return np.array([scores.get(name, 0) * factor for name in nodes.names], dtype=np.int64)
+        return np.array([scores[name] * factor for name in nodes.names], dtype=np.int64)
 
     # both -------------------------------------------------------------------------------------------------------
 
@@ -120,15 +146,15 @@ class Extender:
             "NodeNames": list(nodes.names) if cached else None,
         }
 
-    def _read(self, reply: ExtenderReply, verb: str) -> Any:
+    def _read(self, reply: ExtenderReply, verb: str, kind: type[T]) -> T:
         if reply.failure:
             raise ExtenderFault(reply.failure)
         if reply.code != 200:
             raise ExtenderFault(f"failed {verb} with extender at URL {self.url(verb)}, code {reply.code}")
         try:
-            return msgspec.json.decode(reply.body)
-        except msgspec.DecodeError as fault:
-            raise ExtenderFault(f"extender {self.name} did not answer JSON to {verb}: {fault}") from None
+            return msgspec.convert(_folded(msgspec.json.decode(reply.body)), kind)
+        except (msgspec.DecodeError, msgspec.ValidationError) as fault:
+            raise ExtenderFault(f"extender {self.name} answered {verb} with something else: {fault}") from None
 
     def url(self, verb: str) -> str:
         return f"{self.config.url_prefix.rstrip('/')}/{verb}"
@@ -149,3 +175,12 @@ class ExtenderCall:
     @property
     def body(self) -> bytes:
         return msgspec.json.encode(self.arguments)
+
+
+def _folded(answer: Any) -> Any:
+    """The answer with the keys of its outermost objects in small letters; nothing at all is an empty object."""
+    if isinstance(answer, list):
+        return [_folded(item) for item in answer]
+    if isinstance(answer, dict):
+        return {key.lower(): value for key, value in answer.items()}
+    return {} if answer is None else answer

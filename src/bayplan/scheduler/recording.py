@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 import numpy as np
 
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
-from bayplan.telemetry.decisions import BEST_NODES, LARGEST_RECORD_BYTES, DecisionRecord, ReasonCount, ScoredNode
+from bayplan.telemetry.decisions import (
+    BEST_NODES,
+    LARGEST_RECORD_BYTES,
+    REASON_BYTES,
+    DecisionRecord,
+    ReasonCount,
+    ScoredNode,
+)
 
-_BITS_BUDGET = LARGEST_RECORD_BYTES // 2
+T = TypeVar("T")
+
+_LONGEST_MESSAGE = 1024  # as an event has it
+_LONGEST_REASON = 256
+_VICTIMS_BYTES = 768
+_BEST_BYTES = 2560
+_REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
 
 
 def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
     """What to remember of a decision."""
     diagnosis = decision.diagnosis
-    return DecisionRecord(
+    record = DecisionRecord(
         at=at,
         pod=pod.key,
         uid=pod.uid,
         profile=pod.scheduler_name,
         node=decision.node,
         outcome=_outcome(decision),
-        message=decision.message[:1024],
+        message=decision.message[:_LONGEST_MESSAGE],
         nodes=diagnosis.node_count if diagnosis else 0,
         feasible=len(decision.nodes) if decision.nodes is not None else 0,
-        best=_best(decision),
-        reasons=_reasons(diagnosis, with_bits=decision.node is None) if diagnosis else (),
+        best=tuple(_within(_BEST_BYTES, _best(decision), lambda scored: scored.size_bytes)),
+        reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
         nominated=decision.nominate or "",
-        victims=decision.victims[:16],
+        victims=tuple(_within(_VICTIMS_BYTES, decision.victims, len)),
     )
+    if diagnosis is None or decision.node is not None:
+        return record
+    reasons = _reasons(diagnosis, LARGEST_RECORD_BYTES - record.size_bytes, with_bits=True)
+    return replace(record, reasons=reasons)
+
+
+def _within(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+    """The first items that fit a number of bytes."""
+    for item in items:
+        budget -= size(item)
+        if budget < 0:
+            return
+        yield item
 
 
 def _outcome(decision: Decision) -> str:
@@ -42,11 +71,12 @@ def _outcome(decision: Decision) -> str:
 
 def _best(decision: Decision) -> tuple[ScoredNode, ...]:
     nodes, scores = decision.nodes, decision.scores
-    if nodes is None or scores is None:
+    if nodes is None or scores is None or decision.node is None:
         return ()
     names = nodes.names
     order = np.argsort(-scores.total, kind="stable")[:BEST_NODES].tolist()
-    order.sort(key=lambda position: (-int(scores.total[position]), names[position] != decision.node))
+    chosen = int(np.flatnonzero(nodes.rows == nodes.columns.index[decision.node])[0])
+    order = [chosen, *(position for position in order if position != chosen)][:BEST_NODES]  # of many that tie: this one
     return tuple(
         ScoredNode(
             names[position],
@@ -57,15 +87,15 @@ def _best(decision: Decision) -> tuple[ScoredNode, ...]:
     )
 
 
-def _reasons(diagnosis: Diagnosis, *, with_bits: bool) -> tuple[ReasonCount, ...]:
-    """Reasons, most frequent first; masks of a pod that failed as bits while they fit the budget."""
-    found = []
-    left = _BITS_BUDGET
-    for reason in diagnosis.verdicts.reasons:
-        count = int(np.count_nonzero(reason.mask))
-        if not count:
-            continue
-        bits = np.packbits(reason.mask).tobytes() if with_bits and diagnosis.node_count <= 8 * left else b""
-        left -= len(bits)
-        found.append(ReasonCount(reason.plugin, reason.text, count, bits))
-    return tuple(sorted(found, key=lambda reason: -reason.nodes))
+def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:
+    """Reasons, most frequent first, while they fit; then, for as many of them as still fit, their nodes as bits."""
+    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in diagnosis.verdicts.reasons]
+    ordered = sorted((each for each in counted if each[0]), key=lambda each: -each[0])
+    kept = list(_within(budget, ordered, lambda each: len(each[1].text[:_LONGEST_REASON]) + REASON_BYTES))
+    left = budget - sum(len(reason.text[:_LONGEST_REASON]) + REASON_BYTES for _, reason in kept)
+    marked = left // (diagnosis.node_count // 8 + 1) if with_bits else 0
+    bits = [np.packbits(reason.mask).tobytes() for _, reason in kept[:marked]]
+    return tuple(
+        ReasonCount(reason.plugin, reason.text[:_LONGEST_REASON], count, bits[place] if place < len(bits) else b"")
+        for place, (count, reason) in enumerate(kept)
+    )

@@ -34,7 +34,7 @@ class Sampler:
     start: int = 0
 
     def cut(self, diagnosis: Diagnosis, order: RowVector, wanted: int) -> RowVector:
-        """The first `wanted` feasible rows from the start on; rows after the last one count as not looked at."""
+        """The first `wanted` feasible rows from the start on; rows from the next feasible one on were not looked at."""
         codes = diagnosis.verdicts.codes
         candidates: RowVector = order[codes[order] != NOT_LOOKED_AT]
         if not len(candidates):
@@ -43,7 +43,7 @@ class Sampler:
         rotated = np.concatenate((candidates[turn:], candidates[:turn]))
         feasible = np.fromiter((diagnosis.status(row).ok for row in rotated.tolist()), np.bool_, len(rotated))
         hits = np.flatnonzero(feasible)
-        seen = len(rotated) if len(hits) <= wanted else int(hits[wanted - 1]) + 1
+        seen = len(rotated) if len(hits) <= wanted else int(hits[wanted])
         self.advance(seen, len(order))
         self._forget(diagnosis, rotated[seen:])
         chosen: RowVector = rotated[:seen][feasible[:seen]]

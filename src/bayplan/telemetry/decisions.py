@@ -14,6 +14,7 @@ from datetime import datetime
 
 BEST_NODES = 5
 LARGEST_RECORD_BYTES = 4096
+REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
 
 
@@ -24,6 +25,10 @@ class ScoredNode:
     node: str
     total: int
     by_plugin: tuple[tuple[str, int], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.node) + 40 * len(self.by_plugin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ class DecisionRecord:
     def size_bytes(self) -> int:
         """About what the record costs: texts and bits."""
         size = _FIXED_BYTES + len(self.pod) + len(self.uid) + len(self.message)
-        size += sum(len(reason.text) + len(reason.bits) + 48 for reason in self.reasons)
-        size += sum(len(scored.node) + 40 * len(scored.by_plugin) for scored in self.best)
+        size += sum(len(reason.text) + len(reason.bits) + REASON_BYTES for reason in self.reasons)
+        size += sum(scored.size_bytes for scored in self.best)
         return size + sum(map(len, self.victims))
 
     def sentence(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.telemetry.decisions import DecisionRecord, ScoredNode
+from bayplan.telemetry.decisions import BEST_NODES, DecisionRecord, ScoredNode
 
 
 def why(record: DecisionRecord) -> str:
@@ -31,7 +31,8 @@ def _why_best(record: DecisionRecord) -> str:
     second = others[0]
     if second.total == best.total:
         tied = sum(other.total == best.total for other in others)
-        return f"{head}; {tied} other{'s' if tied > 1 else ''} as good, chosen by lot"
+        many = f"{tied} or more others" if tied == BEST_NODES - 1 else f"{tied} other{'s' if tied > 1 else ''}"
+        return f"{head}; {many} as good, chosen by lot"
     return f"{head}, {best.total - second.total} ahead of {second.node}{_decided_by(best, second)}"
 
 

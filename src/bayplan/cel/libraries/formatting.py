@@ -16,6 +16,7 @@ from bayplan.cel.types import DYN, STRING, list_of
 from bayplan.cel.values import CelMap, Duration, Timestamp, TypeValue, Uint, is_list, type_name
 
 DEFAULT_PRECISION = 6
+MAX_PRECISION_DIGITS = 4
 _SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
 _CLAUSE = re.compile(r"%(?:\.([0-9]*))?(.?)", re.DOTALL)
@@ -74,6 +75,8 @@ def _clause(template: str, at: int) -> tuple[str, int | None, int]:
         raise ValueError(f"{head}error while parsing precision: {reason}")
     if letter not in "sdfebxXo":
         raise ValueError(f'{head}unrecognized formatting clause "{letter}"')
+    if digits is not None and len(digits) > MAX_PRECISION_DIGITS:
+        raise ValueError(f"{head}precision {digits} is too large")
     return letter, None if digits is None else int(digits), found.end()
 
 

@@ -7,6 +7,7 @@ from functools import cmp_to_key
 from typing import Any
 
 from bayplan.cel import operators
+from bayplan.cel.cost import LIMIT
 from bayplan.cel.declarations import Implementation, Overload, function, method
 from bayplan.cel.faults import COST_EXCEEDED, Abort, Fault, no_overload
 from bayplan.cel.types import (
@@ -175,7 +176,8 @@ def _sorted(values: Any, keys: Any) -> tuple[Any, ...]:
 
 
 def numbers(count: int) -> tuple[int, ...]:
-    if count > operators.MAX_LIST:
+    if count > LIMIT:
+        # The list would cost more than the limit, so it need not be made first.
         raise Abort(COST_EXCEEDED)
     return tuple(range(count))
 

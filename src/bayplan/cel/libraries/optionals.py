@@ -16,6 +16,7 @@ from bayplan.cel.values import (
     Timestamp,
     Uint,
     is_list,
+    show,
 )
 
 K, V = param("K"), param("V")
@@ -68,7 +69,7 @@ def last(values: Any) -> Optional:
 def unwrap(values: Any) -> tuple[Any, ...]:
     for value in values:
         if not isinstance(value, Optional):
-            raise Fault(f"value {value} is not optional")
+            raise Fault(f"value {show(value)} is not optional")
     return tuple(value.get() for value in values if value.value is not MISSING)
 
 

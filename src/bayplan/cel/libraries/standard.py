@@ -24,7 +24,7 @@ from bayplan.cel.types import (
     optional_of,
     param,
 )
-from bayplan.cel.values import CelMap, GrowingMap, is_list, type_name
+from bayplan.cel.values import CelMap, GrowingMap, is_list, show
 
 A, B, K, V = param("A"), param("B"), param("K"), param("V")
 LIST_A, MAP_AB, MAP_KV = list_of(A), map_of(A, B), map_of(K, V)
@@ -79,20 +79,18 @@ def not_strictly_false(value: Any) -> bool:
     return value if type(value) is bool else True
 
 
-def map_insert(held: Any, key: Any, value: Any) -> CelMap:
-    if not isinstance(held, CelMap):
-        raise Fault(f"no such overload: cel.@mapInsert(map, {type_name(key)}, {type_name(value)})")
+def map_insert(held: CelMap, key: Any, value: Any) -> CelMap:
     if held.contains(key):
-        raise Fault(f"insert failed: key {key} already exists")
+        raise Fault(f"insert failed: key {show(key)} already exists")
     target = held if isinstance(held, GrowingMap) else CelMap(held.items())
     target.put(key, value)
     return target
 
 
-def map_merge(held: Any, update: Any) -> CelMap:
+def map_merge(held: CelMap, update: CelMap) -> CelMap:
     for key, value in update.items():
         held = map_insert(held, key, value)
-    return held if isinstance(held, CelMap) else CelMap()
+    return held
 
 
 def includes(target: Any, wanted: Any) -> bool:
@@ -110,8 +108,9 @@ def includes(target: Any, wanted: Any) -> bool:
 MAX_INCLUDES = 48
 
 
-def _operator(name: str, result: Type | None, *signatures: tuple[str, tuple[Type, ...], Type | None]) -> list[Overload]:
-    return [Overload(name, oid, args, own or result or args[0]) for oid, args, own in signatures]
+def _operator(name: str, *signatures: tuple[str, tuple[Type, ...], Type | None]) -> list[Overload]:
+    """Unless said otherwise, the result is of the first operand's type."""
+    return [Overload(name, oid, args, result or args[0]) for oid, args, result in signatures]
 
 
 def _relation(function: str, prefix: str) -> list[Overload]:
@@ -156,7 +155,6 @@ OVERLOADS: list[Overload] = [
     Overload("_!=_", "not_equals", (A, A), BOOL),
     *_operator(
         "_+_",
-        None,
         ("add_bytes", (BYTES, BYTES), None),
         ("add_double", (DOUBLE, DOUBLE), None),
         *((f"add_{n}", args, result) for n, args, result in _TIMES),
@@ -167,7 +165,6 @@ OVERLOADS: list[Overload] = [
     ),
     *_operator(
         "_-_",
-        None,
         ("subtract_double", (DOUBLE, DOUBLE), None),
         ("subtract_duration_duration", (DURATION, DURATION), None),
         ("subtract_int64", (INT, INT), None),
@@ -180,8 +177,8 @@ OVERLOADS: list[Overload] = [
         for symbol, verb in (("_*_", "multiply"), ("_/_", "divide"))
         for name, t in (("double", DOUBLE), ("int64", INT), ("uint64", UINT))
     ),
-    *_operator("_%_", None, ("modulo_int64", (INT, INT), None), ("modulo_uint64", (UINT, UINT), None)),
-    *_operator("-_", None, ("negate_double", (DOUBLE,), None), ("negate_int64", (INT,), None)),
+    *_operator("_%_", ("modulo_int64", (INT, INT), None), ("modulo_uint64", (UINT, UINT), None)),
+    *_operator("-_", ("negate_double", (DOUBLE,), None), ("negate_int64", (INT,), None)),
     *_relation("_<_", "less"),
     *_relation("_<=_", "less_equals"),
     *_relation("_>_", "greater"),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault
+from bayplan.cel.faults import COST_EXCEEDED, Abort, Fault
 from bayplan.cel.types import INT, STRING, list_of
+from bayplan.cel.values import show
+
+# Replacing is charged by what goes in, not by what comes out; texts are not grown without end for that.
+MAX_TEXT = 100_000_000
 
 # What Go's strings.TrimSpace takes off.
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -48,6 +52,8 @@ def last_index_of_before(text: str, part: str, offset: int) -> int:
 
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
+    if len(text) * max(len(new), 1) > MAX_TEXT:
+        raise Abort(COST_EXCEEDED)
     return text.replace(old, new, count if count >= 0 else -1)
 
 
@@ -87,7 +93,7 @@ def quote(text: str) -> str:
 def join(values: Any, separator: str = "") -> str:
     for value in values:
         if type(value) is not str:
-            raise Fault(f"join: invalid input: {value}")
+            raise Fault(f"join: invalid input: {show(value)}")
     return separator.join(values)
 
 

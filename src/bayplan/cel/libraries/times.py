@@ -14,7 +14,10 @@ from bayplan.cel.golang import NANOS, civil, quote
 from bayplan.cel.types import DURATION, INT, STRING, TIMESTAMP
 from bayplan.cel.values import Duration, Timestamp
 
-Part = Callable[[datetime], int]
+# What is taken from the year and the wall clock.
+Part = Callable[[int, datetime], int]
+# An offset of more than a day is nonsense that Go computes with; beyond this not even that.
+_FARTHEST_S = 400 * 365 * 86_400
 
 
 def _offset(at: Timestamp, zone: str) -> int:
@@ -22,6 +25,8 @@ def _offset(at: Timestamp, zone: str) -> int:
     head, colon, tail = zone.partition(":")
     if colon:
         minutes = _atoi(head) * 60 + (-_atoi(tail) if zone.startswith("-") else _atoi(tail))
+        if abs(minutes) * 60 > _FARTHEST_S:
+            raise Fault(f"unknown time zone {zone}")
         return minutes * 60
     if zone in ("", "UTC"):
         return 0
@@ -41,10 +46,10 @@ def _atoi(text: str) -> int:
 
 def _parts(name: str, base: str, part: Part, with_tz: str = "") -> list[Overload]:
     def plain(at: Timestamp) -> int:
-        return part(civil(at.nanos))
+        return part(*civil(at.nanos))
 
     def zoned(at: Timestamp, zone: str) -> int:
-        return part(civil(at.nanos, _offset(at, zone)))
+        return part(*civil(at.nanos, _offset(at, zone)))
 
     return [
         method(name, base, (TIMESTAMP,), INT, plain),
@@ -77,17 +82,17 @@ def _whole(name: str, overload_id: str, unit: int) -> Overload:
 
 
 OVERLOADS: list[Overload] = [
-    *_parts("getFullYear", "timestamp_to_year", lambda t: t.year),
-    *_parts("getMonth", "timestamp_to_month", lambda t: t.month - 1),
-    *_parts("getDayOfYear", "timestamp_to_day_of_year", lambda t: t.timetuple().tm_yday - 1),
-    *_parts("getDayOfMonth", "timestamp_to_day_of_month", lambda t: t.day - 1),
-    *_parts("getDate", "timestamp_to_day_of_month_1_based", lambda t: t.day),
-    *_parts("getDayOfWeek", "timestamp_to_day_of_week", lambda t: t.isoweekday() % 7),
-    *_parts("getHours", "timestamp_to_hours", lambda t: t.hour),
+    *_parts("getFullYear", "timestamp_to_year", lambda year, _: year),
+    *_parts("getMonth", "timestamp_to_month", lambda _, t: t.month - 1),
+    *_parts("getDayOfYear", "timestamp_to_day_of_year", lambda _, t: t.timetuple().tm_yday - 1),
+    *_parts("getDayOfMonth", "timestamp_to_day_of_month", lambda _, t: t.day - 1),
+    *_parts("getDate", "timestamp_to_day_of_month_1_based", lambda _, t: t.day),
+    *_parts("getDayOfWeek", "timestamp_to_day_of_week", lambda _, t: t.isoweekday() % 7),
+    *_parts("getHours", "timestamp_to_hours", lambda _, t: t.hour),
     _whole("getHours", "duration_to_hours", 3600 * NANOS),
-    *_parts("getMinutes", "timestamp_to_minutes", lambda t: t.minute),
+    *_parts("getMinutes", "timestamp_to_minutes", lambda _, t: t.minute),
     _whole("getMinutes", "duration_to_minutes", 60 * NANOS),
-    *_parts("getSeconds", "timestamp_to_seconds", lambda t: t.second, "timestamp_to_seconds_tz"),
+    *_parts("getSeconds", "timestamp_to_seconds", lambda _, t: t.second, "timestamp_to_seconds_tz"),
     _whole("getSeconds", "duration_to_seconds", NANOS),
     *_milliseconds(),
 ]
