@@ -30,7 +30,7 @@ from device_builders import (
 )
 from naive.device_search import NaiveSearch, TooManyError
 
-relaxed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 EXPRESSIONS = [
     f'device.attributes["{DRIVER}"].?model.orValue("") == "x"',

@@ -78,7 +78,8 @@ class Status:
         return hash((self.code, self.reasons, self.plugin))
 
     def __repr__(self) -> str:
-        return f"Status({self.code.label}, {list(self.reasons)}, plugin={self.plugin!r})"
+        code = self.code.label if isinstance(self.code, Code) else self.code  # a plugin may have put anything there
+        return f"Status({code}, {list(self.reasons)}, plugin={self.plugin!r})"
 
 
 SUCCESS = Status(Code.SUCCESS)

@@ -173,6 +173,10 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantity) and self.compare(other) == 0
 
+    def __ne__(self, other: object) -> bool:
+        """Spelled out: the struct's own would compare the form, not the value."""
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(_without_zeros(self.amount, self.exponent))
 

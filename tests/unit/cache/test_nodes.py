@@ -10,7 +10,7 @@ from bayplan.cache.node_tree import NodeTree, zone_of
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node
 from bayplan.snapshot import Snapshot
-from builders import make_node, make_pod
+from builders import make_node, make_pod, taint
 
 REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
 OLD_REGION, OLD_ZONE = "failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone"
@@ -272,8 +272,6 @@ def test_a_snapshot_that_nobody_keeps_does_not_hold_ids_back() -> None:
 
 
 def test_taints_of_a_row_that_a_snapshot_still_shows_are_not_given_to_others() -> None:
-    from builders import taint
-
     cache = Cache()
     cache.add_node(make_node("a"))
     cache.add_node(make_node("b", taints=[taint("old")]))

@@ -503,6 +503,25 @@ def test_hopeless_searches_end_early(claims: list[Any]) -> None:
     assert granted(allocate(thirty, *claims, timer=lambda: expired)) == CANNOT_ALLOCATE
 
 
+def test_a_short_cut_does_not_hide_an_error_that_the_full_search_comes_to() -> None:
+    slices = here(device("a", model="x"), device("b"))
+    with pytest.raises(AllocationError, match="no such key: model"):
+        allocate(slices, make_claim(exactly(1, IS_X), exactly(1, "false")))
+
+
+def test_nor_an_objection_to_one_of_all_devices() -> None:
+    slices = here(device("a", model="x"), device("b", model="y"), device("c", model="y"))
+    claim = make_claim(exactly(), exactly("all"), constraints=[{"matchAttribute": MODEL}])
+    with pytest.raises(AllocationError, match=f"request r1: cannot add device {DRIVER}/n/a"):
+        allocate(slices, claim)
+
+
+def test_requests_for_devices_that_only_one_of_them_can_have_do_not_end_early_where_devices_are_shared() -> None:
+    claims = [make_claim(exactly(2), name="one"), make_claim(exactly(1), name="two")]
+    shared = device("t", api={"allowMultipleAllocations": True})
+    assert granted(allocate(here(device("a"), shared), *claims)) == ["r0=a", "r0=t", "r0=t"]
+
+
 # what is remembered
 
 

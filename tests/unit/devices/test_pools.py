@@ -167,6 +167,32 @@ def test_what_is_known_of_a_device_outlives_changes_of_other_slices() -> None:
     assert after.pools_for(other).devices[0] is not before.pools_for(other).devices[0]
 
 
+def test_a_change_of_slices_concerns_the_nodes_that_may_see_them() -> None:
+    nodes = [make_node(name) for name in ("a", "b", "c")]
+    local = {node.name: make_slice(device("x"), node=node.name) for node in nodes}
+    wide = make_slice(device("y"), pool="wide", nodeSelector=IN_ZONE_A)
+    # Two nodes share a pool: what happens to the slice of one may make it incomplete for the other.
+    both = [make_slice(device(name), node=name, pool="both", name=f"both-{name}", of=2) for name in ("a", "b")]
+    before = PoolIndex([*local.values(), wide, *both])
+    old = [before.pools_for(node) for node in nodes]
+
+    def kept(*slices: ResourceSlice) -> list[bool]:
+        after = PoolIndex(slices, before)
+        fresh = PoolIndex(slices)
+        for node in nodes:
+            assert names(after.pools_for(node)) == names(fresh.pools_for(node))
+            assert states(after.pools_for(node)) == states(fresh.pools_for(node))
+        return [after.pools_for(node) is pools for node, pools in zip(nodes, old, strict=True)]
+
+    unchanged = [*local.values(), wide, *both]
+    assert kept(*unchanged) == [True, True, True]
+    assert kept(make_slice(device("z"), node="a"), local["b"], local["c"], wide, *both) == [False, True, True]
+    assert kept(local["a"], local["b"], wide, *both) == [True, True, False]
+    assert kept(*local.values(), wide, both[0]) == [False, False, True]
+    assert kept(*local.values(), *both) == [False, False, False]
+    assert kept(*unchanged, make_slice(device("q"), pool="q", name="q", allNodes=True)) == [False, False, False]
+
+
 def test_pools_print_as_messages_name_them() -> None:
     assert str(PoolId(DRIVER, "p")) == "gpu.example.com/p"
     assert str(seen(make_slice(device("a"), node="n")).devices[0].id) == "gpu.example.com/n/a"

@@ -235,3 +235,9 @@ def test_made_from_numbers() -> None:
 def test_a_sum_that_nobody_could_write_out_is_refused() -> None:
     with pytest.raises(QuantityError):
         Quantity.parse("1e2000000000").add(Quantity.parse("1"))
+
+
+def test_equal_amounts_are_not_unequal() -> None:
+    assert parse_quantity("8Gi") == parse_quantity("8192Mi")
+    assert not parse_quantity("8Gi") != parse_quantity("8192Mi")
+    assert parse_quantity("8Gi") != parse_quantity("8G")
