@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 
@@ -239,5 +240,5 @@ def test_a_sum_that_nobody_could_write_out_is_refused() -> None:
 
 def test_equal_amounts_are_not_unequal() -> None:
     assert parse_quantity("8Gi") == parse_quantity("8192Mi")
-    assert not parse_quantity("8Gi") != parse_quantity("8192Mi")
-    assert parse_quantity("8Gi") != parse_quantity("8G")
+    assert operator.ne(parse_quantity("8Gi"), parse_quantity("8192Mi")) is False
+    assert operator.ne(parse_quantity("8Gi"), parse_quantity("8G")) is True
