@@ -34,7 +34,7 @@ def node(number: int) -> KubeObject:
     return convert({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}, Node)
 
 
-def basic(number: int) -> dict[str, Any]:
+def basic(_: int) -> dict[str, Any]:
     requests = {"cpu": "100m", "memory": "200Mi"}
     return {"containers": [{"name": "main", "image": "app:v1", "resources": {"requests": requests}}]}
 
@@ -111,9 +111,8 @@ def main() -> None:
     for name in arguments.workload or WORKLOADS:
         row = measure(name, WORKLOADS[name], arguments.nodes, arguments.pods)
         rows.append(row)
-        print(  # noqa: T201
-            f"{name:18} {row['nodes']:6} {row['pods']:6} {row['decisions_per_s']:12} {row['p50_us']:8} {row['p99_us']:8}"
-        )
+        sizes = f"{row['nodes']:6} {row['pods']:6}"
+        print(f"{name:18} {sizes} {row['decisions_per_s']:12} {row['p50_us']:8} {row['p99_us']:8}")  # noqa: T201
     out = Path("build/bench/core.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     machine = {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}

@@ -67,6 +67,15 @@ def test_a_configuration_on_a_page_is_accepted(block: Block) -> None:
     assert list(engine.scheduler_names)
 
 
+def test_every_file_of_recorded_answers_is_named() -> None:
+    told = {
+        name
+        for row in re.findall(r"^\| (`.+?) \|", (DOCS / "conformance.md").read_text(encoding="utf-8"), re.MULTILINE)
+        for name in codes(row)
+    }
+    assert {path.name for path in (ROOT / "tests" / "conformance" / "data").iterdir()} <= told
+
+
 def test_pages_do_not_promise_folders_that_do_not_exist() -> None:
     """Paths in code that look like the tree's own lead somewhere."""
     prefixes = ("src/", "tests/", "docs/", "examples/", "benchmarks/")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.cache.images import ImageTable
-from bayplan.cache.journal import Journal
+from bayplan.snapshot.journal import Journal
 from bayplan.cache.node_tree import NodeTree
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import CacheError

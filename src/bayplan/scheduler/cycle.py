@@ -70,7 +70,10 @@ class Attempts:
         except StopIteration as done:
             decision: Decision = done.value
             return decision
-        raise RuntimeError(f"extender {call.extender.name} must be asked; run the attempt with decide_with")
+        raise ExtenderFault(
+            f"extender {call.extender.name} would have to be asked, and nothing here can call it; "
+            "leave `extenders` out of the configuration"
+        )
 
     async def decide_with(self, cycle: Cycle, ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]]) -> Decision:
         """Run an attempt, awaiting extenders by `ask`."""

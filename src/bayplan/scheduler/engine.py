@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bayplan.cache import Cache
@@ -184,6 +184,8 @@ class PodEngine:
         cycle = self.begin(pod)
         decision = self._attempts[framework.profile.scheduler_name].decide(cycle)
         placed = self._carry_out(framework, cycle, decision)
+        if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
+            decision = replace(decision, node=placed.node, status=placed.status)
         self.records.add(record_of(pod, decision, self._clock.now()))
         return placed
 

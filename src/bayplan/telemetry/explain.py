@@ -18,8 +18,8 @@ def why(record: DecisionRecord) -> str:
 
 def _why_nowhere(record: DecisionRecord) -> str:
     if record.nominated:
-        victims = ", ".join(record.victims)
-        return f"fits nowhere yet; {record.nominated} will do once {victims} is gone"
+        gone = f"{', '.join(record.victims)} {'are' if len(record.victims) > 1 else 'is'} gone"
+        return f"fits nowhere yet; {record.nominated} will do once {gone}"
     return record.message
 
 

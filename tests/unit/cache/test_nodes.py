@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.cache import Cache
-from bayplan.cache.journal import Journal
+from bayplan.snapshot.journal import Journal
 from bayplan.cache.node_tree import NodeTree, zone_of
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis
 from bayplan.framework.plugin import NarrowTo, PostFilterAnswer
@@ -17,6 +18,7 @@ from bayplan.framework.runtime import Framework
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision
+from bayplan.scheduler.extenders import Extender, ExtenderFault
 from bayplan.scheduler.sampling import Sampler, nodes_to_find
 from bayplan.snapshot import NodeTable, NodeView
 from builders import FakeHandle, make_cycle, make_node, make_pod, make_snapshot
@@ -340,9 +342,6 @@ def test_where_nobody_compares_the_first_that_fits_is_taken() -> None:
 
 
 def test_an_attempt_that_needs_an_extender_says_so() -> None:
-    from bayplan.config.model import Extender as ExtenderConfig
-    from bayplan.scheduler.extenders import Extender
-
     extender = Extender(ExtenderConfig(url_prefix="http://x", filter_verb="filter"))
-    with pytest.raises(RuntimeError, match="extender http://x must be asked; run the attempt with decide_with"):
+    with pytest.raises(ExtenderFault, match="extender http://x would have to be asked"):
         decide(attempts(Likes(), extenders=(extender,)), "a")

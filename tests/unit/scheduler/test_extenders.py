@@ -16,7 +16,7 @@ from bayplan.framework.points import FILTER, SCORE
 from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status, unresolvable, unschedulable
-from bayplan.objects.core import Pod
+from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.scheduler.cycle import Attempts, Decision
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 from bayplan.scheduler.sampling import Sampler
@@ -137,8 +137,6 @@ def test_who_is_interested(managed: tuple[str, ...], pod: Pod, interested: bool)
 
 
 def test_limits_are_enough() -> None:
-    from bayplan.objects.core import Container, ResourceRequirements
-
     limited = Container(name="main", resources=ResourceRequirements(limits={GPU: "1"}))
     managed = (ExtenderManagedResource(name=GPU),)
     assert extender(managed_resources=managed).is_interested(make_pod(containers=(limited,)))
