@@ -87,15 +87,12 @@ def siblings(case: Case) -> LabelSelector:
 
 
 def included(constraint: TopologySpreadConstraint, pod: Pod, node: Node) -> bool:
-    if constraint.node_affinity_policy != "Ignore":
-        if not required_node_affinity(pod).matches(node.metadata.labels, node.name):
-            return False
-    if constraint.node_taints_policy == "Honor":
-        for each in node.spec.taints:
-            if each.effect in ("NoSchedule", "NoExecute"):
-                if not any(tolerates(toleration, each) for toleration in pod.spec.tolerations):
-                    return False
-    return True
+    wanted = required_node_affinity(pod).matches(node.metadata.labels, node.name)
+    if constraint.node_affinity_policy != "Ignore" and not wanted:
+        return False
+    repelling = [each for each in node.spec.taints if each.effect in ("NoSchedule", "NoExecute")]
+    bearable = all(any(tolerates(each, repels) for each in pod.spec.tolerations) for repels in repelling)
+    return constraint.node_taints_policy != "Honor" or bearable
 
 
 def pods_meant(case: Case, selector: LabelMatcher, node: Node) -> int:

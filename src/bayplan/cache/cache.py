@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.cache.images import ImageTable
-from bayplan.snapshot.journal import Journal
 from bayplan.cache.node_tree import NodeTree
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import CacheError
@@ -22,6 +21,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodColumns, PodInfo, Snapshot, Vocabulary
+from bayplan.snapshot.journal import Journal
 from bayplan.volumes import VolumeAssumptions
 
 _NO_ROW = -1
@@ -265,6 +265,9 @@ class Cache:
         snapshot.nodes.truncate(count)
         del seen.content[count:]
         for row, states in images.items():
+            snapshot.touched.note(row)
+            if row >= snapshot.nodes.count or snapshot.nodes.nodes[row] is not self._nodes.nodes[row]:
+                snapshot.renewed.note(row)
             snapshot.nodes.copy_row(self._nodes, row, states)
             if row == len(seen.content):
                 seen.content.append(0)

@@ -57,6 +57,11 @@ class Cycle:
         """The value of a key, or None where no plugin has put one."""
         return cast("T | None", self._state.get(key))
 
+    def adopt(self, other: Cycle) -> None:
+        """Take over what plugins found out about a pod that is like this one."""
+        self._state = dict(other._state)
+        self.skip_filter, self.skip_score = set(other.skip_filter), set(other.skip_score)
+
     def clone(self) -> Cycle:
         """The same attempt with changeable state of its own, to try something out."""
         twin = Cycle(self.info, self.snapshot)

@@ -46,6 +46,10 @@ class Filtering:
         self._boundary = boundary
         self._nominations = nominations
 
+    @property
+    def has_nominations(self) -> bool:
+        return any(True for _ in self._nominations.nodes())
+
     # PreFilter --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> PreFilterOutcome:

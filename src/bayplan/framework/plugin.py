@@ -6,6 +6,11 @@ two forms: about one node (`filter`, `score`: the simple form anyone can write) 
 survived the others. A plugin that sets `per_row = True` walks over nodes itself inside its whole-table form and is
 therefore given only the rows that are left.
 
+Answers about pods that are alike are shared (`standing`). For that a plugin states what else its answers depend on:
+`depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_alone` where
+nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
+scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
+
 Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
 everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release
 what the plugin holds). A factory gets `(args, handle)`; see `registry`.
@@ -87,6 +92,11 @@ class Preflight:
     """PreBind will have work to do; `allow_parallel`: it may run beside its neighbours."""
 
     allow_parallel: bool = False
+
+
+def row_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
+    """`depends_on = row_alone`: what the plugin says of a row depends on the pod and on that row, on nothing else."""
+    return ()
 
 
 class QueuedPod(Protocol):

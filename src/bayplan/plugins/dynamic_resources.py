@@ -33,7 +33,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import PostFilterAnswer, Preflight, Rejection
+from bayplan.framework.plugin import PostFilterAnswer, Preflight, Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import SKIP, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
@@ -57,6 +57,8 @@ class DynamicResources:
     """Gives devices to claims."""
 
     name = "DynamicResources"
+    looks_at_pods = False
+    depends_on = row_alone
     ARGS = dynamic_resources_args.ARGS
     per_row = True
 

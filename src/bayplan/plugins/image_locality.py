@@ -11,7 +11,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.plugin import MAX_SCORE, row_alone
 from bayplan.objects.core import Pod
 from bayplan.objects.images import container_count, pod_images
 from bayplan.plugins.go_division import quotient
@@ -26,6 +26,7 @@ class ImageLocality:
     """Prefers nodes that need to pull less."""
 
     name = "ImageLocality"
+    depends_on = row_alone
 
     def signature(self, pod: Pod) -> Hashable | None:
         return tuple(sorted(pod_images(pod))), container_count(pod)

@@ -19,7 +19,7 @@ from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
 from bayplan.framework.status import SKIP, Status, error
 from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityTerms, WeightedTerm, affinity_terms
-from bayplan.objects.core import Node, Pod
+from bayplan.objects.core import Namespace, Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import inter_pod_affinity_args as arguments
 from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NodeTable, NodeView, PodInfo, PodKind
@@ -113,6 +113,7 @@ class InterPodAffinity:
     """Places pods near some pods and away from others."""
 
     name = "InterPodAffinity"
+    looks_at_pods = False  # pods count by domain, which `depends_on` says
     ARGS = arguments.ARGS
 
     def __init__(self, args: arguments.InterPodAffinityArgs, catalog: Catalog) -> None:
@@ -131,6 +132,12 @@ class InterPodAffinity:
 
     def signature(self, pod: Pod) -> Hashable | None:
         return pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod)
+
+    def depends_on(self, cycle: Cycle) -> Hashable:
+        """On every pod for a pod that has terms, else on the pods that have some; on labels of nodes and namespaces."""
+        pods = cycle.snapshot.pods
+        seen = pods.affinity_version if cycle.info.affinity is None else pods.version
+        return seen, cycle.snapshot.renewed.end, self._catalog.revision(Namespace)
 
     # filtering --------------------------------------------------------------------------------------------------
 

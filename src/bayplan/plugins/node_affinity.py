@@ -14,7 +14,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import NarrowTo, Rejection
+from bayplan.framework.plugin import NarrowTo, Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import SKIP, Status, error, unresolvable
 from bayplan.objects import core
@@ -49,6 +49,8 @@ class NodeAffinity:
     """Keeps pods on the nodes that they select, and draws them to those that they prefer."""
 
     name = "NodeAffinity"
+    looks_at_pods = False
+    depends_on = row_alone
     ARGS = node_affinity_args.ARGS
 
     def __init__(self, added: core.NodeAffinity | None = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -51,6 +51,8 @@ class NodeDeclaredFeatures:
     """Keeps pods off nodes whose kubelet lacks a feature that they need."""
 
     name = "NodeDeclaredFeatures"
+    looks_at_pods = False
+    depends_on = row_alone
     cured_by = (
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_DECLARED_FEATURE, declaration_changed),
         Cure(Resource.POD, Action.UPDATE, own_needs_changed),

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Resource
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
 
@@ -20,6 +20,8 @@ class NodeName:
     """Keeps a pod that names its node off all others."""
 
     name = "NodeName"
+    looks_at_pods = False
+    depends_on = row_alone
     cured_by = (Cure(Resource.NODE, Action.ADD),)
 
     def signature(self, pod: Pod) -> Hashable | None:

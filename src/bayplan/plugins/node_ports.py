@@ -11,7 +11,7 @@ import numpy as np
 
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -34,6 +34,7 @@ class NodePorts:
     """Keeps pods off nodes where somebody holds one of their host ports."""
 
     name = "NodePorts"
+    depends_on = row_alone
     cured_by = (Cure(Resource.POD, Action.DELETE, port_released), Cure(Resource.NODE, Action.ADD))
 
     def signature(self, pod: Pod) -> Hashable | None:

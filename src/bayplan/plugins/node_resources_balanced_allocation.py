@@ -16,7 +16,7 @@ import numpy.typing as npt
 from bayplan.devices.classes import ResourceClasses
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.plugin import MAX_SCORE, row_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
@@ -35,6 +35,7 @@ class NodeResourcesBalancedAllocation:
     """Prefers nodes whose resources the pod brings into balance."""
 
     name = "NodeResourcesBalancedAllocation"
+    depends_on = row_alone
     ARGS = node_resources_balanced_allocation_args.ARGS
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:

@@ -17,7 +17,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -57,6 +57,7 @@ class NodeResourcesFit:
     """Keeps pods off nodes without room for them, and scores nodes by how full they would be."""
 
     name = "NodeResourcesFit"
+    depends_on = row_alone
     ARGS = node_resources_fit_args.ARGS
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
@@ -139,10 +140,12 @@ class NodeResourcesFit:
         short: BoolVector = amount > allocatable - nodes.requested(name)
         if self._has_class(name):  # devices serve it where the node itself has none
             short = short & (allocatable > 0)
-        if short.any():
-            never = short & (amount > allocatable)
-            yield Rejection(short & ~never, insufficient(name))
-            yield Rejection(never, insufficient(name), resolvable=False)
+        if not short.any():
+            yield Rejection(short, insufficient(name))  # says in which order reasons come
+            return
+        never = short & (amount > allocatable)
+        yield Rejection(short & ~never, insufficient(name))
+        yield Rejection(never, insufficient(name), resolvable=False)
 
     def _node_grew(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
         """A node came or grew, and the pod would fit on it if it were empty. Ignored resources are not ignored here."""

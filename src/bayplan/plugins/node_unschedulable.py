@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.taints import UNSCHEDULABLE, tolerated
@@ -35,6 +35,8 @@ class NodeUnschedulable:
     """Keeps pods off cordoned nodes, unless they tolerate the cordon's taint."""
 
     name = "NodeUnschedulable"
+    looks_at_pods = False
+    depends_on = row_alone
     cured_by = (
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, became_schedulable),
         Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, now_tolerates),

@@ -15,7 +15,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -80,6 +80,8 @@ class NodeVolumeLimits:
     """Keeps nodes within the number of volumes that their drivers can attach."""
 
     name = "NodeVolumeLimits"
+    looks_at_pods = False
+    depends_on = row_alone
     per_row = True
     cured_by = (
         Cure(Resource.CSI_NODE, Action.ADD),

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Node, Pod, Taint, Toleration
@@ -46,6 +46,8 @@ class TaintToleration:
     """Keeps pods off nodes whose taints they do not tolerate, and prefers nodes with fewer soft taints."""
 
     name = "TaintToleration"
+    looks_at_pods = False
+    depends_on = row_alone
     cured_by = (
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, taints_now_tolerated),
         Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed),

@@ -17,7 +17,7 @@ from bayplan.errors import BayplanError
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Preflight, Rejection
+from bayplan.framework.plugin import Preflight, Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status, error, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -94,6 +94,8 @@ class VolumeBinding:
     """Finds volumes for claims, and has the missing ones made, on the node that the pod goes to."""
 
     name = "VolumeBinding"
+    looks_at_pods = False
+    depends_on = row_alone
     ARGS = volume_binding_args.ARGS
     per_row = True
     cured_by = (

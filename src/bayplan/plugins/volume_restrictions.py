@@ -15,7 +15,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -67,6 +67,8 @@ class VolumeRestrictions:
     """Keeps pods from volumes that others hold exclusively."""
 
     name = "VolumeRestrictions"
+    looks_at_pods = False
+    depends_on = row_alone
     per_row = True
     cured_by = (
         Cure(Resource.POD, Action.DELETE, disk_or_claim_released),

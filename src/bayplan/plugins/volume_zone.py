@@ -13,7 +13,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -51,6 +51,8 @@ class VolumeZone:
     """Keeps pods in the zones of their volumes."""
 
     name = "VolumeZone"
+    looks_at_pods = False
+    depends_on = row_alone
     cured_by = (
         Cure(Resource.STORAGE_CLASS, Action.ADD, class_with_delay_added),
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),

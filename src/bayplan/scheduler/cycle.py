@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import PreFilterOutcome
@@ -20,6 +21,7 @@ from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.points import POST_FILTER
 from bayplan.framework.runtime import Framework
 from bayplan.framework.scoring import Scores
+from bayplan.framework.standing import Standing
 from bayplan.framework.status import SUCCESS, Code, Status, unresolvable
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 from bayplan.scheduler.sampling import Sampler, nodes_to_find
@@ -61,6 +63,7 @@ class Attempts:
     sampler: Sampler
     percentage: int | None = None  # None: look at all nodes; 0: adaptive
     extenders: Sequence[Extender] = field(default_factory=tuple)
+    classes: Classes | None = None  # None: every pod is evaluated in full
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""
@@ -89,6 +92,9 @@ class Attempts:
     def attempt(self, cycle: Cycle) -> Attempt:
         if not len(cycle.snapshot):
             return Decision(status=unresolvable(NO_NODES), nominate="")
+        standing = self.standing(cycle)
+        if standing is not None:
+            return self._from_standing(cycle, standing)
         outcome = self.framework.filtering.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return Decision(status=outcome.status, nominate="")
@@ -99,6 +105,31 @@ class Attempts:
         if not len(rows):
             return self._nowhere(cycle, diagnosis)
         return (yield from self._choose(cycle, diagnosis, _table_of(cycle, rows)))
+
+    # sharing ----------------------------------------------------------------------------------------------------
+
+    def standing(self, cycle: Cycle) -> Standing | None:
+        """What pods like this one know already; None where the pod has to be looked at on its own.
+
+        Extenders and samples look at other nodes each time, and nominated pods make a node two different ones.
+        """
+        if self.classes is None or self.extenders or self.percentage is not None or self._finds_one:
+            return None
+        if cycle.pod.status.nominated_node_name or self.framework.filtering.has_nominations:
+            return None
+        return self.classes.standing(cycle)
+
+    def _from_standing(self, cycle: Cycle, standing: Standing) -> Decision:
+        cycle.adopt(standing.cycle)
+        diagnosis = standing.diagnosis()
+        self.sampler.advance(len(cycle.snapshot), len(cycle.snapshot))
+        if not standing.feasible.any():
+            return self._nowhere(cycle, diagnosis)
+        nodes = cycle.snapshot.table.narrowed(standing.feasible)
+        if len(nodes) == 1:
+            return Decision(nodes.names[0], diagnosis=diagnosis, nodes=nodes)
+        scores = standing.scores()
+        return Decision(self.pick(nodes, scores.total), diagnosis=diagnosis, nodes=nodes, scores=scores)
 
     # filtering --------------------------------------------------------------------------------------------------
 

@@ -18,12 +18,14 @@ from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError, ConfigError
+from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.profile import build_profile
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
+from bayplan.framework.standing import Standing
 from bayplan.framework.status import Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
@@ -124,6 +126,7 @@ class PodEngine:
         clock: Clock,
         chance: random.Random,
         tie_break: TieBreak | None = None,
+        share: bool = True,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -134,6 +137,7 @@ class PodEngine:
         self.records = DecisionRing()
         self._clock = clock
         self._chance = chance
+        self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
         self._tie_break: TieBreak = tie_break or (lambda names: chance.randrange(len(names)))
@@ -170,6 +174,10 @@ class PodEngine:
     def begin(self, pod: Pod) -> Cycle:
         """A cycle for the pod on a snapshot of now."""
         return Cycle(PodInfo(pod), self.snapshot())
+
+    def standing(self, cycle: Cycle) -> Standing | None:
+        """What pods like this one know already; None where the pod is evaluated on its own."""
+        return self._attempts[cycle.pod.scheduler_name].standing(cycle)
 
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and change nothing."""
@@ -232,6 +240,7 @@ class PodEngine:
             sampler=self._sampler,
             percentage=percentage_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
             extenders=tuple(map(Extender, self.configuration.extenders)),
+            classes=Classes(completed) if self._share else None,
         )
 
 

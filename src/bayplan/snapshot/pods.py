@@ -30,6 +30,8 @@ class PodColumns:
         self.kinds: IdVector = np.zeros(capacity, dtype=np.int32)
         self.affinities: IdVector = np.full(capacity, -1, dtype=np.int32)
         self.terminating: BoolVector = np.zeros(capacity, dtype=np.bool_)
+        self.version = 0  # changes with every pod that comes, goes or changes
+        self.affinity_version = 0  # the same, for pods that say something about other pods
         self.claim_users: dict[str, int] = {}
         self.affinity_users: dict[int, int] = {}
         self._selectors: OrderedDict[Hashable, Lookup[PodKind]] = OrderedDict()
@@ -40,6 +42,7 @@ class PodColumns:
         """Slot `slot` now holds this pod; ids are counted by the caller."""
         self._reserve(slot + 1)
         self.clear(slot)
+        self.version += 1
         self.infos[slot] = info
         self.rows[slot] = row
         self.kinds[slot] = kind
@@ -48,6 +51,7 @@ class PodColumns:
         for key in info.claim_keys:
             self.claim_users[key] = self.claim_users.get(key, 0) + 1
         if affinity >= 0:
+            self.affinity_version += 1
             self.affinity_users[affinity] = self.affinity_users.get(affinity, 0) + 1
 
     def clear(self, slot: int) -> None:
@@ -55,10 +59,12 @@ class PodColumns:
         info = self.infos[slot]
         if info is None:
             return
+        self.version += 1
         for key in info.claim_keys:
             _decrement(self.claim_users, key)
         affinity = int(self.affinities[slot])
         if affinity >= 0:
+            self.affinity_version += 1
             _decrement(self.affinity_users, affinity)
         self.infos[slot] = None
         self.rows[slot] = -1

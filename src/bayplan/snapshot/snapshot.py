@@ -6,6 +6,7 @@ import numpy as np
 
 from bayplan.snapshot.catalog import Catalog
 from bayplan.snapshot.columns import NodeColumns
+from bayplan.snapshot.journal import Journal
 from bayplan.snapshot.pods import PodColumns
 from bayplan.snapshot.table import NodeTable, RowVector
 from bayplan.snapshot.vocabulary import Vocabulary
@@ -20,6 +21,8 @@ class Snapshot:
         self.nodes = NodeColumns(vocabulary)
         self.pods = PodColumns(vocabulary)
         self.order: RowVector = np.zeros(0, dtype=np.intp)  # rows, zones taking turns: the order of sampling
+        self.touched = Journal()  # rows in the order they were refreshed: their pods or their node changed
+        self.renewed = Journal()  # those of them that show another version of their node, or another node
         self.generation = 0
         self.layout = 0  # changes when rows were added, dropped or moved
 

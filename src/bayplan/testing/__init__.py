@@ -1,1 +1,65 @@
-"""The kit for people who test schedulers and plugins."""
+"""The kit for people who write plugins: builders, a small cluster to run them on, and properties they should have.
+
+Names are loaded when they are first used. The pytest plugin lives in this package and is imported by every pytest run
+on the machine, so importing the package must cost nothing; and strategies need hypothesis, which comes only with
+`bayplan[testing]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayplan.testing.builders import (
+        make_affinity,
+        make_container,
+        make_node,
+        make_pod,
+        make_pv,
+        make_pvc,
+        make_spread,
+        make_storage_class,
+        make_taint,
+        make_toleration,
+    )
+    from bayplan.testing.forms import Disagreement, form_disagreements
+    from bayplan.testing.harness import Harness
+    from bayplan.testing.strategies import Cluster, check_forms_agree, clusters, nodes, pods
+    from bayplan.testing.writes import RecordedWrites
+
+__all__ = [
+    "Cluster",
+    "Disagreement",
+    "Harness",
+    "RecordedWrites",
+    "check_forms_agree",
+    "clusters",
+    "form_disagreements",
+    "make_affinity",
+    "make_container",
+    "make_node",
+    "make_pod",
+    "make_pv",
+    "make_pvc",
+    "make_spread",
+    "make_storage_class",
+    "make_taint",
+    "make_toleration",
+    "nodes",
+    "pods",
+]
+
+_MODULES = {
+    "harness": ("Harness",),
+    "writes": ("RecordedWrites",),
+    "forms": ("Disagreement", "form_disagreements"),
+    "strategies": ("Cluster", "check_forms_agree", "clusters", "nodes", "pods"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builders')}"), name)

@@ -11,21 +11,22 @@ from bayplan.cache import Cache
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
+from bayplan.framework.standing import Standing
 from bayplan.framework.status import Code
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.snapshot import NodeTable, Snapshot
+from bayplan.snapshot import IntVector, NodeTable, Snapshot
 from bayplan.testing.conformance.world import engine
 
 LARGEST_TOLD = 16
 """Clusters up to this size tell every total."""
 
 
-def answer_series(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
-    """Where each scheduled pod goes."""
-    series = _Series(engine(scenario, registry))
+def answer_series(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> dict[str, Any]:
+    """Where each scheduled pod goes. `share`: pods that are alike share their evaluation, as they do in earnest."""
+    series = _Series(engine(scenario, registry, share=share))
     for step in scenario["steps"]:
         series.take(step)
     return {"name": scenario.get("name", ""), "placed": series.placed}
@@ -55,6 +56,9 @@ class _Series:
     def _schedule(self, pod: Pod) -> dict[str, Any]:
         framework = self._engine.framework(pod.scheduler_name)
         cycle = self._engine.begin(pod)
+        standing = self._engine.standing(cycle)
+        if standing is not None:
+            return self._schedule_shared(framework, cycle, standing)
         outcome = framework.filtering.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return {"pod": pod.key, "message": outcome.status.message}
@@ -62,10 +66,18 @@ class _Series:
         rows = np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
         if not len(rows):
             return {"pod": pod.key, "message": diagnosis.sentence()}
-        return self._place(framework, cycle, NodeTable(cycle.snapshot.nodes, rows))
+        nodes = NodeTable(cycle.snapshot.nodes, rows)
+        return self._place(framework, cycle, nodes, framework.scoring.score(cycle, nodes).total)
 
-    def _place(self, framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, Any]:
-        total = framework.scoring.score(cycle, nodes).total
+    def _schedule_shared(self, framework: Framework, cycle: Cycle, standing: Standing) -> dict[str, Any]:
+        """The same from what pods like this one know already."""
+        if not standing.feasible.any():
+            return {"pod": cycle.pod.key, "message": standing.diagnosis().sentence()}
+        cycle.adopt(standing.cycle)
+        nodes = cycle.snapshot.table.narrowed(standing.feasible)
+        return self._place(framework, cycle, nodes, standing.scores().total)
+
+    def _place(self, framework: Framework, cycle: Cycle, nodes: NodeTable, total: IntVector) -> dict[str, Any]:
         names = nodes.names
         best = int(total.max())
         tied = sorted(name for position, name in enumerate(names) if total[position] == best)

@@ -52,7 +52,7 @@ def filled_cache(scenario: dict[str, Any]) -> Cache:
     return cache
 
 
-def engine(scenario: dict[str, Any], registry: Registry) -> PodEngine:
+def engine(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> PodEngine:
     """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
     return PodEngine(
         configuration(scenario, registry),
@@ -61,4 +61,5 @@ def engine(scenario: dict[str, Any], registry: Registry) -> PodEngine:
         clock=ManualClock(_LATER),
         chance=random.Random(0),
         tie_break=lambda names: names.index(min(names)),
+        share=share,
     )

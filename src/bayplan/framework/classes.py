@@ -1,0 +1,91 @@
+"""Equivalence classes: pods that every plugin treats alike share one `Standing`.
+
+A pod's class key is what the plugins say of it (`signature`). A plugin without a signature is asked in full for every
+pod and does not keep others from sharing; a signature of None takes the pod out. The table is bounded: the class that
+was not used for the longest time goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.profile import Profile
+from bayplan.framework.standing import CannotStand, Standing
+from bayplan.objects.resource import DeviceClass
+from bayplan.snapshot import PodInfo
+
+MOST_CLASSES = 256
+
+
+class Classes:
+    """The standings of one profile."""
+
+    def __init__(self, profile: Profile, limit: int = MOST_CLASSES) -> None:
+        self._points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
+        self._weights = dict(profile.weights)
+        self._limit = limit
+        self._standings: OrderedDict[Hashable, Standing] = OrderedDict()
+        asked: dict[str, Any] = {plugin.name: plugin for plugins in self._points.values() for plugin in plugins}
+        self._signing = [plugin for plugin in asked.values() if hasattr(plugin, "signature")]
+        self._usable = all(
+            _whole_table(plugins, method)
+            for plugins, method in (
+                (self._points[FILTER], "filter_nodes"),
+                (self._points[SCORE], "score_nodes"),
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self._standings)
+
+    def key_of(self, info: PodInfo) -> Hashable | None:
+        """The class of a pod; None for one that shares with nobody."""
+        if not self._usable:
+            return None
+        parts = []
+        for plugin in self._signing:
+            part = plugin.signature(info.pod)
+            if part is None:
+                return None
+            parts.append(part)
+        return tuple(parts)
+
+    def standing(self, cycle: Cycle) -> Standing | None:
+        """The up-to-date standing of the pod's class; None where the attempt has to take the long way."""
+        key = self.key_of(cycle.info)
+        if key is None:
+            return None
+        key = (cycle.snapshot.catalog.revision(DeviceClass), key)  # signatures look at the classes of devices
+        try:
+            return self._caught_up(key, cycle)
+        except CannotStand:
+            self._standings.pop(key, None)
+            return None
+
+    def _caught_up(self, key: Hashable, cycle: Cycle) -> Standing:
+        standing = self._standings.get(key)
+        if standing is not None and standing.snapshot is cycle.snapshot:
+            standing.refresh()
+            self._standings.move_to_end(key)
+            return standing
+        points = self._points
+        fresh = Standing(
+            Cycle(cycle.info, cycle.snapshot),
+            points[PRE_FILTER],
+            points[FILTER],
+            points[PRE_SCORE],
+            points[SCORE],
+            self._weights,
+        )
+        self._standings[key] = fresh
+        if len(self._standings) > self._limit:
+            self._standings.popitem(last=False)
+        return fresh
+
+
+def _whole_table(plugins: Sequence[Any], method: str) -> bool:
+    return all(hasattr(plugin, method) for plugin in plugins)

@@ -1,0 +1,419 @@
+"""What one class of pods knows about every row: who rejects it, why, and what each score plugin gives it.
+
+Pods of one class get the same answers, so a `Standing` is made by one full evaluation and then only brought up to
+date: rows that changed since are asked again, and a plugin that depends on more than its own row is asked again in
+full when what it depends on has changed. Plugins say both next to their filter and score:
+
+- `depends_on(cycle)`: a value that changes whenever answers on untouched rows may change (pods elsewhere, services,
+  namespaces). A plugin without it is asked in full every time.
+- `looks_at_pods`: false for a plugin that sees of a row only its node.
+- `compares_candidates`: its scores depend on which nodes are candidates, so they are asked anew when those change.
+
+Totals are sums over all rows with -1 where the pod does not fit, so the best row is one `argmax` away. Cost of a
+refresh after one placement: a few Python operations for each plugin that looks at pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.framework.boundary import as_status
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE
+from bayplan.framework.scoring import Scores
+from bayplan.framework.status import Code, Status
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, Snapshot
+
+_MOST_ROWS = 32
+"""More changed rows than this are cheaper to evaluate in one go."""
+
+CodeVector = npt.NDArray[np.int8]
+
+
+class CannotStand(Exception):
+    """This pod needs a full attempt: a plugin rejects it outright, narrows the nodes, breaks, or answers nonsense."""
+
+
+@dataclass(slots=True)
+class FilterPart:
+    """One filter's own answer on every row, whatever the filters before it say."""
+
+    plugin: Any
+    active: bool = False
+    codes: CodeVector = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
+    reasons: dict[str, BoolVector | None] = field(default_factory=dict)  # in the order the filter gives them
+    stamp: Hashable = None
+
+    def evaluate(self, cycle: Cycle, count: int) -> None:
+        """Ask about all rows."""
+        self.codes = np.zeros(count, dtype=np.int8)
+        self.reasons = {}
+        if self.active:
+            self._ask(cycle, cycle.snapshot.table)
+
+    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
+        """Ask about some rows."""
+        if len(rows) <= 2 and hasattr(self.plugin, "filter"):
+            for row in rows:
+                self._forget(row)
+                status = as_status(self.plugin.filter(cycle, NodeView(cycle.snapshot.nodes, row)), "", FILTER)
+                if not status.ok:
+                    self._note(row, status)
+            return
+        for row in rows:
+            self._forget(row)
+        self._ask(cycle, NodeTable(cycle.snapshot.nodes, np.array(rows, dtype=np.intp)))
+
+    def _ask(self, cycle: Cycle, table: NodeTable) -> None:
+        where = table.rows
+        for rejection in self.plugin.filter_nodes(cycle, table):
+            self.reasons.setdefault(rejection.reason, None)
+            if not rejection.mask.any():
+                continue
+            code = rejection.status_code
+            if code is Code.ERROR:
+                raise CannotStand
+            hit = where[rejection.mask]
+            before = self.codes[hit]
+            self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
+            self._mask(rejection.reason)[hit] = True
+
+    def _note(self, row: int, status: Status) -> None:
+        if not status.rejected:
+            raise CannotStand
+        self.codes[row] = status.code
+        for text in status.reasons:
+            self._mask(text)[row] = True
+
+    def _forget(self, row: int) -> None:
+        if self.codes[row]:
+            self.codes[row] = Code.SUCCESS
+            for mask in self.reasons.values():
+                if mask is not None:
+                    mask[row] = False
+
+    def _mask(self, text: str) -> BoolVector:
+        mask = self.reasons.get(text)
+        if mask is None:
+            mask = self.reasons[text] = np.zeros(len(self.codes), dtype=np.bool_)
+        return mask
+
+
+@dataclass(slots=True)
+class ScorePart:
+    """One score plugin on every row: what it says, and what that adds to the total."""
+
+    plugin: Any
+    weight: int
+    active: bool = False
+    raw: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    weighted: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    stamp: Hashable = None
+
+    @property
+    def normalizes(self) -> bool:
+        return hasattr(self.plugin, "normalize")
+
+    @property
+    def compares_candidates(self) -> bool:
+        return bool(getattr(self.plugin, "compares_candidates", False))
+
+    def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
+        """Ask about all rows, or about the candidates where the plugin compares them."""
+        table = cycle.snapshot.table
+        if not self.compares_candidates:
+            self.raw = _vector(self.plugin.score_nodes(cycle, table))
+        else:
+            candidates = table.narrowed(feasible)
+            self.raw = np.zeros(len(table), dtype=np.int64)
+            self.raw[feasible] = _vector(self.plugin.score_nodes(cycle, candidates))
+        self.weigh(cycle, feasible)
+
+    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
+        """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
+        if len(rows) <= 2 and hasattr(self.plugin, "score"):
+            for row in rows:
+                self.raw[row] = score = self.plugin.score(cycle, NodeView(cycle.snapshot.nodes, row))
+                self.weighted[row] = _checked(score) * self.weight
+            return
+        where = np.array(rows, dtype=np.intp)
+        self.raw[where] = fresh = _vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
+        self.weighted[where] = _checked_all(fresh) * self.weight
+
+    def weigh(self, cycle: Cycle, feasible: BoolVector) -> None:
+        """Normalise over the candidates and apply the weight."""
+        if not self.normalizes:
+            self.weighted = _checked_all(self.raw, feasible) * self.weight
+            return
+        candidates = cycle.snapshot.table.narrowed(feasible)
+        final = _vector(self.plugin.normalize(cycle, candidates, self.raw[feasible]))
+        self.weighted = np.zeros(len(self.raw), dtype=np.int64)
+        self.weighted[feasible] = _checked_all(final) * self.weight
+
+
+class Standing:
+    """One class of pods against all rows of one snapshot."""
+
+    def __init__(
+        self,
+        cycle: Cycle,
+        pre_filters: Sequence[Any],
+        filters: Sequence[Any],
+        pre_scores: Sequence[Any],
+        scores: Sequence[Any],
+        weights: dict[str, int],
+    ) -> None:
+        self.cycle = cycle
+        self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
+        self._pre_scores = {plugin.name: plugin for plugin in pre_scores}
+        self._filters = [FilterPart(plugin) for plugin in filters]
+        self._others = [plugin for name, plugin in self._pre_filters.items() if name not in _names(filters)]
+        self._scores = [ScorePart(plugin, weights[plugin.name]) for plugin in scores]
+        self._quiet = [plugin for name, plugin in self._pre_scores.items() if name not in _names(scores)]
+        self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
+        self.owner: CodeVector = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row, -1: none
+        self.total: IntVector = np.zeros(0, dtype=np.int64)
+        self._layout = -1
+        self._touched = self._renewed = 0
+        self.rebuild()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.cycle.snapshot
+
+    @property
+    def active_scores(self) -> list[ScorePart]:
+        return [part for part in self._scores if part.active]
+
+    # keeping up -------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Evaluate everything."""
+        snapshot = self.snapshot
+        self.cycle.skip_filter, self.cycle.skip_score = set(), set()
+        for plugin in self._others:
+            self._run_pre_filter(plugin)
+        for part in self._filters:
+            self._evaluate_filter(part)
+        self._settle_feasible()
+        self._evaluate_scores(self._scores, everything=True)
+        self._add_up()
+        self._mark(snapshot)
+
+    def refresh(self) -> None:
+        """Catch up with the snapshot."""
+        snapshot = self.snapshot
+        rows = snapshot.touched.since(self._touched)
+        renewed = snapshot.renewed.since(self._renewed)
+        if snapshot.layout != self._layout or rows is None or renewed is None or len(rows) > _MOST_ROWS:
+            self.rebuild()
+            return
+        touched = [row for row in rows if row < len(self.feasible)]
+        fresh = [row for row in touched if row in renewed]
+        before = self.feasible
+        moved = self._refresh_filters(touched, fresh)
+        if moved:
+            self._settle_feasible()
+        else:
+            self._settle_rows(touched)
+        changed = self.feasible is not before and not np.array_equal(before, self.feasible)
+        if self.feasible.any():
+            self._refresh_scores(touched, fresh, candidates_changed=changed)
+        else:
+            self._evaluate_scores(self._scores, everything=False)
+            self._add_up()
+        self._mark(snapshot)
+
+    def _refresh_filters(self, touched: Sequence[int], fresh: Sequence[int]) -> bool:
+        """True when some filter was asked in full."""
+        moved = False
+        for part in self._filters:
+            if self._stamp(part.plugin) != part.stamp:
+                self._evaluate_filter(part)
+                moved = True
+                continue
+            rows = touched if _looks_at_pods(part.plugin) else fresh
+            if rows and part.active:
+                part.refresh(self.cycle, rows)
+        return moved
+
+    def _refresh_scores(self, touched: Sequence[int], fresh: Sequence[int], *, candidates_changed: bool) -> None:
+        again: list[ScorePart] = []
+        for part in self._scores:
+            if self._stamp(part.plugin) != part.stamp or (candidates_changed and part.compares_candidates):
+                again.append(part)
+                continue
+            rows = touched if _looks_at_pods(part.plugin) else fresh
+            if not part.active:
+                continue
+            if rows and (part.normalizes or part.compares_candidates):
+                again.append(part)
+            elif rows:
+                part.refresh(self.cycle, rows)
+            elif candidates_changed and part.normalizes:
+                part.weigh(self.cycle, self.feasible)
+        if again:
+            self._evaluate_scores(again, everything=False)
+        if again or candidates_changed:
+            self._add_up()
+        else:
+            self._add_up_rows(touched)
+
+    # parts ------------------------------------------------------------------------------------------------------
+
+    def _evaluate_filter(self, part: FilterPart) -> None:
+        part.active = self._run_pre_filter(part.plugin)
+        part.evaluate(self.cycle, len(self.snapshot))
+        part.stamp = self._stamp(part.plugin)
+
+    def _run_pre_filter(self, plugin: Any) -> bool:
+        """Whether the plugin wants to filter."""
+        self.cycle.skip_filter.discard(plugin.name)
+        if plugin.name not in self._pre_filters:
+            return True
+        status = as_status(plugin.pre_filter(self.cycle), plugin.name, PRE_FILTER)
+        if status.code is Code.SKIP:
+            self.cycle.skip_filter.add(plugin.name)
+            return False
+        if not status.ok:
+            raise CannotStand
+        return True
+
+    def _evaluate_scores(self, parts: Sequence[ScorePart], *, everything: bool) -> None:
+        candidates = self.snapshot.table.narrowed(self.feasible)
+        if everything:
+            for plugin in self._quiet:
+                self._run_pre_score(plugin, candidates)
+        count = len(self.snapshot)
+        for part in parts:
+            part.active = len(candidates) > 0 and self._run_pre_score(part.plugin, candidates)
+            if part.active:
+                part.evaluate(self.cycle, self.feasible)
+            else:
+                part.raw, part.weighted = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+            # Without candidates nobody was asked, so the answer is not one to keep.
+            part.stamp = self._stamp(part.plugin) if len(candidates) else object()
+
+    def _run_pre_score(self, plugin: Any, candidates: NodeTable) -> bool:
+        self.cycle.skip_score.discard(plugin.name)
+        if plugin.name not in self._pre_scores:
+            return True
+        status = as_status(plugin.pre_score(self.cycle, candidates), plugin.name, PRE_SCORE)
+        if status.code is Code.SKIP:
+            self.cycle.skip_score.add(plugin.name)
+            return False
+        if not status.ok:
+            raise CannotStand
+        return True
+
+    def _stamp(self, plugin: Any) -> Hashable:
+        depends: Callable[[Cycle], Hashable] | None = getattr(plugin, "depends_on", None)
+        return object() if depends is None else depends(self.cycle)
+
+    # sums -------------------------------------------------------------------------------------------------------
+
+    def _settle_feasible(self) -> None:
+        count = len(self.snapshot)
+        self.owner = np.full(count, -1, dtype=np.int8)
+        feasible = np.ones(count, dtype=np.bool_)
+        for number, part in enumerate(self._filters):
+            if not part.active or not part.codes.any():
+                continue
+            rejected = part.codes != Code.SUCCESS
+            self.owner[rejected & feasible] = number
+            feasible &= ~rejected
+        self.feasible = feasible
+
+    def _settle_rows(self, rows: Sequence[int]) -> None:
+        feasible = self.feasible
+        for row in rows:
+            number = next((n for n, part in enumerate(self._filters) if part.active and part.codes[row]), -1)
+            self.owner[row] = number
+            if feasible[row] != (number < 0):
+                if feasible is self.feasible:
+                    feasible = feasible.copy()
+                feasible[row] = number < 0
+        self.feasible = feasible
+
+    def _add_up(self) -> None:
+        total = np.zeros(len(self.feasible), dtype=np.int64)
+        for part in self.active_scores:
+            total += part.weighted
+        if not self._scores:
+            total += 1
+        total[~self.feasible] = -1
+        self.total = total
+
+    def _add_up_rows(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            if self.feasible[row]:
+                self.total[row] = sum(int(part.weighted[row]) for part in self._scores if part.active)
+                if not self._scores:
+                    self.total[row] = 1
+            else:
+                self.total[row] = -1
+
+    def _mark(self, snapshot: Snapshot) -> None:
+        self._layout = snapshot.layout
+        self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
+
+    # telling ----------------------------------------------------------------------------------------------------
+
+    def scores(self) -> Scores:
+        """Totals and their parts for the candidates."""
+        feasible = self.feasible
+        return Scores(self.total[feasible], {part.plugin.name: part.weighted[feasible] for part in self.active_scores})
+
+    def diagnosis(self) -> Diagnosis:
+        """The same diagnosis that a full attempt would have made."""
+        diagnosis = Diagnosis(self.snapshot.nodes.names)
+        verdicts = Verdicts.none_yet(len(self.feasible))
+        for number, part in enumerate(self._filters):
+            mine = self.owner == number
+            if not mine.any():
+                continue
+            verdicts.codes[mine] = part.codes[mine]
+            verdicts.plugins[part.plugin.name] = mine
+            for text, mask in part.reasons.items():
+                if mask is not None and (held := mask & mine).any():
+                    verdicts.reasons.append(Reason(part.plugin.name, text, held))
+            diagnosis.unschedulable_plugins.add(part.plugin.name)
+            if (part.codes[mine] == Code.PENDING).any():
+                diagnosis.pending_plugins.add(part.plugin.name)
+        diagnosis.verdicts = verdicts
+        return diagnosis
+
+
+def _names(plugins: Sequence[Any]) -> set[str]:
+    return {plugin.name for plugin in plugins}
+
+
+def _looks_at_pods(plugin: Any) -> bool:
+    return bool(getattr(plugin, "looks_at_pods", True))
+
+
+def _vector(answer: object) -> IntVector:
+    if not isinstance(answer, np.ndarray):
+        raise CannotStand
+    return answer.astype(np.int64, copy=False)
+
+
+def _checked(score: int) -> int:
+    if not 0 <= score <= MAX_SCORE:
+        raise CannotStand
+    return score
+
+
+def _checked_all(scores: IntVector, where: BoolVector | None = None) -> IntVector:
+    """Scores that are in range where it matters: on candidates."""
+    judged = scores if where is None else scores[where]
+    if len(judged) and (judged.min() < 0 or judged.max() > MAX_SCORE):
+        raise CannotStand
+    return scores

@@ -1,0 +1,361 @@
+"""Objects for tests, of which a test names only what it is about.
+
+`make_pod(cpu="500m", labels={"app": "web"})` is a pending pod of one container, `make_node("a", zone="z1", cpu=4)` a
+roomy node. Everything has a default, names are enough where an object would be ceremony (`taints=["gpu:NoSchedule"]`),
+and whatever has no keyword of its own can be given as a field of the object (`make_pod(host_network=True)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bayplan.objects.core import (
+    Affinity,
+    Container,
+    ContainerImage,
+    ContainerPort,
+    Node,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSchedulingGate,
+    PodSpec,
+    PodStatus,
+    PreferredSchedulingTerm,
+    ResourceRequirements,
+    Taint,
+    Toleration,
+    TopologySpreadConstraint,
+    WeightedPodAffinityTerm,
+)
+from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, QuantityText, ResourceList
+from bayplan.objects.storage import (
+    ClaimReference,
+    CsiVolumeSource,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    PersistentVolumeStatus,
+    StorageClass,
+    TopologySelectorLabelRequirement,
+    TopologySelectorTerm,
+    VolumeNodeAffinity,
+)
+from bayplan.objects.volumes import (
+    PersistentVolumeClaimStatus,
+    PersistentVolumeClaimVolume,
+    Volume,
+    VolumeResources,
+)
+from bayplan.volumes.claims import BIND_COMPLETED
+
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+ROOMY: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+
+Labels = Mapping[str, str]
+Choices = Mapping[str, str | Sequence[str]]
+"""Label keys, each with the value or the values that will do."""
+
+
+# pods
+
+
+def make_container(
+    name: str = "main",
+    *,
+    cpu: QuantityText | None = None,
+    memory: QuantityText | None = None,
+    requests: ResourceList | None = None,
+    **fields: Any,
+) -> Container:
+    """A container; `fields` are those of `Container`."""
+    return Container(name=name, resources=ResourceRequirements(requests=_amounts(requests, cpu, memory)), **fields)
+
+
+def make_pod(
+    name: str = "pod",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    labels: Labels | None = None,
+    annotations: Labels | None = None,
+    cpu: QuantityText | None = None,
+    memory: QuantityText | None = None,
+    requests: ResourceList | None = None,
+    image: str = "",
+    host_ports: Sequence[int | ContainerPort] = (),
+    claims: Sequence[str] = (),
+    gates: Sequence[str] = (),
+    node: str = "",
+    nominated: str = "",
+    tolerations: Iterable[Toleration | str] = (),
+    spread: Iterable[TopologySpreadConstraint] = (),
+    terminating: bool = False,
+    owner: OwnerReference | None = None,
+    status: PodStatus | None = None,
+    **spec: Any,
+) -> Pod:
+    """A pod of one container, unless `containers` says otherwise; running where it has a `node`, else pending.
+
+    `requests` are amounts by resource, with `cpu` and `memory` for short. `claims` are names of volume claims, `gates`
+    of scheduling gates. `spec` are fields of `PodSpec`: `priority`, `node_selector`, `affinity`, `scheduler_name`, …
+    """
+    ports = tuple(
+        port if isinstance(port, ContainerPort) else ContainerPort(host_port=port, container_port=port)
+        for port in host_ports
+    )
+    spec.setdefault(
+        "containers", (make_container(cpu=cpu, memory=memory, requests=requests, image=image, ports=ports),)
+    )
+    spec.setdefault("volumes", tuple(_volume_of(claim) for claim in claims))
+    spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, gates)))
+    spec.setdefault("topology_spread_constraints", tuple(spread))
+    spec["tolerations"] = tuple(make_toleration(each) if isinstance(each, str) else each for each in tolerations)
+    metadata = ObjectMeta(
+        name=name,
+        namespace=namespace,
+        uid=f"uid-{namespace}-{name}" if uid is None else uid,
+        labels=dict(labels or {}),
+        annotations=dict(annotations or {}),
+        creation_timestamp=LONG_AGO,
+        deletion_timestamp=LONG_AGO if terminating else None,
+        owner_references=(owner,) if owner is not None else (),
+    )
+    if status is None:
+        status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
+    return Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status)
+
+
+def make_toleration(taint: str = "", **fields: Any) -> Toleration:
+    """`make_toleration("gpu")` tolerates whatever the key says, `"gpu=a100:NoSchedule"` just that taint, "" all."""
+    key, value, effect = _parts(taint)
+    known = {"key": key, "operator": "Equal" if value else "Exists", "value": value, "effect": effect}
+    return Toleration(**{**known, **fields})
+
+
+def make_spread(
+    topology_key: str = ZONE,
+    *,
+    labels: Labels | None = None,
+    max_skew: int = 1,
+    required: bool = True,
+    **fields: Any,
+) -> TopologySpreadConstraint:
+    """Pods with these labels spread over a topology; where not `required`, as far as it goes."""
+    return TopologySpreadConstraint(
+        max_skew=max_skew,
+        topology_key=topology_key,
+        when_unsatisfiable="DoNotSchedule" if required else "ScheduleAnyway",
+        label_selector=LabelSelector(match_labels=dict(labels or {})),
+        **fields,
+    )
+
+
+def make_affinity(
+    *,
+    nodes: Choices | None = None,
+    near: Labels | None = None,
+    apart: Labels | None = None,
+    topology_key: str = HOSTNAME,
+    weight: int | None = None,
+) -> Affinity:
+    """Nodes with these labels; near pods with these labels; apart from pods with these. `weight`: preferred only."""
+    return Affinity(
+        node_affinity=None if nodes is None else _node_affinity(_term(nodes), weight),
+        pod_affinity=None if near is None else _pod_affinity(near, topology_key, weight),
+        pod_anti_affinity=None if apart is None else _pod_affinity(apart, topology_key, weight),
+    )
+
+
+def _node_affinity(term: NodeSelectorTerm, weight: int | None) -> NodeAffinity:
+    if weight is None:
+        return NodeAffinity(required=NodeSelector((term,)))
+    return NodeAffinity(preferred=(PreferredSchedulingTerm(weight, term),))
+
+
+def _pod_affinity(labels: Labels, topology_key: str, weight: int | None) -> PodAffinity:
+    term = PodAffinityTerm(topology_key=topology_key, label_selector=LabelSelector(match_labels=dict(labels)))
+    if weight is None:
+        return PodAffinity(required=(term,))
+    return PodAffinity(preferred=(WeightedPodAffinityTerm(weight, term),))
+
+
+def _amounts(requests: ResourceList | None, cpu: QuantityText | None, memory: QuantityText | None) -> ResourceList:
+    short = {"cpu": cpu, "memory": memory}
+    return {**(requests or {}), **{name: amount for name, amount in short.items() if amount is not None}}
+
+
+def _volume_of(claim: str) -> Volume:
+    return Volume(name=claim, persistent_volume_claim=PersistentVolumeClaimVolume(claim))
+
+
+# nodes
+
+
+def make_node(
+    name: str = "node",
+    *,
+    labels: Labels | None = None,
+    zone: str = "",
+    cpu: QuantityText | None = None,
+    memory: QuantityText | None = None,
+    capacity: ResourceList | None = None,
+    allocatable: ResourceList | None = None,
+    taints: Iterable[Taint | str] = (),
+    unschedulable: bool = False,
+    images: Mapping[str, int] | Iterable[ContainerImage] = (),
+    features: Iterable[str] = (),
+    **status: Any,
+) -> Node:
+    """A roomy node with its host name as a label. `images` maps names to bytes.
+
+    `capacity` changes or adds amounts, with `cpu` and `memory` for short; `allocatable` replaces the room altogether.
+    """
+    if isinstance(images, Mapping):
+        images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
+    room = _amounts({**(ROOMY if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
+    known = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **(labels or {})}),
+        spec=NodeSpec(
+            unschedulable=unschedulable,
+            taints=tuple(make_taint(each) if isinstance(each, str) else each for each in taints),
+        ),
+        status=NodeStatus(
+            allocatable=room, capacity=room, images=tuple(images), declared_features=tuple(features), **status
+        ),
+    )
+
+
+def make_taint(text: str, effect: str = "NoSchedule", value: str = "") -> Taint:
+    """A taint as kubectl writes it, `key=value:Effect`; what the text leaves out comes from the arguments."""
+    key, told_value, told_effect = _parts(text)
+    return Taint(key=key, value=told_value or value, effect=told_effect or effect)
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """`key=value:Effect`, where value and effect may be missing."""
+    rest, _, effect = text.partition(":")
+    key, _, value = rest.partition("=")
+    return key, value, effect
+
+
+# volumes
+
+
+def make_pvc(
+    name: str = "claim",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    size: QuantityText | None = "1Gi",
+    storage_class: str | None = None,
+    volume: str = "",
+    bound: bool | None = None,
+    phase: str = "",
+    modes: Sequence[str] = ("ReadWriteOnce",),
+    annotations: Labels | None = None,
+    owners: tuple[OwnerReference, ...] = (),
+    deleted: bool = False,
+    version: str = "1",
+    **spec: Any,
+) -> PersistentVolumeClaim:
+    """A claim; one that names a `volume` is bound to it unless `bound` says otherwise."""
+    notes = dict(annotations or {})
+    if bool(volume) if bound is None else bound:
+        notes[BIND_COMPLETED] = "yes"
+    return PersistentVolumeClaim(
+        ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=f"uid-{namespace}-{name}" if uid is None else uid,
+            resource_version=version,
+            annotations=notes,
+            owner_references=owners,
+            deletion_timestamp=LONG_AGO if deleted else None,
+        ),
+        PersistentVolumeClaimSpec(
+            access_modes=tuple(modes),
+            storage_class_name=storage_class,
+            volume_name=volume,
+            resources=VolumeResources(requests={} if size is None else {"storage": size}),
+            **spec,
+        ),
+        PersistentVolumeClaimStatus(phase=phase),
+    )
+
+
+def make_pv(
+    name: str = "volume",
+    *,
+    size: QuantityText | None = "1Gi",
+    storage_class: str = "",
+    phase: str = "Available",
+    modes: Sequence[str] = ("ReadWriteOnce",),
+    labels: Labels | None = None,
+    annotations: Labels | None = None,
+    near: Choices | None = None,
+    claim: ClaimReference | None = None,
+    handle: str = "",
+    driver: str = "csi.example.com",
+    deleted: bool = False,
+    version: str = "1",
+    **spec: Any,
+) -> PersistentVolume:
+    """A volume; `near` are labels of the nodes that reach it, `handle` makes it a volume of a CSI `driver`."""
+    if near is not None:
+        spec["node_affinity"] = VolumeNodeAffinity(NodeSelector((_term(near),)))
+    return PersistentVolume(
+        ObjectMeta(
+            name=name,
+            labels=dict(labels or {}),
+            annotations=dict(annotations or {}),
+            resource_version=version,
+            deletion_timestamp=LONG_AGO if deleted else None,
+        ),
+        PersistentVolumeSpec(
+            capacity={} if size is None else {"storage": size},
+            access_modes=tuple(modes),
+            storage_class_name=storage_class,
+            claim_ref=claim,
+            csi=CsiVolumeSource(driver, handle) if handle else None,
+            **spec,
+        ),
+        PersistentVolumeStatus(phase=phase),
+    )
+
+
+def make_storage_class(
+    name: str = "standard",
+    *,
+    provisioner: str = "csi.example.com",
+    mode: str | None = "WaitForFirstConsumer",
+    topologies: Sequence[Choices] = (),
+) -> StorageClass:
+    """A storage class; `topologies` are labels of the nodes that it can provision for."""
+    terms = tuple(
+        TopologySelectorTerm(
+            tuple(TopologySelectorLabelRequirement(key, _values(values)) for key, values in term.items())
+        )
+        for term in topologies
+    )
+    return StorageClass(ObjectMeta(name=name), provisioner, mode, terms)
+
+
+def _term(choices: Choices) -> NodeSelectorTerm:
+    return NodeSelectorTerm(tuple(NodeSelectorRequirement(key, "In", _values(some)) for key, some in choices.items()))
+
+
+def _values(values: str | Sequence[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)

@@ -1,0 +1,369 @@
+"""What does my plugin do on a small cluster? A cluster in one expression, and every question that a test may ask.
+
+    cluster = Harness(plugins=[RackAware], nodes=[make_node("a"), make_node("b")])
+    assert cluster.filter(make_pod()) == {"a": "ok", "b": unschedulable("node(s) are full").by("RackAware")}
+
+It is the real engine on a real cache, with a clock that moves when told to, chance that repeats, and writes that are
+remembered instead of performed. Questions change nothing; `place` and `bind` do. Building one takes about a
+millisecond, so each test makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cmp_to_key
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from bayplan.app import configured, filled_cache
+from bayplan.clock import ManualClock
+from bayplan.errors import PluginError, UsageError
+from bayplan.framework.committing import Committing
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.events import ClusterEvent, Hint
+from bayplan.framework.points import QUEUE_SORT
+from bayplan.framework.profile import Profile
+from bayplan.framework.runtime import Framework
+from bayplan.framework.status import Code, Status
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import admitted, with_identity, with_priority
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.workloads import PriorityClass
+from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.snapshot import NodeTable
+from bayplan.telemetry.explain import why
+from bayplan.testing.builders import LONG_AGO
+from bayplan.testing.profiles import Config, registry_with, text_for, text_of
+from bayplan.testing.writes import RecordedWrites, writing_to
+
+OK: Literal["ok"] = "ok"
+
+
+class Harness:
+    """A small cluster with a scheduler that runs your plugins."""
+
+    def __init__(
+        self,
+        plugins: Sequence[type[Any]] = (),
+        *,
+        nodes: Iterable[Node] = (),
+        pods: Iterable[Pod] = (),
+        objects: Iterable[KubeObject] = (),
+        args: Mapping[str, Any] | None = None,
+        weights: Mapping[str, int] | None = None,
+        only: bool = False,
+        config: Config | None = None,
+        seed: int = 0,
+        now: datetime = LONG_AGO,
+    ) -> None:
+        """A cluster of nodes, pods (running on their `node`, or pending) and other objects.
+
+        The plugins are added to the default profile, with `args` and `weights` by plugin name; `only` leaves out every
+        shipped plugin except a queue order and a binder. `config` (YAML text, or the same as a mapping) says it all
+        itself instead: it names the plugins wherever they shall run.
+        """
+        registry = registry_with(plugins)
+        entries = [entry for entry in registry if entry.plugin in plugins]
+        if config is None:
+            text = text_for(entries, args=args or {}, weights=weights or {}, only=only)
+        elif args or weights or only:
+            raise UsageError("a configuration says everything itself; leave out args, weights and only")
+        else:
+            text = text_of(config)
+        known = list(admitted([*nodes, *pods, *objects]))
+        self.clock = ManualClock(now)
+        self.writes = RecordedWrites()
+        self.engine = _Engine(
+            configured(text, registry),
+            writing_to(self.writes, registry),
+            filled_cache(known),
+            clock=self.clock,
+            chance=random.Random(seed),
+        )
+        self._refuse_idle([entry.name for entry in entries])
+        self._classes = {item.name: item for item in known if isinstance(item, PriorityClass)}
+        self._told: dict[str, str] = {}
+        self.engine.pending.update({pod.uid: pod for pod in known if isinstance(pod, Pod) and not pod.spec.node_name})
+
+    # questions --------------------------------------------------------------------------------------------------
+
+    def profile(self, scheduler_name: str = "default-scheduler") -> Profile:
+        """The completed profile: `.described()` lists its plugins by point, `.instances` has them by name."""
+        return self.engine.framework(scheduler_name).profile
+
+    def pre_enqueue(self, pod: Pod) -> Status:
+        """May the pod be tried at all yet?"""
+        return self._framework(pod).pre_enqueue(self._known(pod))
+
+    def order(self, pods: Iterable[Pod]) -> list[str]:
+        """The names of pods that arrived in this order, a second apart, as the queue would try them."""
+        queued = [_Queued(self._known(pod), self.clock.now() + timedelta(seconds=at)) for at, pod in enumerate(pods)]
+        return [each.pod.name for each in self._sorted(queued)]
+
+    def filter(self, pod: Pod) -> dict[str, Literal["ok"] | Status]:
+        """For each node "ok", or the status with which it is refused."""
+        _, diagnosis = self._diagnosed(pod)
+        statuses = {name: diagnosis.status(row) for row, name in enumerate(diagnosis.names)}
+        return {name: OK if status.ok else status for name, status in statuses.items()}
+
+    def status(self, pod: Pod, node: str) -> Status:
+        """What the filters say of one node."""
+        _, diagnosis = self._diagnosed(pod)
+        if node not in diagnosis.names:
+            raise UsageError(f'there is no node "{node}"; the cluster has: {", ".join(diagnosis.names)}')
+        return diagnosis.status(diagnosis.names.index(node))
+
+    def scores(self, pod: Pod) -> dict[str, dict[str, int]]:
+        """For each node that fits what every plugin gives it, normalised and times its weight; who skips is left out.
+
+        Unlike an attempt, which has nothing to choose then, this scores a single node too.
+        """
+        cycle, diagnosis = self._diagnosed(pod)
+        nodes = NodeTable(cycle.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
+        if not len(nodes):
+            return {}
+        scores = self._framework(pod).scoring.score(cycle, nodes)
+        if not scores.status.ok:
+            raise PluginError(scores.status.message)
+        return {
+            name: {plugin: int(vector[place]) for plugin, vector in scores.by_plugin.items()}
+            for place, name in enumerate(nodes.names)
+        }
+
+    def decide(self, pod: Pod) -> Decision:
+        """A whole attempt, with nothing changed: the node, or the status, the diagnosis and the victims."""
+        return self.engine.try_pod(self._known(pod))
+
+    def why(self, pod: Pod) -> str:
+        """Why the pod went where it is, or why it cannot go anywhere; one that was never placed is tried first."""
+        known = self._known(pod)
+        if known.key not in self._told:
+            gate = self.pre_enqueue(known)
+            if not gate.ok:
+                return gate.message
+            self.decide(known)
+            return self._recorded(known)
+        return self._told[known.key]
+
+    def wakes(
+        self, pod: Pod, event: ClusterEvent, *, old: KubeObject | None = None, new: KubeObject | None = None
+    ) -> set[str]:
+        """Of the plugins that refuse the pod now, those that want it tried again after such an event."""
+        known = self._known(pod)
+        cures = self._framework(pod).profile.cures
+        return {
+            name
+            for name in self._refusing(known)
+            for cure in cures.get(name, ())
+            if cure.matches(event) and (cure.hint is None or cure.hint(known, old, new) is Hint.QUEUE)
+        }
+
+    def node_of(self, pod: Pod) -> str | None:
+        """Where the pod is, if anywhere."""
+        found = self.engine.cache.pod(self._known(pod).uid)
+        return None if found is None else found.spec.node_name
+
+    @property
+    def waiting(self) -> dict[str, list[str]]:
+        """Pods that Permit holds back, by name, each with the plugins it waits for."""
+        return {each.pod.name: list(each.pending_plugins()) for each in self.engine.waiting.all()}
+
+    # changes ----------------------------------------------------------------------------------------------------
+
+    def place(self, pod: Pod) -> str:
+        """Place the pod, as far as Permit: the name of its node, or the reason why it has none yet."""
+        known = self._known(pod)
+        gate = self.pre_enqueue(known)
+        if not gate.ok:
+            return self._tell(known, gate.message)
+        placed = self.engine.place(known)
+        if placed.waits_s:
+            return self._hold(known, placed)
+        if placed.node is not None:
+            self.engine.pending.pop(known.uid, None)
+            self._tell(known, self._recorded(known))
+            return placed.node
+        # The record ends with the choice of a node: what Reserve and Permit said is not in it.
+        late = placed.decision.node is not None
+        self._tell(known, placed.status.message if late else self._recorded(known))
+        return placed.status.message
+
+    def place_all(self) -> dict[str, str]:
+        """Place the pending pods in the order of the queue; what `place` said of each, by name."""
+        queued = [_Queued(pod, self.clock.now()) for pod in self.engine.pending.values()]
+        return {each.pod.name: self.place(each.pod) for each in self._sorted(queued)}
+
+    def bind(self, pod: Pod) -> str:
+        """Place the pod and run PreBind, Bind and PostBind; what they write is in `writes`."""
+        known = self._known(pod)
+        said = self.node_of(known) or self.place(known)
+        node = self.node_of(known)
+        if node is None or known.name in self.waiting:
+            return said
+        cycle = self.engine.cycles.get(known.uid)
+        if cycle is None:
+            raise UsageError(f"pod {known.key} runs on {node} already; only a pod that was placed here can be bound")
+        status = asyncio.run(_bound(self._framework(known).committing, cycle, node))
+        if not status.ok:
+            self._give_back(known)
+            return self._tell(known, status.message or "no plugin wants to bind the pod")
+        del self.engine.cycles[known.uid]
+        self.engine.cache.add_pod(known.bound_to(node))
+        return node
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. A pod that Permit has held too long loses its node."""
+        self.clock.advance(seconds)
+        for waiting in self.engine.waiting.all():
+            waiting.expire(self.clock.monotonic_s())
+
+    def add(self, *objects: KubeObject) -> None:
+        """Objects that are new, or that have changed."""
+        self._told.clear()
+        cache = self.engine.cache
+        for item in admitted([*self._classes.values(), *objects]):
+            if isinstance(item, Node):
+                cache.add_node(item)
+            elif not isinstance(item, Pod):
+                cache.put(item)
+            elif not item.spec.node_name:
+                self.engine.pending[item.uid] = item
+            elif cache.pod(item.uid) is None or cache.is_assumed(item.uid):
+                cache.add_pod(item)
+            else:
+                cache.update_pod(item)
+
+    def remove(self, *objects: KubeObject) -> None:
+        """Objects that are gone."""
+        self._told.clear()
+        for item in map(with_identity, objects):
+            if isinstance(item, Node):
+                self.engine.cache.remove_node(item.name)
+            elif not isinstance(item, Pod):
+                self.engine.cache.drop(item)
+            elif self.engine.pending.pop(item.uid, None) is None:
+                self.engine.cache.remove_pod(item)
+
+    def close(self) -> None:
+        """Let the plugins release what they hold."""
+        self.engine.close()
+
+    def __enter__(self) -> Harness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # the rest ---------------------------------------------------------------------------------------------------
+
+    def _known(self, pod: Pod) -> Pod:
+        """The pod as an API server would have stored it."""
+        return with_priority(with_identity(pod), self._classes)
+
+    def _framework(self, pod: Pod) -> Framework:
+        return self.engine.framework(pod.scheduler_name)
+
+    def _refuse_idle(self, names: Sequence[str]) -> None:
+        profiles = [self.profile(name) for name in self.engine.scheduler_names]
+        for name in names:
+            if not any(name in profile.instances for profile in profiles):
+                raise UsageError(f'the configuration runs "{name}" nowhere; name it, at multiPoint for example')
+
+    def _sorted(self, queued: list[_Queued]) -> list[_Queued]:
+        if not queued:
+            return queued
+        (sort,) = self._framework(queued[0].pod).profile.at(QUEUE_SORT)
+        return sorted(queued, key=cmp_to_key(lambda one, other: sort.less(other, one) - sort.less(one, other)))
+
+    def _diagnosed(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
+        filtering = self._framework(pod).filtering
+        cycle = self.engine.begin(self._known(pod))
+        outcome = filtering.pre_filter(cycle)
+        if outcome.status.ok or outcome.status.rejected:
+            return cycle, filtering.diagnose(cycle, outcome)
+        diagnosis = Diagnosis(cycle.snapshot.nodes.names)
+        diagnosis.absent = outcome.status
+        return cycle, diagnosis
+
+    def _refusing(self, pod: Pod) -> set[str]:
+        gate = self.pre_enqueue(pod)
+        if not gate.ok:
+            return {gate.plugin}
+        diagnosis = self.decide(pod).diagnosis
+        return set() if diagnosis is None else diagnosis.unschedulable_plugins
+
+    def _recorded(self, pod: Pod) -> str:
+        record = self.engine.records.latest(pod.key)
+        return "" if record is None else why(record)
+
+    def _tell(self, pod: Pod, text: str) -> str:
+        self._told[pod.key] = text
+        return text
+
+    def _hold(self, pod: Pod, placed: Placed) -> str:
+        """The pod waits on its node; whoever lets it go or turns it away settles it."""
+        waiting = self.engine.waiting.get(pod.uid)
+        assert waiting is not None
+        waiting.on_settled = lambda status: self._settle(pod, status)
+        return self._tell(pod, f"waiting on {placed.node} for {', '.join(placed.waits_s)}")
+
+    def _settle(self, pod: Pod, status: Status) -> None:
+        self.engine.waiting.remove(pod.uid)
+        if status.ok:
+            self._tell(pod, self._recorded(pod))
+            self.engine.pending.pop(pod.uid, None)
+        else:
+            self._give_back(pod)
+            self._tell(pod, status.message)
+
+    def _give_back(self, pod: Pod) -> None:
+        """Undo Reserve and the assumption."""
+        node = self.node_of(pod)
+        assert node is not None
+        self._framework(pod).committing.unreserve(self.engine.cycles.pop(pod.uid), node)
+        self.engine.cache.forget(pod.bound_to(node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    pod: Pod
+    timestamp: datetime
+
+
+class _Engine(PodEngine):
+    """An engine that keeps the cycles of the pods it has placed: whoever gives a node back needs them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.cycles: dict[str, Cycle] = {}
+
+    def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+        self.cycles[cycle.pod.uid] = cycle
+        return super().commit(framework, cycle, decision)
+
+
+async def _side_by_side(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:
+    return await asyncio.gather(*calls)
+
+
+async def _bound(committing: Committing, cycle: Cycle, node: str) -> Status:
+    """The points of the binding cycle, one after the other, until one fails."""
+    plan = committing.plan_pre_bind(cycle, node)
+    status = plan.status
+    if status.ok:
+        status = await committing.pre_bind(cycle, node, plan, _side_by_side)
+    if status.ok:
+        status = await committing.bind(cycle, node)
+    if status.ok:
+        await committing.post_bind(cycle, node)
+    return status

@@ -1,0 +1,69 @@
+"""Which configuration runs these plugins on a small cluster? Asked once a harness.
+
+Without a configuration of the author's own it is the default profile with the plugins added at every point that they
+extend, or a profile of nothing but them. There is one queue order and, in practice, one binder; a plugin that brings
+its own takes the place of the shipped one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayplan.config.model import API_VERSION, KIND
+from bayplan.errors import UsageError
+from bayplan.framework.points import BIND, QUEUE_SORT, Point
+from bayplan.framework.registry import Entry, Registry
+from bayplan.plugins import default_plugins
+
+Config = str | Mapping[str, Any]
+
+_SHIPPED: dict[Point, str] = {QUEUE_SORT: "PrioritySort", BIND: "DefaultBinder"}
+"""Points that a profile cannot do without, and who serves them."""
+
+
+def registry_with(plugins: Sequence[type[Any]]) -> Registry:
+    """The shipped plugins and these; a shipped one may be among them."""
+    registry = default_plugins()
+    known = {entry.plugin for entry in registry}
+    return registry.with_plugins(*(plugin for plugin in plugins if plugin not in known))
+
+
+def text_of(config: Config) -> str:
+    """A configuration as the text of a file; a mapping need not say what kind it is."""
+    return config if isinstance(config, str) else json.dumps({"apiVersion": API_VERSION, "kind": KIND, **config})
+
+
+def text_for(
+    entries: Sequence[Entry], *, args: Mapping[str, Any], weights: Mapping[str, int], only: bool = False
+) -> str:
+    """The text of a configuration that runs these plugins."""
+    names = [entry.name for entry in entries]
+    for what, given in (("args", args), ("weights", weights)):
+        strangers = sorted(given.keys() - set(names))
+        if strangers:
+            raise UsageError(f"{what} name {strangers[0]}, which is not among the plugins ({', '.join(names)})")
+    enabled = [{"name": name, **({"weight": weights[name]} if name in weights else {})} for name in names]
+    profile = {
+        "plugins": _alone(entries, enabled) if only else _beside_the_shipped(entries, enabled),
+        "pluginConfig": [{"name": name, "args": value} for name, value in args.items()],
+    }
+    return text_of({"profiles": [profile]})
+
+
+def _alone(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
+    needed = [{"name": name} for point, name in _SHIPPED.items() if not _served(point, entries)]
+    return {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [*needed, *enabled]}}
+
+
+def _beside_the_shipped(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
+    replaced = {
+        point.key: {"disabled": [{"name": name}]} for point, name in _SHIPPED.items() if _served(point, entries)
+    }
+    return {"multiPoint": {"enabled": list(enabled)}, **replaced}
+
+
+def _served(point: Point, entries: Sequence[Entry]) -> bool:
+    """Whether one of the plugins serves the point, so that the shipped one must give way."""
+    return any(entry.extends(point) for entry in entries)
