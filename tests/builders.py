@@ -1,8 +1,8 @@
-"""Pods, nodes, snapshots and handles for tests, and the questions that plugin tests ask of them.
+"""Snapshots and handles for tests of the parts, and the questions that tests of shipped plugins ask of them.
 
-Everything has a default, so that a test names only what it is about: `make_pod(requests={"cpu": "1"})`,
-`make_node("a", taints=(...))`, `run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. Plugins may be given as a
-class: it is then built the way a profile builds it, with its default arguments unless `args` says otherwise.
+Pods and nodes come from the public kit (`bayplan.testing`); where that runs whole profiles, this goes below them:
+`run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. Plugins may be given as a class: it is then built the way a
+profile builds it, with its default arguments unless `args` says otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,28 +26,45 @@ from bayplan.framework.registry import Registry
 from bayplan.framework.scoring import Scores, Scoring
 from bayplan.framework.status import Code, Status
 from bayplan.framework.waiting import WaitingPods
-from bayplan.objects.core import (
-    Container,
-    ContainerImage,
-    ContainerPort,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Pod,
-    PodSpec,
-    PodStatus,
-    ResourceRequirements,
-    Taint,
-)
-from bayplan.objects.meta import KubeObject, ObjectMeta, OwnerReference, ResourceList
+from bayplan.objects.core import Node, Pod, Taint
+from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
 from bayplan.telemetry.timings import PluginTimings
+from bayplan.testing.builders import LONG_AGO, ROOMY, make_container, make_node, make_pod, make_taint
+from bayplan.testing.writes import RecordedWrites
 from bayplan.volumes import VolumeAssumptions
 
 K = TypeVar("K", bound=KubeObject)
 
-LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-ROOMY: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+__all__ = [
+    "FITS",
+    "LONG_AGO",
+    "ROOMY",
+    "Answer",
+    "FakeHandle",
+    "FakeNominations",
+    "RecordedWrites",
+    "answer",
+    "changed",
+    "diagnose",
+    "failed",
+    "from_api",
+    "hints",
+    "make_container",
+    "make_cycle",
+    "make_filtering",
+    "make_node",
+    "make_plugin",
+    "make_pod",
+    "make_scoring",
+    "make_snapshot",
+    "rejected",
+    "run_filter",
+    "run_score",
+    "score",
+    "taint",
+    "unresolvable",
+]
 
 Answer = tuple[str, tuple[str, ...]]
 """What a filter says of a node: the code's label and the reasons."""
@@ -62,73 +78,8 @@ def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
     return msgspec.convert(manifest, kind)
 
 
-def make_container(name: str = "main", *, requests: ResourceList | None = None, **fields: Any) -> Container:
-    """A container; `fields` are those of `Container`."""
-    return Container(name=name, resources=ResourceRequirements(requests=requests or {}), **fields)
-
-
-def make_pod(
-    name: str = "pod",
-    *,
-    namespace: str = "default",
-    uid: str | None = None,
-    labels: dict[str, str] | None = None,
-    requests: ResourceList | None = None,
-    host_ports: Sequence[int | ContainerPort] = (),
-    image: str = "",
-    node: str = "",
-    nominated: str = "",
-    terminating: bool = False,
-    owner: OwnerReference | None = None,
-    status: PodStatus | None = None,
-    **spec: Any,
-) -> Pod:
-    """A pod of one container, unless `spec` gives `containers`; `spec` are fields of `PodSpec`."""
-    ports = tuple(
-        port if isinstance(port, ContainerPort) else ContainerPort(host_port=port, container_port=port)
-        for port in host_ports
-    )
-    spec.setdefault("containers", (make_container(requests=requests, image=image, ports=ports),))
-    metadata = ObjectMeta(
-        name=name,
-        namespace=namespace,
-        uid=f"uid-{namespace}-{name}" if uid is None else uid,
-        labels=labels or {},
-        creation_timestamp=LONG_AGO,
-        deletion_timestamp=LONG_AGO if terminating else None,
-        owner_references=(owner,) if owner is not None else (),
-    )
-    if status is None:
-        status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
-    return Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status)
-
-
-def make_node(
-    name: str = "node",
-    *,
-    labels: dict[str, str] | None = None,
-    allocatable: ResourceList | None = None,
-    taints: Iterable[Taint] = (),
-    unschedulable: bool = False,
-    images: Mapping[str, int] | Iterable[ContainerImage] = (),
-    features: Iterable[str] = (),
-    **status: Any,
-) -> Node:
-    """A roomy node. `allocatable` replaces the room altogether; `images` maps names to bytes."""
-    if isinstance(images, Mapping):
-        images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
-    room = dict(ROOMY if allocatable is None else allocatable)
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels=labels or {}),
-        spec=NodeSpec(unschedulable=unschedulable, taints=tuple(taints)),
-        status=NodeStatus(
-            allocatable=room, capacity=room, images=tuple(images), declared_features=tuple(features), **status
-        ),
-    )
-
-
 def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:
-    return Taint(key=key, value=value, effect=effect)
+    return make_taint(key, effect, value)
 
 
 def changed(item: K, **fields: Any) -> K:
@@ -204,23 +155,6 @@ class FakeNominations:
 
     def nodes(self) -> Iterable[str]:
         return self.waiting
-
-
-@dataclass
-class RecordedWrites:
-    """Remembers intents instead of carrying them out; `failure` is raised instead where it is set."""
-
-    performed: list[object] = field(default_factory=list)
-    submitted: list[object] = field(default_factory=list)
-    failure: Exception | None = None
-
-    async def perform(self, intent: object) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.performed.append(intent)
-
-    def submit(self, intent: object) -> None:
-        self.submitted.append(intent)
 
 
 class FakeHandle:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import naive
 from bayplan.framework.filtering import Filtering
+from bayplan.framework.status import SUCCESS
 from bayplan.snapshot import NodeTable, Snapshot
 from builders import FakeHandle, answer, make_cycle, make_filtering, make_plugin, make_scoring, make_snapshot
 from naive.twin import Case, Twin
@@ -71,6 +72,35 @@ def test_a_narrowed_table_and_a_fork_are_filtered_alike(twin: Twin, data: st.Dat
     for row in rows:
         fork = NodeTable(snapshot.nodes.fork([row]))
         assert filtering.judge_table(cycle.clone(), fork).status(0) == whole.status(row)
+
+
+@pytest.mark.parametrize("twin", [each for each in FILTERS if hasattr(each.values[0].plugin, "filter")])
+@given(data=st.data())
+@relaxed
+def test_a_filter_about_one_node_says_what_it_says_of_all(twin: Twin, data: st.DataObject) -> None:
+    case = draw_case(data, twin)
+    snapshot = snapshot_of(case)
+    plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
+    filtering, cycle = make_filtering(plugin), make_cycle(case.pod, snapshot)
+    outcome = filtering.pre_filter(cycle)
+    if not outcome.status.ok or plugin.name in cycle.skip_filter:
+        return
+    whole = filtering.judge_table(cycle, snapshot.table)
+    for row, node in enumerate(snapshot.table):
+        alone = plugin.filter(cycle, node)
+        assert (alone.by(plugin.name) if alone else SUCCESS) == whole.status(row)
+
+
+@pytest.mark.parametrize("twin", [each for each in SCORERS if hasattr(each.values[0].plugin, "score")])
+@given(data=st.data())
+@relaxed
+def test_a_score_of_one_node_is_its_score_among_all(twin: Twin, data: st.DataObject) -> None:
+    case = draw_case(data, twin)
+    snapshot = snapshot_of(case)
+    plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
+    cycle = make_cycle(case.pod, snapshot)
+    make_filtering(plugin).pre_filter(cycle)
+    assert [plugin.score(cycle, node) for node in snapshot.table] == plugin.score_nodes(cycle, snapshot.table).tolist()
 
 
 @pytest.mark.parametrize("twin", SCORERS)

@@ -218,6 +218,14 @@ class Filtering:
                 return status
         return self.judge_table(cycle, NodeTable(fork)).status(0)
 
+    def keeps_to_rows(self, cycle: Cycle) -> bool:
+        """Whether a pod that is tried on a row matters there alone: nobody has to be told, nobody counts elsewhere."""
+        return all(plugin.name in cycle.skip_filter for plugin in self._extensions)
+
+    def awaited_nodes(self, cycle: Cycle) -> set[str]:
+        """Nodes that are judged with other pods nominated to them."""
+        return {name for name in self._nominations.nodes() if self._guests(cycle, name)}
+
     def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status:
         """Put a pod on the fork's row and tell the plugins."""
         fork.add_pod(0, info)

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Verdicts
 from bayplan.framework.status import Status
 from bayplan.objects.core import Pod
-from bayplan.snapshot import Catalog, NodeColumns, PodInfo
+from bayplan.snapshot import Catalog, NodeColumns, NodeTable, PodInfo
 from bayplan.volumes import VolumeAssumptions
 
 
@@ -52,8 +53,11 @@ class Writes(Protocol):
 
 
 class Filters(Protocol):
-    """The profile's own filters, for a plugin that tries things out on a fork of one row (preemption)."""
+    """The profile's own filters, for a plugin that tries things out on forks (preemption)."""
 
+    def judge_table(self, cycle: Cycle, table: NodeTable) -> Verdicts: ...
+    def keeps_to_rows(self, cycle: Cycle) -> bool: ...
+    def awaited_nodes(self, cycle: Cycle) -> set[str]: ...
     def judge(self, cycle: Cycle, fork: NodeColumns) -> Status: ...
     def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
     def remove_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...

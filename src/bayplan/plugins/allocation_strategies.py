@@ -13,13 +13,13 @@ from itertools import pairwise
 import numpy as np
 
 from bayplan.framework.plugin import MAX_SCORE
-from bayplan.plugins.go_division import quotient
+from bayplan.plugins.go_division import int64, one_quotient, quotient
 from bayplan.plugins.node_resources_fit_args import (
     LEAST_ALLOCATED,
     MOST_ALLOCATED,
     ScoringStrategy,
 )
-from bayplan.plugins.resource_columns import ResourceColumn
+from bayplan.plugins.resource_columns import ResourceCell, ResourceColumn
 from bayplan.plugins.resource_specs import MAX_CUSTOM_SCORE, MAX_UTILIZATION, UtilizationShapePoint
 from bayplan.snapshot import BoolVector, IntVector
 
@@ -27,11 +27,16 @@ Share = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
 
+ShareOfOne = Callable[[int, int], int]
+"""The same for one row."""
+
+
 class AllocationScorer:
     """The weighted average of what a strategy says of each resource."""
 
-    def __init__(self, share: Share, *, ignore_zero: bool = False) -> None:
+    def __init__(self, share: Share, share_of_one: ShareOfOne, *, ignore_zero: bool = False) -> None:
         self._share = share
+        self._share_of_one = share_of_one
         self._ignore_zero = ignore_zero
 
     def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:
@@ -55,20 +60,46 @@ class AllocationScorer:
         divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
         return rounded(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
+    def score_one(self, cells: Iterable[ResourceCell]) -> int:
+        """The same for one row."""
+        total = weights = 0
+        for cell in cells:
+            if cell.allocatable == 0:
+                continue
+            share = self._share_of_one(cell.requested, cell.allocatable)
+            if self._ignore_zero and share <= 0:
+                continue
+            total += share * cell.weight
+            weights += cell.weight
+        if not weights:
+            return 0
+        return (2 * total + weights) // (2 * weights) if self._ignore_zero else one_quotient(total, weights)
+
 
 def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
     """The scorer that valid arguments ask for."""
     if strategy.type == LEAST_ALLOCATED:
-        return AllocationScorer(least_allocated)
+        return AllocationScorer(least_allocated, least_allocated_one)
     if strategy.type == MOST_ALLOCATED:
-        return AllocationScorer(most_allocated)
+        return AllocationScorer(most_allocated, most_allocated_one)
     assert strategy.requested_to_capacity_ratio is not None
-    return AllocationScorer(along(strategy.requested_to_capacity_ratio.shape), ignore_zero=True)
+    shape = strategy.requested_to_capacity_ratio.shape
+    return AllocationScorer(along(shape), one_along(shape), ignore_zero=True)
 
 
 def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     free = quotient((capacity - requested) * MAX_SCORE, capacity)
     return np.where(requested > capacity, 0, free)
+
+
+def least_allocated_one(requested: int, capacity: int) -> int:
+    if requested > capacity:
+        return 0
+    return one_quotient(int64(int64(capacity - requested) * MAX_SCORE), capacity)
+
+
+def most_allocated_one(requested: int, capacity: int) -> int:
+    return one_quotient(int64(min(requested, capacity) * MAX_SCORE), capacity)
 
 
 def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
@@ -83,6 +114,19 @@ def along(shape: Sequence[UtilizationShapePoint]) -> Share:
         utilization = quotient(requested * MAX_UTILIZATION, capacity)
         full = requested > capacity
         return curve[np.where(full, MAX_UTILIZATION, np.clip(utilization, 0, MAX_UTILIZATION))]
+
+    return share
+
+
+def one_along(shape: Sequence[UtilizationShapePoint]) -> ShareOfOne:
+    """The same curve for one number."""
+    curve = [_height(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)]
+
+    def share(requested: int, capacity: int) -> int:
+        if requested > capacity:
+            return curve[MAX_UTILIZATION]
+        utilization = one_quotient(int64(requested * MAX_UTILIZATION), capacity)
+        return curve[min(max(utilization, 0), MAX_UTILIZATION)]
 
     return share
 

@@ -12,11 +12,11 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status
+from bayplan.framework.status import SKIP, Status, error, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.ports import HostPort, host_ports, ports_conflict
-from bayplan.snapshot import NodeTable
+from bayplan.snapshot import NodeTable, NodeView
 
 PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 
@@ -57,3 +57,10 @@ class NodePorts:
         for port in ports:
             taken |= nodes.where_port_taken(port)
         yield Rejection(taken, PORTS_TAKEN)
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        """The same for one node: for bringing what is known of a few rows up to date."""
+        ports = cycle.find(WANTED_PORTS)
+        if ports is None:
+            return error(f'reading "{WANTED_PORTS.name}" from cycleState: not found')
+        return unschedulable(PORTS_TAKEN) if ports_conflict(ports, node.ports) else None

@@ -7,6 +7,7 @@ in Go's order, so that every bit is Go's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -21,10 +22,10 @@ from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
 from bayplan.plugins import node_resources_balanced_allocation_args
-from bayplan.plugins.go_division import quotient
+from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_balanced_allocation_args import NodeResourcesBalancedAllocationArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
-from bayplan.snapshot import BoolVector, IntVector, NodeTable
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 FloatVector = npt.NDArray[np.float64]
 
@@ -73,6 +74,22 @@ class NodeResourcesBalancedAllocation:
         half = MAX_SCORE // 2
         return half + quotient(np.broadcast_to(half + after - before, len(nodes)), 2)
 
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        """The same for one node: for bringing what is known of a few rows up to date."""
+        demand = cycle.find(SCORED_REQUESTS)
+        if demand is None:
+            demand = self._demand(cycle.pod)
+        if not any(demand):
+            return 0
+        cells = self._columns.at(node, demand)
+        if cells is None:
+            return int(self.score_nodes(cycle, node.alone)[0])
+        known = [cell for cell in cells if cell.allocatable != 0]
+        before = balance_of_one([min(cell.allocated / cell.allocatable, 1.0) for cell in known])
+        after = balance_of_one([min(cell.requested / cell.allocatable, 1.0) for cell in known])
+        half = MAX_SCORE // 2
+        return half + one_quotient(half + after - before, 2)
+
     def _demand(self, pod: Pod) -> Demand:
         return self._columns.demand(balanced_requests(pod))
 
@@ -102,6 +119,23 @@ class _Capacity:
     def share(self, taken: IntVector) -> _Share:
         value = np.minimum(taken / self.amount, 1.0)
         return _Share(value if self.known is None else np.where(self.known, value, 0.0), self.known)
+
+
+def balance_of_one(shares: list[float]) -> int:
+    """The balance of one row from the taken shares of the resources that it has."""
+    deviation = 0.0
+    if len(shares) == 2:
+        deviation = abs((shares[0] - shares[1]) / 2)
+    elif len(shares) > 2:
+        total = 0.0
+        for share in shares:
+            total = total + share
+        mean = total / len(shares)
+        squares = 0.0
+        for share in shares:
+            squares = squares + (share - mean) * (share - mean)
+        deviation = math.sqrt(squares / len(shares))
+    return int((1.0 - deviation) * MAX_SCORE)
 
 
 def balance(shares: list[_Share]) -> IntVector:

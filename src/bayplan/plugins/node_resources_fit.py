@@ -18,7 +18,7 @@ from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import Status
+from bayplan.framework.status import Code, Status, error
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import DeviceClass
@@ -39,7 +39,7 @@ from bayplan.plugins import node_resources_fit_args
 from bayplan.plugins.allocation_strategies import allocation_scorer
 from bayplan.plugins.node_resources_fit_args import NodeResourcesFitArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
-from bayplan.snapshot import BoolVector, IntVector, NodeTable
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 TOO_MANY_PODS = "Too many pods"
 _FIRST = (CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -103,6 +103,24 @@ class NodeResourcesFit:
         for name, amount in self._checked(requests):
             yield from self._short_of(name, amount, nodes)
 
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        """The same for one node: for bringing what is known of a few rows up to date."""
+        requests = cycle.find(REQUESTS)
+        if requests is None:
+            return error(f'error reading "{REQUESTS.name}" from cycleState: not found')
+        reasons = []
+        never = False
+        if len(node.pods) + 1 > node.allocatable(PODS):
+            reasons.append(TOO_MANY_PODS)
+        for name, amount in self._checked(requests):
+            allocatable = node.allocatable(name)
+            if amount > allocatable - node.requested(name) and not (allocatable <= 0 and self._has_class(name)):
+                reasons.append(insufficient(name))
+                never |= amount > allocatable
+        if not reasons:
+            return None
+        return Status(Code.UNRESOLVABLE if never else Code.UNSCHEDULABLE, reasons)
+
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
         cycle.put(SCORED_REQUESTS, self._demand(cycle.pod))
         return None
@@ -112,6 +130,16 @@ class NodeResourcesFit:
         if demand is None:  # PreScore is off in this profile
             demand = self._demand(cycle.pod)
         return self._scorer.score(self._columns.of(nodes, demand), len(nodes))
+
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        """The same for one node."""
+        demand = cycle.find(SCORED_REQUESTS)
+        if demand is None:
+            demand = self._demand(cycle.pod)
+        cells = self._columns.at(node, demand)
+        if cells is None:
+            return int(self.score_nodes(cycle, node.alone)[0])
+        return self._scorer.score_one(cells)
 
     def _demand(self, pod: Pod) -> Demand:
         return self._columns.demand(fit_score_requests(pod))

@@ -17,7 +17,7 @@ from bayplan.framework.handle import Handle
 from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, is_dra_extended_resource_name, is_scalar_resource
 from bayplan.plugins.device_totals import DeviceTotals
 from bayplan.plugins.resource_specs import ResourceSpec
-from bayplan.snapshot import IntVector, NodeTable
+from bayplan.snapshot import IntVector, NodeTable, NodeView
 
 Demand = tuple[int, ...]
 """What the pod asks for, in the order of the configured resources."""
@@ -35,6 +35,23 @@ class ResourceColumn(NamedTuple):
     def requested(self) -> IntVector:
         """What will be taken once the pod is there."""
         return self.allocated + self.demand
+
+
+class ResourceCell(NamedTuple):
+    """One resource on one row."""
+
+    weight: int
+    allocatable: int
+    allocated: int
+    demand: int
+
+    @property
+    def requested(self) -> int:
+        return self.allocated + self.demand
+
+
+_GUESSED = {CPU: 0, MEMORY: 1}
+"""Resources with a column of guesses for containers that ask for nothing, by its number."""
 
 
 class ResourceColumns:
@@ -55,6 +72,27 @@ class ResourceColumns:
             if amount or not is_scalar_resource(spec.name):
                 allocatable, allocated = self._columns(nodes, spec.name)
                 yield ResourceColumn(spec.weight, allocatable, allocated, amount)
+
+    def at(self, node: NodeView, demand: Demand) -> list[ResourceCell] | None:
+        """The same for one row, as plain numbers; None where devices may stand in, which only columns can say."""
+        columns, row = node.columns, node.row
+        cells = []
+        for spec, amount in zip(self._specs, demand, strict=True):
+            name = spec.name
+            if name in _GUESSED and self._guess:
+                allocated = int(columns.nonzero[_GUESSED[name], row])
+            elif name in (CPU, MEMORY, EPHEMERAL_STORAGE):
+                allocated = node.requested(name)
+            elif not is_scalar_resource(name):
+                continue  # nobody has any of it
+            elif amount == 0:
+                continue
+            elif is_dra_extended_resource_name(name) and name in self._classes.get():
+                return None
+            else:
+                allocated = node.requested(name)
+            cells.append(ResourceCell(spec.weight, node.allocatable(name), allocated, amount))
+        return cells
 
     def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
         if self._guess and name == CPU:

@@ -8,6 +8,7 @@ Matrices are resources by rows, because every reader wants one resource on all r
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class NodeColumns:
         self.ports: list[set[HostPort]] = []
         self.images: list[dict[str, ImageState]] = []
         self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
-        self.image_rows: dict[str, dict[int, ImageState]] = {}
+        self.image_rows = {}
         self.labels = LabelColumns(self.nodes)
         resources = len(vocabulary.resources)
         self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
@@ -120,31 +121,40 @@ class NodeColumns:
         self._place(source, row, row)
         self.see_images(row, images)
 
-    def fork(self, rows: list[int]) -> NodeColumns:
-        """A copy of some rows that can be changed freely; ids mean the same as here."""
+    def fork(self, rows: list[int], *, pods: list[list[PodInfo]] | None = None) -> NodeColumns:
+        """A copy of some rows that can be changed freely; ids mean the same as here. `pods`: other lists than these."""
         forked = NodeColumns.__new__(NodeColumns)
+        where = np.array(rows, dtype=np.intp)
         forked.vocabulary = self.vocabulary
         forked.count = len(rows)
         forked.nodes = [self.nodes[row] for row in rows]
         forked.names = [self.names[row] for row in rows]
         forked.index = {name: position for position, name in enumerate(forked.names)}
-        forked.pods = [list(self.pods[row]) for row in rows]
+        forked.pods = [list(self.pods[row]) for row in rows] if pods is None else pods
         forked.ports = [set() for _ in rows]
-        forked.images = [dict(self.images[row]) for row in rows]
-        forked.port_rows, forked.image_rows = {}, {}
-        forked.labels = self.labels.fork(forked.nodes, rows)
-        forked.allocatable = self.allocatable[:, rows]
-        forked.requested = self.requested[:, rows]
-        forked.nonzero = self.nonzero[:, rows]
-        forked.pod_count = self.pod_count[rows]
-        forked.unschedulable = self.unschedulable[rows]
-        forked.taint_ids = self.taint_ids[rows]
-        forked.feature_ids = self.feature_ids[rows]
+        forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
+        forked.port_rows = {}
+        forked.labels = self.labels.fork(forked.nodes, where)
+        forked.allocatable = self.allocatable[:, where]
+        forked.requested = self.requested[:, where]
+        forked.nonzero = self.nonzero[:, where]
+        forked.pod_count = self.pod_count[where]
+        forked.unschedulable = self.unschedulable[where]
+        forked.taint_ids = self.taint_ids[where]
+        forked.feature_ids = self.feature_ids[where]
         for position, row in enumerate(rows):
-            forked._index_ports(position, self.ports[row])
-            for name, state in forked.images[position].items():
-                forked.image_rows.setdefault(name, {})[position] = state
+            if self.ports[row]:
+                forked._index_ports(position, self.ports[row])
         return forked
+
+    @cached_property
+    def image_rows(self) -> dict[str, dict[int, ImageState]]:
+        """For each image the rows that have it. A fork, which is rarely asked, makes it when it is."""
+        found: dict[str, dict[int, ImageState]] = {}
+        for row, images in enumerate(self.images):
+            for name, state in images.items():
+                found.setdefault(name, {})[row] = state
+        return found
 
     def see_images(self, row: int, images: dict[str, ImageState]) -> None:
         """Row `row` has these images, with these counts."""
@@ -181,6 +191,23 @@ class NodeColumns:
         self._account(row, gone, -1)
         for port in gone.host_ports:
             self._free_port(row, port)
+
+    def count_pods(
+        self, rows: npt.NDArray[np.intp], pods: IntVector | int, requests: IntMatrix, nonzero: IntMatrix
+    ) -> None:
+        """Count many pods at once, a sum for each of these rows, each row once; negative sums take them off.
+
+        Lists of pods and ports are the caller's part.
+        """
+        self._reserve_resources()
+        self.pod_count[rows] += pods
+        self.requested[: len(requests), rows] += requests
+        self.nonzero[:, rows] += nonzero
+
+    def hold_ports(self, row: int, info: PodInfo, *, taken: bool) -> None:
+        """A pod that is counted elsewhere holds its ports, or no longer does."""
+        for port in info.host_ports:
+            (self._take_port if taken else self._free_port)(row, port)
 
     # inside -----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.objects.core import Node
 from bayplan.snapshot.vocabulary import IdVector
@@ -56,9 +57,9 @@ class LabelColumns:
         self._nodes = nodes
         self._columns: dict[str, LabelColumn] = {}
         self._parent: LabelColumns | None = None
-        self._rows: list[int] = []
+        self._rows: npt.NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
-    def fork(self, nodes: Sequence[Node], rows: list[int]) -> LabelColumns:
+    def fork(self, nodes: Sequence[Node], rows: npt.NDArray[np.intp]) -> LabelColumns:
         """Columns of some of the rows that share ids with these."""
         forked = LabelColumns(nodes)
         forked._parent, forked._rows = self, rows

@@ -63,6 +63,11 @@ class NodeView:
     def images(self) -> Mapping[str, ImageState]:
         return self.columns.images[self.row]
 
+    @property
+    def alone(self) -> NodeTable:
+        """This node as a table of one row."""
+        return NodeTable(self.columns, np.array([self.row], dtype=np.intp))
+
     def allocatable(self, resource: str) -> int:
         """Milli-CPUs, bytes or a count; 0 for what the node does not have."""
         return self._amount(self.columns.allocatable, resource)

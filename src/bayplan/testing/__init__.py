@@ -23,19 +23,17 @@ if TYPE_CHECKING:
         make_taint,
         make_toleration,
     )
-    from bayplan.testing.forms import Disagreement, form_disagreements
     from bayplan.testing.harness import Harness
-    from bayplan.testing.strategies import Cluster, check_forms_agree, clusters, nodes, pods
+    from bayplan.testing.strategies import Cluster, check_forms_agree, clusters, label_sets, nodes, pods
     from bayplan.testing.writes import RecordedWrites
 
 __all__ = [
     "Cluster",
-    "Disagreement",
     "Harness",
     "RecordedWrites",
     "check_forms_agree",
     "clusters",
-    "form_disagreements",
+    "label_sets",
     "make_affinity",
     "make_container",
     "make_node",
@@ -53,8 +51,7 @@ __all__ = [
 _MODULES = {
     "harness": ("Harness",),
     "writes": ("RecordedWrites",),
-    "forms": ("Disagreement", "form_disagreements"),
-    "strategies": ("Cluster", "check_forms_agree", "clusters", "nodes", "pods"),
+    "strategies": ("Cluster", "check_forms_agree", "clusters", "label_sets", "nodes", "pods"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

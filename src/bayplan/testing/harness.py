@@ -4,8 +4,8 @@
     assert cluster.filter(make_pod()) == {"a": "ok", "b": unschedulable("node(s) are full").by("RackAware")}
 
 It is the real engine on a real cache, with a clock that moves when told to, chance that repeats, and writes that are
-remembered instead of performed. Questions change nothing; `place` and `bind` do. Building one takes about a
-millisecond, so each test makes its own.
+remembered instead of performed. Questions change nothing; `place` and `bind` do. Building one takes a few
+milliseconds, so each test makes its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,171 @@
+"""Random pods, nodes and clusters for hypothesis, and a property that every plugin of two forms should have.
+
+Pools are small, so that things collide: two pods ask for the same port, a taint meets its toleration. Any keyword of
+the builders can be set, to a strategy or to a value: `nodes(labels=label_sets({"rack": ["1", "2"]}), cpu=4)`. A plugin
+is only tried on what it looks at, so say what that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from bayplan.errors import BayplanError, UsageError
+from bayplan.framework.points import FILTER, SCORE
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.testing.builders import HOSTNAME, make_node, make_pod
+from bayplan.testing.forms import disagreements, twins_differ
+from bayplan.testing.harness import Harness
+
+
+class ExtraMissing(BayplanError, ImportError):
+    """A part of the kit needs a package that only the extra brings."""
+
+
+try:
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+except ImportError as fault:
+    raise ExtraMissing(
+        "bayplan.testing.strategies needs hypothesis, which is not installed: pip install bayplan[testing]"
+    ) from fault
+
+K = TypeVar("K", bound=KubeObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes n0, n1, …, pods p0, p1, … that run on them, and everything else."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...] = ()
+    objects: tuple[KubeObject, ...] = ()
+
+
+_LABELS = {"app": ("web", "db"), "team": ("red", "blue"), "disk": ("ssd", "hdd")}
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def label_sets(choices: Mapping[str, Sequence[str]]) -> st.SearchStrategy[dict[str, str]]:
+    """Labels that have each key with one of its values, or lack it."""
+    return st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in choices.items()})
+
+
+def pods(**fields: Any) -> st.SearchStrategy[Pod]:
+    """Pending pods; `fields` are keywords of `make_pod`, each a strategy or a value."""
+    taints = st.builds("{}:{}".format, st.sampled_from(("gpu", "old")), st.sampled_from(("", *_EFFECTS)))
+    known = {
+        "labels": label_sets(_LABELS),
+        "cpu": st.sampled_from((None, "0", "250m", "1", "3")),
+        "memory": st.sampled_from((None, "0", "256Mi", "2Gi")),
+        "priority": st.sampled_from((None, 0, 10)),
+        "host_ports": st.lists(st.sampled_from((80, 443)), max_size=1),
+        "node_selector": st.one_of(st.just({}), label_sets({"disk": _LABELS["disk"]})),
+        "tolerations": st.lists(taints, max_size=2),
+    }
+    return _drawn(known, fields).map(lambda drawn: make_pod(**drawn))
+
+
+def nodes(**fields: Any) -> st.SearchStrategy[Node]:
+    """Nodes; `fields` are keywords of `make_node`, each a strategy or a value."""
+    taints = st.builds("{}:{}".format, st.sampled_from(("gpu", "old")), st.sampled_from(_EFFECTS))
+    known = {
+        "labels": label_sets(_LABELS),
+        "zone": st.sampled_from(("", "z1", "z2")),
+        "cpu": st.sampled_from(("0", "500m", "2", "4")),
+        "memory": st.sampled_from(("0", "1Gi", "8Gi")),
+        "capacity": st.fixed_dictionaries({"pods": st.sampled_from(("0", "2", "110"))}),
+        "taints": st.lists(taints, max_size=2, unique=True),
+        "unschedulable": st.booleans(),
+    }
+    return _drawn(known, fields).map(lambda drawn: make_node(**drawn))
+
+
+@st.composite
+def clusters(
+    draw: st.DrawFn,
+    nodes: st.SearchStrategy[Node] = nodes(),  # noqa: B008  (strategies are values)
+    pods: st.SearchStrategy[Pod] = pods(),  # noqa: B008
+    *,
+    max_nodes: int = 5,
+    max_pods: int = 6,
+) -> Cluster:
+    """At least one node, and pods that run on them."""
+    drawn = draw(st.lists(nodes, min_size=1, max_size=max_nodes))
+    named = tuple(_renamed(node, f"n{number}") for number, node in enumerate(drawn))
+    homes = st.sampled_from([node.name for node in named])
+    running = draw(st.lists(st.tuples(pods, homes), max_size=max_pods))
+    placed = tuple(_renamed(pod, f"p{number}").bound_to(home) for number, (pod, home) in enumerate(running))
+    return Cluster(named, placed)
+
+
+def check_forms_agree(
+    plugin: type[Any],
+    *,
+    twin: type[Any] | None = None,
+    pods: st.SearchStrategy[Pod] | None = None,
+    clusters: st.SearchStrategy[Cluster] | None = None,
+    args: Any = None,
+    max_examples: int = 100,
+) -> None:
+    """Fail unless the plugin says the same of a node whichever way it is asked, on random clusters.
+
+    A plugin that has both forms of Filter or Score gives the same answers by both; narrowed tables and forks of one
+    row get the answers of the whole table; nothing raises and no score is out of range. `twin`: another plugin, plain
+    and slow perhaps, whose statuses and final scores must be the same. `args` are the arguments of either.
+    """
+    if not FILTER.extended_by(plugin) and not SCORE.extended_by(plugin):
+        raise UsageError(f"{plugin.__name__} neither filters nor scores: it has no forms to compare")
+    some_pods, some_clusters = pods or _PODS, clusters or _CLUSTERS
+
+    @settings(max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(data=st.data(), pod=some_pods, cluster=some_clusters)
+    def agree(data: st.DataObject, pod: Pod, cluster: Cluster) -> None:
+        order = data.draw(st.permutations(range(len(cluster.nodes))), label="order of rows")
+        rows = order[: data.draw(st.integers(1, len(order)), label="rows")]
+        found = list(_found(plugin, twin, pod, cluster, args, rows))
+        assert not found, "\n".join(found)
+
+    agree()
+
+
+_PODS = pods()
+_CLUSTERS = clusters()
+
+
+def _found(
+    plugin: type[Any], twin: type[Any] | None, pod: Pod, cluster: Cluster, args: Any, rows: Sequence[int]
+) -> list[str]:
+    with _alone(plugin, cluster, args) as one:
+        built = one.profile().instances[plugin.name]
+        found = list(disagreements(built, lambda: one.engine.begin(pod), rows))
+        if twin is not None:
+            with _alone(twin, cluster, args) as other:
+                plain = other.profile().instances[twin.name]
+                found += twins_differ(built, lambda: one.engine.begin(pod), plain, lambda: other.engine.begin(pod))
+    return found
+
+
+def _alone(plugin: type[Any], cluster: Cluster, args: Any) -> Harness:
+    given_args = {} if args is None else {plugin.name: args}
+    return Harness(
+        [plugin], nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects, args=given_args, only=True
+    )
+
+
+def _drawn(known: Mapping[str, Any], given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {**known, **given}
+    return st.fixed_dictionaries(
+        {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fields.items()}
+    )
+
+
+def _renamed(item: K, name: str) -> K:
+    """The same object under another name, with the uid and host name that go with it."""
+    meta = item.metadata
+    labels = {**meta.labels, HOSTNAME: name} if meta.labels.get(HOSTNAME) == meta.name else meta.labels
+    return replace(item, metadata=replace(meta, name=name, uid=f"uid-{meta.namespace}-{name}", labels=labels))

@@ -1,0 +1,458 @@
+"""The command line: what each verb prints, its exit codes, and one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from bayplan.cli import main
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "a"},
+    "status": {"allocatable": {"cpu": "2", "memory": "4Gi", "pods": "10"}},
+}
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+Write = Callable[[str, Any], Path]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def ran(*arguments: object) -> Ended:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as done:
+            code = int(done.code or 0)
+        return Ended(code, *capsys.readouterr())
+
+    return ran
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A file with this text, or with these objects as documents."""
+
+    def written(name: str, content: Any) -> Path:
+        path = tmp_path / name
+        text = content if isinstance(content, str) else yaml.safe_dump_all(content)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o644)
+        return path
+
+    return written
+
+
+def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers, **spec}}
+
+
+def one_sentence(ended: Ended) -> str:
+    """What was said on standard error, which must be one line that is no traceback."""
+    assert ended.out == ""
+    assert ended.err.count("\n") == 1, ended.err
+    assert ended.err.startswith("error: ")
+    return ended.err.removeprefix("error: ").rstrip("\n")
+
+
+# all verbs
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["place", "--help"], ["config", "show", "-h"]], ids=" ".join)
+def test_help_is_no_mistake(run: Run, arguments: list[str]) -> None:
+    ended = run(*arguments)
+    assert ended.code == 0
+    assert ended.out.startswith("Usage: ")
+
+
+def test_the_verbs_are_listed(run: Run) -> None:
+    out = run("--help").out
+    assert [verb for verb in ("config", "conformance", "place") if f"\n  {verb} " in out] == [
+        "config",
+        "conformance",
+        "place",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["place"], ["config", "check"], ["place", "-f", "x", "-o", "xml"], ["config", "show", "--nope"]],
+    ids=" ".join,
+)
+def test_a_wrong_call_is_a_usage_error(run: Run, arguments: list[str]) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert "Usage: " in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_the_version(run: Run) -> None:
+    ended = run("--version")
+    assert ended.code == 0
+    assert ended.out.startswith("bayplan, version ")
+
+
+# config
+
+
+def test_a_sound_configuration(run: Run, write: Write) -> None:
+    path = write("ok.yaml", HEAD + "profiles: [{schedulerName: one}, {schedulerName: two}]\n")
+    ended = run("config", "check", path)
+    assert ended == (0, f"{path} is valid: 2 profile(s) for one, two\n", "")
+
+
+TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        return False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param("a: [", 1, "bad.yaml: ", id="malformed-yaml"),
+        pytest.param("kind: Pod\napiVersion: v1\n", 1, "bad.yaml: ", id="another-kind"),
+        pytest.param(HEAD + "parallelism: many\n", 1, "bad.yaml: ", id="wrong-type"),
+        pytest.param(HEAD + "nonsense: 1\n", 1, 'unknown field "nonsense"', id="unknown-field"),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {filter: {enabled: [{name: Nobody}]}}}]\n",
+            1,
+            'FilterPlugin "Nobody" does not exist',
+            id="unknown-plugin",
+        ),
+        pytest.param(
+            HEAD + "profiles: [{plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
+            1,
+            'only one queue sort plugin required for profile with scheduler name "default-scheduler", but got 0',
+            id="no-queue-sort",
+        ),
+        pytest.param(
+            HEAD + "percentageOfNodesToScore: 200\n",
+            1,
+            "percentageOfNodesToScore: Invalid value: 200",
+            id="out-of-range",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_configuration(run: Run, write: Write, text: str, code: int, words: str) -> None:
+    path = write("bad.yaml", text)
+    for verb in ("check", "show"):
+        ended = run("config", verb, path)
+        assert ended.code == code
+        assert words in one_sentence(ended)
+        assert str(path) in ended.err
+
+
+def test_two_queue_sorts(run: Run, write: Write, tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    write("plugins/mine.py", TWO_SORTS)
+    path = write("two.yaml", HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}]}}}]\n")
+    ended = run("config", "check", path, "--plugins-dir", tmp_path / "plugins")
+    assert ended.code == 1
+    assert "only one queue sort plugin required" in one_sentence(ended)
+    assert "but got 2" in ended.err
+
+
+def test_a_missing_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere.yaml"
+    ended = run("config", "check", path)
+    assert ended.code == 2
+    assert one_sentence(ended) == f"{path} cannot be read: No such file or directory"
+
+
+def test_a_file_that_is_no_text(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert one_sentence(run("config", "check", path)) == f"{path} is not text"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("class Mine:\n    def (\n", "mine.py, line 2: ", id="syntax-error"),
+        pytest.param("raise ValueError('x')\n", "mine.py failed while it was loaded: ValueError: x", id="raises"),
+        pytest.param("x = 1\n", "mine.py defines no plugin", id="no-plugin"),
+    ],
+)
+def test_a_broken_plugin_file(run: Run, write: Write, tmp_path: Path, text: str, words: str) -> None:
+    write("mine.py", text)
+    for arguments in (["config", "show"], ["place", "-f", "x"]):
+        ended = run(*arguments, "--plugins-dir", tmp_path)
+        assert ended.code == 1
+        assert words in one_sentence(ended)
+
+
+def test_a_plugin_file_that_others_may_write(run: Run, write: Write, tmp_path: Path) -> None:
+    write("mine.py", TWO_SORTS).chmod(0o666)
+    assert "can be written by others (mode 666)" in one_sentence(run("config", "show", "--plugins-dir", tmp_path))
+    assert run("config", "show", "--plugins-dir", tmp_path, "--trust-writable-plugins").code == 0
+
+
+def test_the_default_configuration_is_shown(run: Run) -> None:
+    ended = run("config", "show")
+    assert ended.code == 0
+    assert "profile default-scheduler" in ended.out
+    assert "TaintToleration:3" in ended.out
+    assert "nodes looked at: all" in ended.out
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"])
+def test_output_for_programs(run: Run, form: str, read: Callable[[str], Any]) -> None:
+    ended = run("config", "show", "-o", form)
+    assert ended.code == 0
+    shown = read(ended.out)
+    assert shown["configuration"]["kind"] == "KubeSchedulerConfiguration"
+    effective = shown["effective"]["default-scheduler"]
+    assert effective["nodesLookedAt"] == "all"
+    assert effective["plugins"]["queueSort"] == ["PrioritySort"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("percentageOfNodesToScore: 30\n", "30%", id="percentage"),
+        pytest.param(
+            "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n", "adaptive sample", id="extender"
+        ),
+    ],
+)
+def test_how_many_nodes_are_looked_at(run: Run, write: Write, text: str, shown: str) -> None:
+    assert f"nodes looked at: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
+
+
+# place
+
+
+def test_a_cluster_in_files(run: Run, write: Write) -> None:
+    path = write("all.yaml", [NODE, pod("p"), pod("big", "9")])
+    ended = run("place", "-f", path)
+    assert ended.code == 0
+    assert "default/p" in ended.out
+    assert "1 of 2 pods placed" in ended.out
+    assert ended.err == ""
+
+
+def test_placements_for_programs(run: Run, write: Write) -> None:
+    path = write("all.yaml", [NODE, pod("p"), pod("big", "9"), pod("elsewhere", schedulerName="volcano")])
+    placed = {each["pod"]: each for each in json.loads(run("place", "-f", path, "-o", "json").out)}
+    assert placed["default/p"]["node"] == "a"
+    assert placed["default/p"]["why"] == "the only node that fits"
+    assert placed["default/big"]["node"] is None
+    assert placed["default/big"]["why"].startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert placed["default/elsewhere"]["why"] == 'no profile serves scheduler name "volcano"'
+    assert yaml.safe_load(run("place", "-f", path, "-o", "yaml").out) == list(placed.values())
+
+
+def test_higher_priority_goes_first_and_may_evict(run: Run, write: Write) -> None:
+    urgent = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "urgent"},
+        "value": 1000,
+    }
+    objects = [NODE, urgent, pod("there", "2", nodeName="a"), pod("late"), pod("vip", "2", priorityClassName="urgent")]
+    placed = json.loads(run("place", "-f", write("all.yaml", objects), "-o", "json").out)
+    assert [each["pod"] for each in placed] == ["default/vip", "default/late"]
+    assert (placed[0]["node"], placed[0]["evicted"], placed[0]["priority"]) == ("a", ["default/there"], 1000)
+    assert placed[1]["node"] is None
+
+
+def test_gated_pods_stay(run: Run, write: Write) -> None:
+    path = write("all.yaml", [NODE, pod("p", schedulingGates=[{"name": "wait"}])])
+    (placed,) = json.loads(run("place", "-f", path, "-o", "json").out)
+    assert placed["node"] is None
+    assert "wait" in placed["why"]
+
+
+def test_the_same_seed_places_the_same_way(run: Run, write: Write) -> None:
+    nodes = [{**NODE, "metadata": {"name": f"n{number}"}} for number in range(6)]
+    path = write("all.yaml", [*nodes, *(pod(f"p{number}", "100m") for number in range(4))])
+    outs = [run("place", "-f", path, "-o", "json", "--seed", seed).out for seed in (7, 7)]
+    assert outs[0] == outs[1]
+
+
+def test_wide_output_has_the_scores(run: Run, write: Write) -> None:
+    nodes = [{**NODE, "metadata": {"name": name}} for name in ("a", "b")]
+    out = run("place", "-f", write("all.yaml", [*nodes, pod("p")]), "-o", "wide").out
+    assert "SCORES" in out
+    assert "TaintToleration" in out
+
+
+def test_what_is_not_looked_at_is_said(run: Run, write: Write) -> None:
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    path = write("all.yaml", [NODE, pod("p"), config_map])
+    assert run("place", "-f", path).err == f"not looked at: ConfigMap c in {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("objects", "code", "words"),
+    [
+        pytest.param("a: [\n", 1, "", id="malformed-yaml"),
+        pytest.param([NODE, pod("p", "many")], 1, '"many" is no quantity', id="impossible-quantity"),
+        pytest.param([NODE, {"kind": "Pod", "metadata": {}}], 1, "a Pod has no metadata.name", id="no-name"),
+        pytest.param([{"metadata": {"name": "x"}}], 1, "has no kind", id="no-kind"),
+        pytest.param(
+            [NODE, pod("p", priorityClassName="nobody")],
+            1,
+            'pod default/p asks for priority class "nobody", which does not exist',
+            id="unknown-priority-class",
+        ),
+        pytest.param([NODE, {**pod("p"), "spec": {"containers": 7}}], 1, 'Pod "p" cannot be read', id="wrong-type"),
+        pytest.param([NODE], 2, "there is no pending pod in these files", id="no-pending-pod"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster(run: Run, write: Write, objects: Any, code: int, words: str) -> None:
+    ended = run("place", "-f", write("all.yaml", objects))
+    assert ended.code == code
+    assert words in one_sentence(ended)
+
+
+def test_files_that_are_not_there(run: Run, tmp_path: Path) -> None:
+    ended = run("place", "-f", tmp_path / "nowhere.yaml")
+    assert (ended.code, one_sentence(ended)) == (1, f"{tmp_path / 'nowhere.yaml'} does not exist")
+    assert "has no .yaml, .yml or .json file" in one_sentence(run("place", "-f", tmp_path))
+
+
+def test_a_configuration_that_is_not_there(run: Run, write: Write, tmp_path: Path) -> None:
+    ended = run("place", "-f", write("all.yaml", [NODE, pod("p")]), "--config", tmp_path / "nowhere.yaml")
+    assert ended.code == 2
+    assert "cannot be read" in one_sentence(ended)
+
+
+# conformance
+
+
+def line(name: str, *pending: dict[str, Any], expected: Any = None) -> dict[str, Any]:
+    scenario = {"name": name, "nodes": [NODE], "pods": [], "pending": list(pending)}
+    return {"scenario": scenario, **({} if expected is None else {"expected": expected})}
+
+
+NAMED = {**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u"}}
+TOO_BIG = {**pod("p", "9"), "metadata": {"name": "p", "namespace": "default", "uid": "u"}}
+REFUSED = {
+    "verdicts": [
+        {
+            "pod": "default/p",
+            "filter": {
+                "a": {
+                    "code": "UnschedulableAndUnresolvable",
+                    "plugin": "NodeResourcesFit",
+                    "reasons": ["Insufficient cpu"],
+                }
+            },
+            "message": "0/1 nodes are available: 1 Insufficient cpu.",
+        }
+    ]
+}
+
+
+def lines(*items: Any) -> str:
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def test_agreement(run: Run, write: Write) -> None:
+    path = write("ok.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED)) + "\n")
+    ended = run("conformance", path)
+    assert ended.code == 0
+    assert ended.out.splitlines()[-1] == "AGREE 1 of 1"
+
+
+def test_disagreement_is_shown_as_expected_against_got(run: Run, write: Write) -> None:
+    wrong = json.loads(json.dumps(REFUSED).replace("Insufficient cpu.", "Insufficient gpu."))
+    path = write("bad.jsonl", lines(line("fit 1", TOO_BIG, expected=wrong), line("fit 2", TOO_BIG, expected=REFUSED)))
+    ended = run("conformance", path)
+    assert ended.code == 1
+    assert "fit 1 (line 1):" in ended.out
+    assert "verdicts[0].message" in ended.out
+    assert 'expected  "0/1 nodes are available: 1 Insufficient gpu."' in ended.out
+    assert 'got       "0/1 nodes are available: 1 Insufficient cpu."' in ended.out
+    assert ended.out.splitlines()[-1] == "AGREE 1 of 2"
+
+
+def test_agreement_for_programs(run: Run, write: Write) -> None:
+    path = write("both.jsonl", lines(line("fit 1", TOO_BIG, expected={"verdicts": []}), line("new-1", NAMED)))
+    ended = run("conformance", path, "-o", "json")
+    assert ended.code == 1
+    told = json.loads(ended.out)
+    assert (told["agree"], told["compared"]) == (0, 1)
+    assert told["families"]["new"] == {"scenarios": 1, "compared": 0, "agree": 0}
+    (difference,) = told["disagreements"]
+    assert (difference["scenario"], difference["line"], difference["where"]) == ("fit 1", 1, "verdicts")
+
+
+def test_answers_are_written(run: Run, write: Write, tmp_path: Path) -> None:
+    said = tmp_path / "said.jsonl"
+    path = write("new.jsonl", lines(line("new 1", NAMED), line("new 2", TOO_BIG)))
+    assert run("conformance", path, "--answers", said).code == 0
+    first, second = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert (first["name"], set(first["verdicts"][0]["total"])) == ("new 1", {"a"})
+    assert second["verdicts"] == REFUSED["verdicts"]
+
+
+def test_one_family(run: Run, write: Write) -> None:
+    path = write("two.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED), line("other-1", NAMED, expected={})))
+    assert run("conformance", path, "--family", "fit").code == 0
+    ended = run("conformance", path, "--family", "nobody")
+    assert (ended.code, one_sentence(ended)) == (2, f"{path} has no lines of family nobody")
+
+
+def test_packed_files_are_read(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    path.write_bytes(gzip.compress(lines(line("fit 1", TOO_BIG, expected=REFUSED)).encode()))
+    assert run("conformance", path).code == 0
+    path.write_bytes(path.read_bytes()[:40])
+    ended = run("conformance", path)
+    assert ended.code == 1
+    assert f"{path} cannot be read: " in one_sentence(ended)
+
+
+def test_a_scenario_that_cannot_be_read_disagrees(run: Run, write: Write) -> None:
+    broken = line("fit 1", TOO_BIG, expected=REFUSED)
+    broken["scenario"]["nodes"] = [{"metadata": 7}]
+    ended = run("conformance", write("bad.jsonl", lines(broken)), "-o", "json")
+    assert ended.code == 1
+    assert any(each["where"] == "failure" for each in json.loads(ended.out)["disagreements"])
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param("not json\n", 1, "line 1, is not JSON", id="not-json"),
+        pytest.param(
+            '{"scenario": {"name": "x", "nodes": []}}\n[]\n', 1, 'line 2, has no "scenario"', id="no-scenario"
+        ),
+        pytest.param('{"scenario": 7}\n', 1, 'line 1, has no "scenario"', id="scenario-is-no-object"),
+        pytest.param("", 2, "has no lines", id="empty"),
+    ],
+)
+def test_what_is_wrong_with_a_recording(run: Run, write: Write, text: str, code: int, words: str) -> None:
+    ended = run("conformance", write("bad.jsonl", text))
+    assert ended.code == code
+    assert words in one_sentence(ended)
+
+
+def test_a_recording_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    ended = run("conformance", tmp_path / "nowhere.jsonl")
+    assert ended.code == 1
+    assert "nowhere.jsonl cannot be read" in one_sentence(ended)
+
+
+def test_answers_that_cannot_be_written(run: Run, write: Write, tmp_path: Path) -> None:
+    path = write("ok.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED)))
+    ended = run("conformance", path, "--answers", tmp_path / "no" / "folder.jsonl")
+    assert ended.code == 2
+    assert "folder.jsonl cannot be written: No such file or directory" in one_sentence(ended)
