@@ -30,7 +30,8 @@ from bayplan.objects.core import Node, Pod, Taint
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
 from bayplan.telemetry.timings import PluginTimings
-from bayplan.testing.builders import LONG_AGO, ROOMY, make_container, make_node, make_pod, make_taint
+from bayplan.testing import builders as kit
+from bayplan.testing.builders import LONG_AGO, ROOMY, make_container, make_pod, make_taint
 from bayplan.testing.writes import RecordedWrites
 from bayplan.volumes import VolumeAssumptions
 
@@ -76,6 +77,12 @@ Answer = tuple[str, tuple[str, ...]]
 def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
     """An object as it stands in a manifest, for shapes that the builders have no keyword for."""
     return msgspec.convert(manifest, kind)
+
+
+def make_node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Node:
+    """The kit's node with these labels and no others: tests of the parts count them."""
+    node = kit.make_node(name, **fields)
+    return changed(node, metadata={"labels": dict(labels or {})})
 
 
 def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:

@@ -17,6 +17,8 @@ from bayplan.objects.meta import KubeObject
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.engine import PodEngine
 
+__all__ = ["build_engine", "configured", "filled_cache", "known_plugins"]
+
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
     """Every plugin that can be named in a configuration: shipped, installed, and from folders."""

@@ -272,7 +272,8 @@ class Cache:
             if row == len(seen.content):
                 seen.content.append(0)
             seen.content[row] = self._content[row]
-        snapshot.nodes.labels.forget_stale_values(count)
+        if seen.layout != self._layout:
+            snapshot.nodes.labels.forget_stale_values(count)
         seen.rows = self._row_journal.end
 
     def _images_for(self, snapshot: Snapshot, content: list[int], row: int) -> dict[str, ImageState]:

@@ -26,8 +26,10 @@ class Classes:
 
     def __init__(self, profile: Profile, limit: int = MOST_CLASSES) -> None:
         self._points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
+        self._name = profile.scheduler_name
         self._weights = dict(profile.weights)
         self._limit = limit
+        self._revision = 0
         self._standings: OrderedDict[Hashable, Standing] = OrderedDict()
         asked: dict[str, Any] = {plugin.name: plugin for plugins in self._points.values() for plugin in plugins}
         self._signing = [plugin for plugin in asked.values() if hasattr(plugin, "signature")]
@@ -43,9 +45,14 @@ class Classes:
         return len(self._standings)
 
     def key_of(self, info: PodInfo) -> Hashable | None:
-        """The class of a pod; None for one that shares with nobody."""
-        if not self._usable:
-            return None
+        """The class of a pod; None for one that shares with nobody. Computed once a pod and set of device classes."""
+        revision, key = info.class_keys.get(self._name, (-1, None))
+        if revision != self._revision:
+            key = self._signed(info) if self._usable else None
+            info.class_keys[self._name] = (self._revision, key)
+        return key
+
+    def _signed(self, info: PodInfo) -> Hashable | None:
         parts = []
         for plugin in self._signing:
             part = plugin.signature(info.pod)
@@ -56,10 +63,13 @@ class Classes:
 
     def standing(self, cycle: Cycle) -> Standing | None:
         """The up-to-date standing of the pod's class; None where the attempt has to take the long way."""
+        revision = cycle.snapshot.catalog.revision(DeviceClass)
+        if revision != self._revision:  # signatures look at the classes of devices, so all of them are out of date
+            self._revision = revision
+            self._standings.clear()
         key = self.key_of(cycle.info)
         if key is None:
             return None
-        key = (cycle.snapshot.catalog.revision(DeviceClass), key)  # signatures look at the classes of devices
         try:
             return self._caught_up(key, cycle)
         except CannotStand:

@@ -18,6 +18,7 @@ from bayplan.snapshot import BoolVector
 
 CodeVector = npt.NDArray[np.int8]
 NOT_LOOKED_AT = -1
+_BITS = 62  # reasons that fit into one number
 _NO_STATUS = Status(Code.UNRESOLVABLE)
 
 
@@ -53,6 +54,17 @@ class Verdicts:
             return SUCCESS
         plugin = next(name for name, mask in self.plugins.items() if mask[position])
         return Status(code, (reason.text for reason in self.reasons if reason.mask[position]), plugin=plugin)
+
+    def statuses(self) -> list[Status]:
+        """The status of every entry; entries with the same reasons share one."""
+        if len(self.reasons) > _BITS:
+            return [self.status(position) for position in range(len(self.codes))]
+        patterns = np.zeros(len(self.codes), dtype=np.int64)
+        for bit, reason in enumerate(self.reasons):
+            patterns |= reason.mask.astype(np.int64) << bit
+        _, first, which = np.unique(patterns, return_index=True, return_inverse=True)
+        distinct = [self.status(position) for position in first.tolist()]
+        return [distinct[number] for number in which.tolist()]
 
 
 class Diagnosis:

@@ -22,6 +22,8 @@ from bayplan.framework.registry import Registry
 
 ENTRY_POINT_GROUP = "bayplan.plugins"
 _MODULE_PREFIX = "bayplan_plugin_file_"
+_NO_PLUGINS = ("_", "test_", "conftest.py")
+"""How files start that may lie beside plugins: the tests of a plugin are best kept next to it."""
 
 
 def with_installed_plugins(registry: Registry, found: Iterable[EntryPoint] | None = None) -> Registry:
@@ -43,7 +45,7 @@ def with_plugins_from(registry: Registry, folder: Path, *, trust_writable: bool 
     if not folder.is_dir():
         raise PluginError(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
     for path in sorted(folder.glob("*.py")):
-        if path.name.startswith("_"):
+        if path.name.startswith(_NO_PLUGINS):
             continue
         if not trust_writable:
             _refuse_writable(path)
@@ -51,7 +53,7 @@ def with_plugins_from(registry: Registry, folder: Path, *, trust_writable: bool 
         if not plugins:
             raise PluginError(
                 f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score "
-                "(files that are not plugins start with an underscore)"
+                "(files that are not plugins start with an underscore or test_)"
             )
         registry = registry.with_plugins(*plugins)
     return registry

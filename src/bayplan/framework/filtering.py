@@ -48,7 +48,7 @@ class Filtering:
 
     @property
     def has_nominations(self) -> bool:
-        return any(True for _ in self._nominations.nodes())
+        return bool(self._nominations.nodes())
 
     # PreFilter --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_MAX_INSERTION = 12
+INSERTED_UP_TO = 12
 _NINTHER_FROM = 50  # pivots of shorter ranges are the median of three, and shorter ranges are never mended by shifting
 _MENDS = 5
 _ALL_EXCHANGED = 12  # every comparison of four medians wanted an exchange: the range is likely descending
@@ -39,7 +39,7 @@ class _Sort(Generic[T]):
     def sort(self, a: int, b: int, limit: int) -> None:
         """`limit`: so many badly balanced partitions are borne before heap sort takes over."""
         balanced = partitioned = True
-        while b - a > _MAX_INSERTION:
+        while b - a > INSERTED_UP_TO:
             length = b - a
             if limit == 0:
                 self._heap_sort(a, b)

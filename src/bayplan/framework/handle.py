@@ -7,7 +7,7 @@ protocols by shape; the composition root wires them.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bayplan.clock import Clock
@@ -24,7 +24,7 @@ class Nominations(Protocol):
     """Pods for which preemption has made room, by the node they wait for."""
 
     def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
-    def nodes(self) -> Iterable[str]: ...
+    def nodes(self) -> Collection[str]: ...
 
 
 class WaitingPod(Protocol):

@@ -6,7 +6,7 @@ meanwhile. One ledger for both engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from bayplan.snapshot import PodInfo
 
@@ -41,5 +41,5 @@ class NominationLedger:
     def on_node(self, node_name: str) -> Sequence[PodInfo]:
         return self._by_node.get(node_name, ())
 
-    def nodes(self) -> Iterable[str]:
+    def nodes(self) -> Collection[str]:
         return self._by_node.keys()

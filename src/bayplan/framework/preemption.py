@@ -1,32 +1,42 @@
 """Whom would a pod have to push out, on which nodes, and which of these nodes costs least?
 
-Asked by a PostFilter for a pod that fits nowhere. Everything is tried on a fork of one row and a clone of the cycle,
-so the snapshot stays as it is and nothing is done: what follows from a decision are intents. The node of every
-candidate is judged by the profile's own filters, once without any weaker pod and once more for each weaker pod that
-is put back. Cost: a fork and (weaker pods + 1) filter runs for each node looked at; the search ends at `wanted`
-candidates.
+Asked by a PostFilter for a pod that fits nowhere. Everything is tried on forks and clones of the cycle, so the
+snapshot stays as it is and nothing is done: what follows from a decision are intents. The node of every candidate is
+judged by the profile's own filters, once without any weaker pod and once more for each weaker pod that is put back.
+The search ends at `wanted` candidates. Cost: that of `preemption_batch`, which tries rows side by side, where pods
+matter to their own row alone; else (spread and affinity count pods elsewhere, too) a fork and (weaker pods + 1) filter
+runs for each node looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.go_sort import go_sort
 from bayplan.framework.handle import Filters
-from bayplan.framework.status import Code, Status, error, unresolvable
+from bayplan.framework.preemption_batch import MOST_ROWS, Batch
+from bayplan.framework.preemption_victims import (
+    NO_VICTIMS,
+    Budget,
+    Victims,
+    more_important,
+    no_victim,
+    split_by_budget,
+)
+from bayplan.framework.status import Code, Status, unresolvable
 from bayplan.objects.core import Pod
-from bayplan.objects.go_text import quote
 from bayplan.objects.meta import Condition
-from bayplan.objects.selectors import LabelMatcher, SelectorError, compile_label_selector, joined
-from bayplan.objects.workloads import PodDisruptionBudget
+from bayplan.objects.selectors import joined
 from bayplan.snapshot import NodeColumns, PodInfo, Snapshot
+from bayplan.snapshot.weights import PodWeights
 
-NO_VICTIMS = "No preemption victims found for incoming pod"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 DISRUPTION_TARGET = "DisruptionTarget"
 PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
@@ -34,18 +44,10 @@ PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
 _PRIORITY_LIFT = 1 << 31
 """Lifts every priority above zero, so that more victims always weigh more than fewer of the same priority."""
 
-MoreImportant = Callable[[PodInfo, PodInfo], bool]
-
+_FEWEST_ROWS = 16
+"""To try fewer rows than this at once saves nothing."""
 
 # values
-
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """Who has to go from one node, the most important first, and how many of them against a disruption budget."""
-
-    pods: tuple[Pod, ...]
-    violations: int = 0
 
 
 @dataclass(slots=True)
@@ -156,85 +158,27 @@ def _disruption(pod: Pod) -> Condition | None:
     return next((told for told in pod.status.conditions if told.type == DISRUPTION_TARGET), None)
 
 
-# importance and budgets
-
-
-def more_important(now: datetime) -> MoreImportant:
-    """Priority first, then who started earlier. A pod that has not started yet counts as starting now.
-
-    Of two that have not started the one asked about is the earlier, whichever that is: kube-scheduler reads the clock
-    for it first. Equal pods without start time are therefore reversed by an insertion sort.
-    """
-
-    def less(one: PodInfo, other: PodInfo) -> bool:
-        if one.priority != other.priority:
-            return one.priority > other.priority
-        started, other_started = one.pod.status.start_time, other.pod.status.start_time
-        if started is None:
-            return other_started is None or now < other_started
-        return started < (now if other_started is None else other_started)
-
-    return less
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """A disruption budget, compiled."""
-
-    namespace: str
-    matcher: LabelMatcher
-    allowed: int
-    disrupted: frozenset[str]  # names of pods that were counted already
-
-    def covers(self, pod: Pod) -> bool:
-        return (
-            self.namespace == pod.namespace
-            and pod.name not in self.disrupted
-            and bool(pod.labels)
-            and self.matcher.matches(pod.labels)
-        )
-
-
-def budgets_of(items: Iterable[PodDisruptionBudget]) -> tuple[Budget, ...]:
-    """The budgets that can cover a pod: one with an empty, missing or malformed selector covers none."""
-    found = []
-    for item in items:
-        try:
-            matcher = compile_label_selector(item.spec.selector)
-        except SelectorError:
-            continue
-        if not (matcher.everything or matcher.nothing):
-            status = item.status
-            found.append(Budget(item.namespace, matcher, status.disruptions_allowed, frozenset(status.disrupted_pods)))
-    return tuple(found)
-
-
-def split_by_budget(pods: Iterable[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodInfo], list[PodInfo]]:
-    """Those whose going violates a budget, and the others, if all went in this order."""
-    violating: list[PodInfo] = []
-    others: list[PodInfo] = []
-    left = [budget.allowed for budget in budgets]
-    for info in pods:
-        violates = False
-        for number, budget in enumerate(budgets):
-            if budget.covers(info.pod):
-                left[number] -= 1
-                violates |= left[number] < 0
-        (violating if violates else others).append(info)
-    return violating, others
-
-
 # the dry run
 
 
 class DryRun:
     """One pod's search for victims."""
 
-    def __init__(self, cycle: Cycle, filters: Filters, budgets: Sequence[Budget], now: datetime) -> None:
+    def __init__(
+        self,
+        cycle: Cycle,
+        filters: Filters,
+        budgets: Sequence[Budget],
+        now: datetime,
+        weights: PodWeights | None = None,
+    ) -> None:
+        """`weights`: columns that followed the same snapshot before, which saves reading its pods again."""
         self._cycle = cycle
         self._filters = filters
         self._budgets = budgets
+        self._now = now
         self._less = more_important(now)
+        self._weights = weights or PodWeights()
 
     def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> Findings:
         """Look at rows from `offset` on, round the end, until there are enough candidates.
@@ -245,8 +189,7 @@ class DryRun:
         clean: dict[str, Victims] = {}
         violating: dict[str, Victims] = {}
         names = self._cycle.snapshot.nodes.names
-        for row in (*rows[offset:], *rows[:offset]):
-            outcome = self.victims_on(row)
+        for row, outcome in self._outcomes([*rows[offset:], *rows[:offset]], wanted):
             if isinstance(outcome, Status):
                 found.statuses[row] = outcome
                 continue
@@ -257,6 +200,24 @@ class DryRun:
                 break
         found.candidates = clean | violating
         return found
+
+    def _outcomes(self, rows: Sequence[int], wanted: int) -> Iterator[tuple[int, Victims | Status]]:
+        """Row by row, in order; tried side by side where that is allowed, as many as are likely needed."""
+        if not self._filters.keeps_to_rows(self._cycle):
+            yield from ((row, self.victims_on(row)) for row in rows)
+            return
+        batch = Batch(self._cycle, self._filters, self._budgets, self._now, self._weights)
+        done = found = 0
+        likely = wanted
+        while done < len(rows):
+            tried = rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)]
+            outcomes = batch.outcomes(tried)
+            for row in tried:
+                outcome = outcomes[row] if row in outcomes else self.victims_on(row)
+                found += isinstance(outcome, Victims)
+                yield row, outcome
+            done += len(tried)
+            likely = min(2 * done, max(wanted - found, 1) * done // found) if found else 2 * done
 
     def victims_on(self, row: int) -> Victims | Status:
         """Who has to go from one node, or why nobody's going helps."""
@@ -308,11 +269,6 @@ class DryRun:
         return victims
 
 
-def no_victim(node_name: str) -> Status:
-    """A node was offered for preemption without anybody to preempt."""
-    return error(f"expected at least one victim pod on node {quote(node_name)}")
-
-
 def resolvable_rows(diagnosis: Diagnosis, snapshot: Snapshot) -> list[int]:
     """Nodes where removing pods may help, in the order in which nodes are visited."""
     helpful = diagnosis.rows_with(Code.UNSCHEDULABLE)
@@ -329,21 +285,49 @@ def candidates_wanted(nodes: int, *, percentage: int, absolute: int) -> int:
 
 
 def cheapest(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetime) -> str:
-    """The node to preempt on. Of equals the first in the order of nodes, where kube-scheduler takes any."""
-    names = snapshot.nodes.names
-    visited: list[int] = snapshot.order.tolist()
-    offered = [names[row] for row in visited if names[row] in candidates]
-    return min(offered, key=lambda name: _cost(candidates[name], now))
-
-
-def _cost(victims: Victims, now: datetime) -> tuple[int, int, int, int, timedelta]:
-    """What preemption on a node costs; what comes first decides, the rest among equals.
+    """The node to preempt on. Of equals the first in the order of nodes, where kube-scheduler takes any.
 
     Budgets violated; the priority of the first victim; priorities together; victims; and how long those of the highest
-    priority have been running, the longest of them.
+    priority have been running, the longest of them: what comes first decides, the rest among equals.
     """
-    pods = victims.pods
-    highest = max(pod.priority for pod in pods)
-    age = max(now - (pod.status.start_time or now) for pod in pods if pod.priority == highest)
-    weight = sum(pod.priority + _PRIORITY_LIFT for pod in pods)
-    return victims.violations, pods[0].priority, weight, len(pods), age
+    left = list(candidates.items())
+    for cost in (_violations, _first_priority, _weight, _count):
+        left = _least(left, cost)
+    left = _least(left, lambda victims: _age(victims, now))
+    if len(left) == 1:
+        return left[0][0]
+    index, names = snapshot.nodes.index, snapshot.nodes.names
+    tied = np.zeros(len(snapshot), dtype=np.bool_)
+    tied[[index[name] for name, _ in left]] = True
+    first: int = snapshot.order[tied[snapshot.order]].tolist()[0]
+    return names[first]
+
+
+def _least(left: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
+    """Those that cost least."""
+    if len(left) == 1:
+        return left
+    costs = [cost(victims) for _, victims in left]
+    least = min(costs)
+    return [each for each, paid in zip(left, costs, strict=True) if paid == least]
+
+
+def _violations(victims: Victims) -> int:
+    return victims.violations
+
+
+def _first_priority(victims: Victims) -> int:
+    return victims.pods[0].priority
+
+
+def _weight(victims: Victims) -> int:
+    return sum([pod.priority + _PRIORITY_LIFT for pod in victims.pods])
+
+
+def _count(victims: Victims) -> int:
+    return len(victims.pods)
+
+
+def _age(victims: Victims, now: datetime) -> timedelta:
+    highest = max([pod.priority for pod in victims.pods])
+    return max([now - (pod.status.start_time or now) for pod in victims.pods if pod.priority == highest])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bayplan.errors import BayplanError
-from bayplan.framework.preemption import Victims, no_victim
+from bayplan.framework.preemption_victims import Victims, no_victim
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.go_text import quote

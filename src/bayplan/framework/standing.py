@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,11 @@ import numpy.typing as npt
 from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.plugin import MAX_SCORE, row_alone
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE
 from bayplan.framework.scoring import Scores
 from bayplan.framework.status import Code, Status
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, Snapshot
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, RowVector, Snapshot
 
 _MOST_ROWS = 32
 """More changed rows than this are cheaper to evaluate in one go."""
@@ -47,9 +47,13 @@ class FilterPart:
 
     plugin: Any
     active: bool = False
+    looks_at_pods: bool = True
     codes: CodeVector = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
     reasons: dict[str, BoolVector | None] = field(default_factory=dict)  # in the order the filter gives them
     stamp: Hashable = None
+
+    def __post_init__(self) -> None:
+        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
 
     def evaluate(self, cycle: Cycle, count: int) -> None:
         """Ask about all rows."""
@@ -113,17 +117,17 @@ class ScorePart:
     plugin: Any
     weight: int
     active: bool = False
+    looks_at_pods: bool = True
+    normalizes: bool = False
+    compares_candidates: bool = False
     raw: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     weighted: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     stamp: Hashable = None
 
-    @property
-    def normalizes(self) -> bool:
-        return hasattr(self.plugin, "normalize")
-
-    @property
-    def compares_candidates(self) -> bool:
-        return bool(getattr(self.plugin, "compares_candidates", False))
+    def __post_init__(self) -> None:
+        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
+        self.normalizes = hasattr(self.plugin, "normalize")
+        self.compares_candidates = bool(getattr(self.plugin, "compares_candidates", False))
 
     def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
         """Ask about all rows, or about the candidates where the plugin compares them."""
@@ -158,6 +162,14 @@ class ScorePart:
         self.weighted[feasible] = _checked_all(final) * self.weight
 
 
+class RejectionCount(NamedTuple):
+    """A reason of one plugin, and how many rows it holds for."""
+
+    plugin: str
+    text: str
+    nodes: int
+
+
 class Standing:
     """One class of pods against all rows of one snapshot."""
 
@@ -180,17 +192,17 @@ class Standing:
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
         self.owner: CodeVector = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row, -1: none
         self.total: IntVector = np.zeros(0, dtype=np.int64)
+        self.candidates = 0
         self._layout = -1
         self._touched = self._renewed = 0
+        self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
+        parts: list[FilterPart | ScorePart] = [*self._filters, *self._scores]
+        self._watching = [part for part in parts if not _is_row_alone(part.plugin)]
         self.rebuild()
 
     @property
     def snapshot(self) -> Snapshot:
         return self.cycle.snapshot
-
-    @property
-    def active_scores(self) -> list[ScorePart]:
-        return [part for part in self._scores if part.active]
 
     # keeping up -------------------------------------------------------------------------------------------------
 
@@ -205,6 +217,7 @@ class Standing:
         self._settle_feasible()
         self._evaluate_scores(self._scores, everything=True)
         self._add_up()
+        self._reasons = None
         self._mark(snapshot)
 
     def refresh(self) -> None:
@@ -215,44 +228,48 @@ class Standing:
         if snapshot.layout != self._layout or rows is None or renewed is None or len(rows) > _MOST_ROWS:
             self.rebuild()
             return
-        touched = [row for row in rows if row < len(self.feasible)]
-        fresh = [row for row in touched if row in renewed]
+        moved = {id(part) for part in self._watching if self._stamp(part.plugin) != part.stamp}
+        if rows or moved:
+            self._catch_up(sorted(rows), [row for row in rows if row in renewed], moved)
+            self._mark(snapshot)
+
+    def _catch_up(self, touched: Sequence[int], fresh: Sequence[int], moved: set[int]) -> None:
         before = self.feasible
-        moved = self._refresh_filters(touched, fresh)
-        if moved:
+        in_full = self._refresh_filters(touched, fresh, moved)
+        if in_full:
             self._settle_feasible()
+            self._reasons = None
         else:
             self._settle_rows(touched)
         changed = self.feasible is not before and not np.array_equal(before, self.feasible)
-        if self.feasible.any():
-            self._refresh_scores(touched, fresh, candidates_changed=changed)
-        else:
+        if not self.candidates or (changed and not before.any()):
             self._evaluate_scores(self._scores, everything=False)
             self._add_up()
-        self._mark(snapshot)
+        else:
+            self._refresh_scores(touched, fresh, moved, candidates_changed=changed)
 
-    def _refresh_filters(self, touched: Sequence[int], fresh: Sequence[int]) -> bool:
+    def _refresh_filters(self, touched: Sequence[int], fresh: Sequence[int], moved: set[int]) -> bool:
         """True when some filter was asked in full."""
-        moved = False
+        in_full = False
         for part in self._filters:
-            if self._stamp(part.plugin) != part.stamp:
+            if id(part) in moved:
                 self._evaluate_filter(part)
-                moved = True
-                continue
-            rows = touched if _looks_at_pods(part.plugin) else fresh
-            if rows and part.active:
+                in_full = True
+            elif part.active and (rows := touched if part.looks_at_pods else fresh):
                 part.refresh(self.cycle, rows)
-        return moved
+        return in_full
 
-    def _refresh_scores(self, touched: Sequence[int], fresh: Sequence[int], *, candidates_changed: bool) -> None:
+    def _refresh_scores(
+        self, touched: Sequence[int], fresh: Sequence[int], moved: set[int], *, candidates_changed: bool
+    ) -> None:
         again: list[ScorePart] = []
         for part in self._scores:
-            if self._stamp(part.plugin) != part.stamp or (candidates_changed and part.compares_candidates):
+            if id(part) in moved or (candidates_changed and part.compares_candidates):
                 again.append(part)
                 continue
-            rows = touched if _looks_at_pods(part.plugin) else fresh
             if not part.active:
                 continue
+            rows = touched if part.looks_at_pods else fresh
             if rows and (part.normalizes or part.compares_candidates):
                 again.append(part)
             elif rows:
@@ -298,8 +315,7 @@ class Standing:
                 part.evaluate(self.cycle, self.feasible)
             else:
                 part.raw, part.weighted = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-            # Without candidates nobody was asked, so the answer is not one to keep.
-            part.stamp = self._stamp(part.plugin) if len(candidates) else object()
+            part.stamp = self._stamp(part.plugin)
 
     def _run_pre_score(self, plugin: Any, candidates: NodeTable) -> bool:
         self.cycle.skip_score.discard(plugin.name)
@@ -330,13 +346,18 @@ class Standing:
             self.owner[rejected & feasible] = number
             feasible &= ~rejected
         self.feasible = feasible
+        self.candidates = int(np.count_nonzero(feasible))
 
     def _settle_rows(self, rows: Sequence[int]) -> None:
         feasible = self.feasible
         for row in rows:
             number = next((n for n, part in enumerate(self._filters) if part.active and part.codes[row]), -1)
+            if number < 0 and self.owner[row] < 0:
+                continue
             self.owner[row] = number
+            self._reasons = None
             if feasible[row] != (number < 0):
+                self.candidates += 1 if number < 0 else -1
                 if feasible is self.feasible:
                     feasible = feasible.copy()
                 feasible[row] = number < 0
@@ -344,8 +365,9 @@ class Standing:
 
     def _add_up(self) -> None:
         total = np.zeros(len(self.feasible), dtype=np.int64)
-        for part in self.active_scores:
-            total += part.weighted
+        for part in self._scores:
+            if part.active:
+                total += part.weighted
         if not self._scores:
             total += 1
         total[~self.feasible] = -1
@@ -369,7 +391,39 @@ class Standing:
     def scores(self) -> Scores:
         """Totals and their parts for the candidates."""
         feasible = self.feasible
-        return Scores(self.total[feasible], {part.plugin.name: part.weighted[feasible] for part in self.active_scores})
+        parts = {part.plugin.name: part.weighted[feasible] for part in self._scores if part.active}
+        return Scores(self.total[feasible], parts)
+
+    def best_rows(self) -> RowVector:
+        """The rows with the highest total."""
+        return np.flatnonzero(self.total == self.total.max())
+
+    def ranking(self, first: int, count: int) -> list[tuple[int, int, list[tuple[str, int]]]]:
+        """The chosen row and the best others: row, total, and what each plugin gave."""
+        total = self.total
+        rows, held = [first], [int(total[first])]
+        total[first] = -1
+        while len(rows) < min(count, self.candidates):
+            row = int(total.argmax())
+            rows.append(row)
+            held.append(int(total[row]))
+            total[row] = -1
+        for row, value in zip(rows, held, strict=True):
+            total[row] = value
+        parts = [(part.plugin.name, part.weighted) for part in self._scores if part.active]
+        return [
+            (row, value, [(name, int(weighted[row])) for name, weighted in parts])
+            for row, value in zip(rows, held, strict=True)
+        ]
+
+    def rejections(self) -> tuple[RejectionCount, ...]:
+        """Who rejects how many rows, and why."""
+        if self._reasons is None:
+            self._reasons = tuple(
+                RejectionCount(reason.plugin, reason.text, int(np.count_nonzero(reason.mask)))
+                for reason in self.diagnosis().verdicts.reasons
+            )
+        return self._reasons
 
     def diagnosis(self) -> Diagnosis:
         """The same diagnosis that a full attempt would have made."""
@@ -395,8 +449,8 @@ def _names(plugins: Sequence[Any]) -> set[str]:
     return {plugin.name for plugin in plugins}
 
 
-def _looks_at_pods(plugin: Any) -> bool:
-    return bool(getattr(plugin, "looks_at_pods", True))
+def _is_row_alone(plugin: Any) -> bool:
+    return getattr(type(plugin), "depends_on", None) is row_alone
 
 
 def _vector(answer: object) -> IntVector:

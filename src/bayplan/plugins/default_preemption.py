@@ -21,8 +21,6 @@ from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.preemption import (
     DryRun,
     Findings,
-    Victims,
-    budgets_of,
     candidates_wanted,
     cheapest,
     cleared_nominations,
@@ -31,12 +29,14 @@ from bayplan.framework.preemption import (
     resolvable_rows,
 )
 from bayplan.framework.preemption_extenders import PreemptionExtender, reduced
+from bayplan.framework.preemption_victims import Victims, budgets_of
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodDisruptionBudget
 from bayplan.plugins import default_preemption_args
 from bayplan.plugins.default_preemption_args import DefaultPreemptionArgs
+from bayplan.snapshot.weights import PodWeights
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIM_STILL_LEAVING = "not eligible due to a terminating pod on the nominated node."
@@ -61,6 +61,7 @@ class DefaultPreemption:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
         self._args = args
         self._handle = handle
+        self._weights = PodWeights()  # of the snapshot that attempts share
         self._preempting: dict[str, Callable[[], bool] | None] = {}  # uid -> is the last victim leaving?
 
     @classmethod
@@ -140,7 +141,7 @@ class DefaultPreemption:
             len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
         )
         budgets = budgets_of(handle.catalog.table(PodDisruptionBudget).values())
-        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now())
+        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights)
         return dry_run.search(rows, wanted=wanted, offset=handle.chance.randrange(len(rows)))
 
 

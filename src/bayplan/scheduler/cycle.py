@@ -9,7 +9,7 @@ with extenders is driven by whoever can await (`decide_with`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,14 +25,14 @@ from bayplan.framework.standing import Standing
 from bayplan.framework.status import SUCCESS, Code, Status, unresolvable
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 from bayplan.scheduler.sampling import Sampler, nodes_to_find
-from bayplan.snapshot import IntVector, NodeTable, RowVector
+from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 NO_NODES = "no nodes available to schedule pods"
 _EXTENDER = "Extender"
 
 Attempt = Generator[ExtenderCall, ExtenderReply, "Decision"]
-TieBreak = Callable[[Sequence[str]], int]
-"""Which of equally good nodes, by their names: an index into them."""
+TieBreak = Callable[[NodeColumns, RowVector], int]
+"""Which of equally good rows: an index into them."""
 
 
 @dataclass(slots=True)
@@ -47,6 +47,16 @@ class Decision:
     nominate: str | None = None  # None: leave the nomination, "": clear it
     victims: tuple[str, ...] = ()
     writes: tuple[object, ...] = ()
+    standing: Standing | None = None  # what it was read off, until the next decision; then the fields above are empty
+
+    def in_detail(self) -> Decision:
+        """The decision with everything spelled out that pods like this one share."""
+        standing = self.standing
+        if standing is None or self.node is None:
+            return self
+        nodes = standing.snapshot.table.narrowed(standing.feasible)
+        scores = standing.scores() if len(nodes) > 1 else None
+        return replace(self, diagnosis=standing.diagnosis(), nodes=nodes, scores=scores, standing=None)
 
     @property
     def message(self) -> str:
@@ -121,15 +131,11 @@ class Attempts:
 
     def _from_standing(self, cycle: Cycle, standing: Standing) -> Decision:
         cycle.adopt(standing.cycle)
-        diagnosis = standing.diagnosis()
-        self.sampler.advance(len(cycle.snapshot), len(cycle.snapshot))
-        if not standing.feasible.any():
-            return self._nowhere(cycle, diagnosis)
-        nodes = cycle.snapshot.table.narrowed(standing.feasible)
-        if len(nodes) == 1:
-            return Decision(nodes.names[0], diagnosis=diagnosis, nodes=nodes)
-        scores = standing.scores()
-        return Decision(self.pick(nodes, scores.total), diagnosis=diagnosis, nodes=nodes, scores=scores)
+        if not standing.candidates:
+            return self._nowhere(cycle, standing.diagnosis())
+        columns, best = cycle.snapshot.nodes, standing.best_rows()
+        choice = 0 if len(best) == 1 else self.tie_break(columns, best)
+        return Decision(columns.names[int(best[choice])], standing=standing)
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -221,10 +227,9 @@ class Attempts:
 
     def pick(self, nodes: NodeTable, total: IntVector) -> str:
         """The best node; equally good ones are left to the tie break."""
-        best = np.flatnonzero(total == total.max())
-        names = nodes.names
-        tied = [names[position] for position in best.tolist()]
-        return tied[0] if len(tied) == 1 else tied[self.tie_break(tied)]
+        best = nodes.rows[total == total.max()]
+        choice = 0 if len(best) == 1 else self.tie_break(nodes.columns, best)
+        return nodes.columns.names[int(best[choice])]
 
     # failing ----------------------------------------------------------------------------------------------------
 

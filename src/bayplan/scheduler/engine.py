@@ -140,7 +140,7 @@ class PodEngine:
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
-        self._tie_break: TieBreak = tie_break or (lambda names: chance.randrange(len(names)))
+        self._tie_break: TieBreak = tie_break or (lambda _, rows: chance.randrange(len(rows)))
         self._attempts: dict[str, Attempts] = {}
         for profile in configuration.profiles:
             self._attempts[profile.scheduler_name] = self._build(profile.scheduler_name, registry)
@@ -171,9 +171,17 @@ class PodEngine:
         self.cache.refresh(self._snapshot)
         return self._snapshot
 
-    def begin(self, pod: Pod) -> Cycle:
+    def prepare(self, pod: Pod) -> PodInfo:
+        """The pod with what can be computed before its turn comes: a queue does so when the pod enters."""
+        info = PodInfo(pod)
+        attempts = self._attempts.get(pod.scheduler_name)
+        if attempts is not None and attempts.classes is not None:
+            attempts.classes.key_of(info)
+        return info
+
+    def begin(self, pod: Pod | PodInfo) -> Cycle:
         """A cycle for the pod on a snapshot of now."""
-        return Cycle(PodInfo(pod), self.snapshot())
+        return Cycle(pod if isinstance(pod, PodInfo) else PodInfo(pod), self.snapshot())
 
     def standing(self, cycle: Cycle) -> Standing | None:
         """What pods like this one know already; None where the pod is evaluated on its own."""
@@ -186,15 +194,15 @@ class PodEngine:
         self.records.add(record_of(pod, decision, self._clock.now()))
         return decision
 
-    def place(self, pod: Pod) -> Placed:
+    def place(self, pod: Pod | PodInfo) -> Placed:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
-        framework = self.framework(pod.scheduler_name)
         cycle = self.begin(pod)
+        framework = self.framework(cycle.pod.scheduler_name)
         decision = self._attempts[framework.profile.scheduler_name].decide(cycle)
         placed = self._carry_out(framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
-            decision = replace(decision, node=placed.node, status=placed.status)
-        self.records.add(record_of(pod, decision, self._clock.now()))
+            decision = replace(decision.in_detail(), node=placed.node, status=placed.status)
+        self.records.add(record_of(cycle.pod, decision, self._clock.now()))
         return placed
 
     def close(self) -> None:
@@ -211,8 +219,9 @@ class PodEngine:
     def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
         """Assume, reserve, permit; a refusal undoes all of it."""
         assert decision.node is not None
-        bound = cycle.pod.bound_to(decision.node)
-        self.cache.assume(PodInfo(bound))
+        info = cycle.info.bound_to(decision.node)
+        bound = info.pod
+        self.cache.assume(info)
         self.nominations.withdraw(bound.uid)
         status = framework.committing.reserve(cycle, decision.node)
         if not status.ok:

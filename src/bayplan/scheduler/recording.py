@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
 from bayplan.telemetry.decisions import (
@@ -32,6 +33,8 @@ _REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
 
 def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
     """What to remember of a decision."""
+    if decision.standing is not None and decision.node is not None:
+        return _shared_record(pod, decision.node, decision.standing, at)
     diagnosis = decision.diagnosis
     record = DecisionRecord(
         at=at,
@@ -52,6 +55,28 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
         return record
     reasons = _reasons(diagnosis, LARGEST_RECORD_BYTES - record.size_bytes, with_bits=True)
     return replace(record, reasons=reasons)
+
+
+def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> DecisionRecord:
+    """The same for a decision that was read off what pods of one kind share."""
+    names = standing.snapshot.nodes.names
+    ranking = standing.ranking(standing.snapshot.nodes.index[node], BEST_NODES) if standing.candidates > 1 else ()
+    best = (ScoredNode(names[row], total, tuple(parts)) for row, total, parts in ranking)
+    reasons = sorted(standing.rejections(), key=lambda each: -each.nodes)
+    counted = (ReasonCount(each.plugin, each.text[:_LONGEST_REASON], each.nodes) for each in reasons)
+    return DecisionRecord(
+        at=at,
+        pod=pod.key,
+        uid=pod.uid,
+        profile=pod.scheduler_name,
+        node=node,
+        outcome="scheduled",
+        message="",
+        nodes=len(names),
+        feasible=standing.candidates,
+        best=tuple(_within(_BEST_BYTES, best, lambda scored: scored.size_bytes)),
+        reasons=tuple(_within(_REASONS_BYTES, counted, lambda each: len(each.text) + REASON_BYTES)),
+    )
 
 
 def _within(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:

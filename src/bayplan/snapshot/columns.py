@@ -131,7 +131,7 @@ class NodeColumns:
         forked.names = [self.names[row] for row in rows]
         forked.index = {name: position for position, name in enumerate(forked.names)}
         forked.pods = [list(self.pods[row]) for row in rows] if pods is None else pods
-        forked.ports = [set() for _ in rows]
+        forked.ports = [set()] * len(rows)
         forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
         forked.port_rows = {}
         forked.labels = self.labels.fork(forked.nodes, where)
@@ -159,7 +159,7 @@ class NodeColumns:
     def see_images(self, row: int, images: dict[str, ImageState]) -> None:
         """Row `row` has these images, with these counts."""
         mine = self.images[row]
-        if mine == images:
+        if mine is images or mine == images:
             return
         for name in mine.keys() - images.keys():
             rows = self.image_rows[name]
@@ -221,7 +221,11 @@ class NodeColumns:
         self.nonzero[1, row] += sign * memory
 
     def _take_port(self, row: int, port: HostPort) -> None:
-        self.ports[row].add(port)
+        mine = self.ports[row]
+        if mine:
+            mine.add(port)
+        else:  # rows of a fork may share one empty set
+            self.ports[row] = {port}
         self.port_rows.setdefault((port.protocol, port.port), {}).setdefault(row, set()).add(port.address)
 
     def _free_port(self, row: int, port: HostPort) -> None:

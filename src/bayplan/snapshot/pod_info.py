@@ -7,6 +7,7 @@ from `pod` itself, by the rules of `objects.resources`.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 
 from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
@@ -24,6 +25,7 @@ class PodInfo:
         self.uid = pod.metadata.uid
         self.priority = pod.priority
         self.terminating = pod.terminating
+        self.class_keys: dict[str, tuple[int, Hashable | None]] = {}  # by profile: with which pods it shares answers
 
     @property
     def key(self) -> str:
@@ -64,6 +66,13 @@ class PodInfo:
     @cached_property
     def kind(self) -> PodKind:
         return PodKind(self.pod.metadata.namespace, self.pod.metadata.labels)
+
+    def bound_to(self, node_name: str) -> PodInfo:
+        """The same pod on a node, with everything that was computed already: none of it depends on the node."""
+        bound = PodInfo.__new__(PodInfo)
+        bound.__dict__.update(self.__dict__)
+        bound.pod = self.pod.bound_to(node_name)
+        return bound
 
     def amounts(self, vocabulary: Vocabulary) -> list[tuple[int, int]]:
         """Requests as (resource column, amount)."""

@@ -1,8 +1,8 @@
-"""How important is each pod of a snapshot, since when does it run, and what does it ask for, as columns by slot?
+"""How important are pods of a snapshot, since when do they run, and what do they ask for, as columns by slot?
 
 Asked by preemption, which adds up and puts back the pods of hundreds of rows at once. Follows one snapshot: a slot is
-read when its row is first looked at, and again once the row was touched and shows another pod there, so clusters
-that never preempt pay nothing. Cost: about a microsecond for each pod that is new.
+read when it is first asked about, and again once its row was touched and shows another pod there. So clusters that
+never preempt pay nothing, and those that do pay for each pod once. Cost: a microsecond or so for each pod that is new.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.snapshot.columns import IntMatrix
 from bayplan.snapshot.pod_info import PodInfo
@@ -28,80 +29,114 @@ def microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
+class _Reading:
+    """Which slots of some columns are read, and about whom."""
+
+    __slots__ = ("_infos", "known")
+
+    def __init__(self, slots: int) -> None:
+        self.known: BoolVector = np.zeros(slots, dtype=np.bool_)
+        self._infos: list[PodInfo | None] = [None] * slots
+
+    def unread(self, slots: RowVector, infos: list[PodInfo | None]) -> tuple[list[int], list[PodInfo]]:
+        """Those of the slots that must be read now, and whom they hold."""
+        asked = slots[~self.known[slots]]
+        if not len(asked):
+            return [], []
+        self.known[asked] = True
+        seen, fresh, told = self._infos, [], []
+        for slot in asked.tolist():
+            info = infos[slot]
+            if info is not None and seen[slot] is not info:
+                seen[slot] = info
+                fresh.append(slot)
+                told.append(info)
+        return fresh, told
+
+
 class PodWeights:
-    """Columns over the slots of the snapshot that was followed last. Only slots that were asked for mean something."""
+    """Columns over the slots of the snapshot that was followed last."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
-        self._start_over()
+        self._cursor = 0
+        self._readings: tuple[_Reading, ...] = ()
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Forget what may have changed since the last time."""
+        """Doubt what may have changed since the last time. To be called before anything is asked."""
         pods, touched = snapshot.pods, snapshot.touched.since(self._cursor)
-        if snapshot is not self._snapshot or touched is None:
-            self._snapshot, touched = snapshot, set()
-            self._start_over()
         self._cursor = snapshot.touched.end
-        self._reserve(len(pods.rows), len(snapshot.vocabulary.resources))
-        if touched:
+        capacity = len(pods.rows)
+        if snapshot is not self._snapshot or touched is None or capacity != len(self._priorities):
+            self._snapshot = snapshot
+            self._start_over(capacity)
+        elif touched:
             rows = np.zeros(max(*touched, len(snapshot)) + 1, dtype=np.bool_)
             rows[list(touched)] = True
-            self._known &= ~rows[pods.rows]
+            for reading in self._readings:
+                reading.known &= ~rows[pods.rows]
 
-    def on_rows(self, place: RowVector) -> RowVector:
+    def on_rows(self, place: npt.NDArray[np.int16]) -> RowVector:
         """The slots of all pods on rows that have a place (one entry a row of the snapshot, -1 for none)."""
-        assert self._snapshot is not None
-        pods = self._snapshot.pods
+        pods = self._followed.pods
         rows = pods.rows[: pods.slots]
-        slots = np.flatnonzero((rows >= 0) & (place[rows] >= 0))
-        self._read(slots[~self._known[slots]].tolist())
-        return slots
+        return np.flatnonzero((rows >= 0) & (place[rows] >= 0))
 
-    def _start_over(self) -> None:
-        self._cursor = 0
-        self.priorities: IntVector = np.zeros(0, dtype=np.int64)
-        self.started: IntVector = np.zeros(0, dtype=np.int64)
-        self.requests: IntMatrix = np.zeros((0, 0), dtype=np.int64)  # resources by slots, as in `NodeColumns`
-        self.nonzero: IntMatrix = np.zeros((2, 0), dtype=np.int64)
-        self._known: BoolVector = np.zeros(0, dtype=np.bool_)
-        self._infos: list[PodInfo | None] = []  # whom each slot's numbers are about
+    def priorities(self, slots: RowVector) -> IntVector:
+        fresh, told = self._ranked.unread(slots, self._followed.pods.infos)
+        if fresh:
+            self._priorities[fresh] = [info.priority for info in told]
+        return self._priorities[slots]
 
-    def _read(self, slots: list[int]) -> None:
-        assert self._snapshot is not None
-        infos, mine, vocabulary = self._snapshot.pods.infos, self._infos, self._snapshot.vocabulary
-        fresh = [slot for slot in slots if mine[slot] is not infos[slot]]
-        self._known[slots] = True
-        told = [info for slot in fresh if (info := infos[slot]) is not None]
-        if not told:
+    def started(self, slots: RowVector) -> IntVector:
+        """Microseconds since 1970; `NOT_STARTED` for a pod that has no start time yet."""
+        fresh, told = self._dated.unread(slots, self._followed.pods.infos)
+        if fresh:
+            moments = [info.pod.status.start_time for info in told]
+            self._started[fresh] = [NOT_STARTED if each is None else microseconds(each) for each in moments]
+        return self._started[slots]
+
+    def requests(self, slots: RowVector) -> IntMatrix:
+        """What each pod asks for; resources are rows, as in `NodeColumns`."""
+        self._weigh(slots)
+        return self._requests[:, slots]
+
+    def nonzero(self, slots: RowVector) -> IntMatrix:
+        """CPU and memory, with a guess for containers that ask for nothing."""
+        self._weigh(slots)
+        return self._nonzero[:, slots]
+
+    def with_ports(self, slots: RowVector) -> BoolVector:
+        """Whether each pod holds host ports."""
+        self._weigh(slots)
+        return self._with_ports[slots]
+
+    @property
+    def _followed(self) -> Snapshot:
+        assert self._snapshot is not None, "there is a snapshot to ask about once one is followed"
+        return self._snapshot
+
+    def _start_over(self, slots: int) -> None:
+        resources = len(self._followed.vocabulary.resources)
+        self._ranked, self._dated, self._weighed = self._readings = (_Reading(slots), _Reading(slots), _Reading(slots))
+        self._priorities: IntVector = np.zeros(slots, dtype=np.int64)
+        self._started: IntVector = np.zeros(slots, dtype=np.int64)
+        self._requests: IntMatrix = np.zeros((resources, slots), dtype=np.int64)
+        self._nonzero: IntMatrix = np.zeros((2, slots), dtype=np.int64)
+        self._with_ports: BoolVector = np.zeros(slots, dtype=np.bool_)
+
+    def _weigh(self, slots: RowVector) -> None:
+        fresh, told = self._weighed.unread(slots, self._followed.pods.infos)
+        if not fresh:
             return
-        self.priorities[fresh] = [info.priority for info in told]
-        self.started[fresh] = [_start(info) for info in told]
-        self.nonzero[:, fresh] = np.array([info.nonzero for info in told], dtype=np.int64).T
-        index = vocabulary.resources.index
-        asked = [
-            (index(name), slot, amount)
-            for slot, info in zip(fresh, told, strict=True)
-            for name, amount in info.requests.items()
-        ]
-        self._reserve(len(mine), len(vocabulary.resources))
-        self.requests[:, fresh] = 0
-        for resource, slot, amount in asked:
-            self.requests[resource, slot] = amount
-        for slot, info in zip(fresh, told, strict=True):
-            mine[slot] = info
-
-    def _reserve(self, slots: int, resources: int) -> None:
-        rows, capacity = self.requests.shape
-        more = max(slots - capacity, 0)
-        if more or resources > rows:
-            self.requests = np.pad(self.requests, ((0, max(resources - rows, 0)), (0, more)))
-        if more:
-            self.priorities, self.started = np.pad(self.priorities, (0, more)), np.pad(self.started, (0, more))
-            self.nonzero = np.pad(self.nonzero, ((0, 0), (0, more)))
-            self._known = np.pad(self._known, (0, more))
-        self._infos.extend([None] * (slots - len(self._infos)))
-
-
-def _start(info: PodInfo) -> int:
-    started = info.pod.status.start_time
-    return NOT_STARTED if started is None else microseconds(started)
+        self._with_ports[fresh] = [bool(info.host_ports) for info in told]
+        nonzero = [info.nonzero for info in told]
+        self._nonzero[0, fresh] = [cpu for cpu, _ in nonzero]
+        self._nonzero[1, fresh] = [memory for _, memory in nonzero]
+        requests = [info.requests for info in told]
+        columns = [(name, self._followed.vocabulary.resources.index(name)) for name in set().union(*requests)]
+        missing = len(self._followed.vocabulary.resources) - len(self._requests)
+        self._requests = np.pad(self._requests, ((0, missing), (0, 0))) if missing else self._requests
+        self._requests[:, fresh] = 0
+        for name, column in columns:
+            self._requests[column, fresh] = [asked.get(name, 0) for asked in requests]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 BEST_NODES = 5
 LARGEST_RECORD_BYTES = 4096
@@ -18,8 +19,7 @@ REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredNode:
+class ScoredNode(msgspec.Struct, frozen=True, gc=False):
     """A candidate with its total and what each plugin added to it."""
 
     node: str
@@ -31,8 +31,7 @@ class ScoredNode:
         return len(self.node) + 40 * len(self.by_plugin)
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonCount:
+class ReasonCount(msgspec.Struct, frozen=True, gc=False):
     """A reason, who gave it, and how many nodes it holds for; `bits` marks the rows (empty where that is too large)."""
 
     plugin: str
@@ -41,8 +40,7 @@ class ReasonCount:
     bits: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
+class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     """What was decided about one pod, once."""
 
     at: datetime

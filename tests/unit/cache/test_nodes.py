@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bayplan.cache import Cache
-from bayplan.snapshot.journal import Journal
 from bayplan.cache.node_tree import NodeTree, zone_of
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.journal import Journal
 from builders import make_node, make_pod, taint
 
 REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"

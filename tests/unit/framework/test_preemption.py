@@ -12,17 +12,8 @@ from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import Filtering
-from bayplan.framework.preemption import (
-    Budget,
-    DryRun,
-    Findings,
-    Victims,
-    budgets_of,
-    candidates_wanted,
-    more_important,
-    resolvable_rows,
-    split_by_budget,
-)
+from bayplan.framework.preemption import DryRun, Findings, candidates_wanted, resolvable_rows
+from bayplan.framework.preemption_victims import Budget, Victims, budgets_of, more_important, split_by_budget
 from bayplan.framework.status import Code, Status, error, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement

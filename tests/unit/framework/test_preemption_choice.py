@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from bayplan.errors import BayplanError
-from bayplan.framework.preemption import Victims, cheapest, cleared_nominations, evictions, leaves_by_preemption
+from bayplan.framework.preemption import cheapest, cleared_nominations, evictions, leaves_by_preemption
 from bayplan.framework.preemption_extenders import NamedVictims, reduced
+from bayplan.framework.preemption_victims import Victims
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition

@@ -14,8 +14,9 @@ from bayplan.framework.boundary import Boundary
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.plugin import PostFilterAnswer, PostFilterPlugin, PreEnqueuePlugin
-from bayplan.framework.preemption import ClearNomination, EvictVictim, Victims
+from bayplan.framework.preemption import ClearNomination, EvictVictim
 from bayplan.framework.preemption_extenders import NamedVictims
+from bayplan.framework.preemption_victims import Victims
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import Condition

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle import Attempts, Decision
+from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
 from bayplan.scheduler.extenders import Extender, ExtenderFault
 from bayplan.scheduler.sampling import Sampler, nodes_to_find
-from bayplan.snapshot import NodeTable, NodeView
+from bayplan.snapshot import NodeColumns, NodeTable, NodeView, RowVector
 from builders import FakeHandle, make_cycle, make_node, make_pod, make_snapshot
 
 POINTS = (PRE_FILTER, FILTER, POST_FILTER, PRE_SCORE, SCORE)
@@ -69,11 +68,11 @@ class Helps:
         return self.answer
 
 
-def first(names: Sequence[str]) -> int:  # noqa: ARG001
+def first(columns: NodeColumns, rows: RowVector) -> int:  # noqa: ARG001
     return 0
 
 
-def attempts(*plugins: Any, tie_break: Callable[[Sequence[str]], int] = first, **fields: Any) -> Attempts:
+def attempts(*plugins: Any, tie_break: TieBreak = first, **fields: Any) -> Attempts:
     by_point = {point: tuple(each for each in plugins if point.extended_by(each)) for point in POINTS}
     profile = Profile("mine", by_point, {each.name: 1 for each in plugins}, {}, {}, {})
     fields.setdefault("sampler", Sampler())
@@ -101,19 +100,19 @@ def test_the_best_node_wins() -> None:
 
 
 def test_ties_are_left_to_the_tie_break() -> None:
-    offered: list[Sequence[str]] = []
+    offered: list[list[str]] = []
 
-    def last(names: Sequence[str]) -> int:
-        offered.append(names)
-        return len(names) - 1
+    def last(columns: NodeColumns, rows: RowVector) -> int:
+        offered.append([columns.names[row] for row in rows.tolist()])
+        return len(rows) - 1
 
     assert decide(attempts(Likes(a=9, b=1, c=9), tie_break=last), "a", "b", "c").node == "c"
     assert offered == [["a", "c"]]
 
 
 def test_a_single_best_is_not_a_tie() -> None:
-    def never(names: Sequence[str]) -> int:
-        raise AssertionError(names)
+    def never(columns: NodeColumns, rows: RowVector) -> int:  # noqa: ARG001
+        raise AssertionError(rows)
 
     assert decide(attempts(Likes(a=9, b=1), tie_break=never), "a", "b").node == "a"
 

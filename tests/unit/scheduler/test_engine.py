@@ -23,7 +23,7 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import StorageClass
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.engine import NothingToWriteTo, NoWrites, PodEngine, percentage_for
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import NodeColumns, PodInfo, RowVector
 from builders import make_node, make_pod
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -94,8 +94,16 @@ def test_ties_fall_the_same_way_with_the_same_seed() -> None:
     assert len(set(choices(1))) > 1, "chance decides, not the order of nodes"
 
 
+def last_by_name(columns: NodeColumns, rows: RowVector) -> int:
+    names = [columns.names[row] for row in rows.tolist()]
+    return names.index(max(names))
+
+
 def test_a_tie_break_can_be_given() -> None:
-    one = engine(*(make_node(name) for name in "abc"), tie_break=lambda names: names.index(max(names)))
+    one = engine(
+        *(make_node(name) for name in "abc"),
+        tie_break=last_by_name,
+    )
     assert one.place(make_pod()).node == "c"
 
 

@@ -15,6 +15,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import KINDS, convert
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import NodeColumns, RowVector
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -52,6 +53,12 @@ def filled_cache(scenario: dict[str, Any]) -> Cache:
     return cache
 
 
+def first_by_name(columns: NodeColumns, rows: RowVector) -> int:
+    """Of equally good nodes the one whose name comes first."""
+    names = [columns.names[row] for row in rows.tolist()]
+    return names.index(min(names))
+
+
 def engine(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> PodEngine:
     """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
     return PodEngine(
@@ -60,6 +67,6 @@ def engine(scenario: dict[str, Any], registry: Registry, *, share: bool = True) 
         filled_cache(scenario),
         clock=ManualClock(_LATER),
         chance=random.Random(0),
-        tie_break=lambda names: names.index(min(names)),
+        tie_break=first_by_name,
         share=share,
     )

@@ -1,0 +1,206 @@
+"""A cluster from files: which struct reads which kind, what an API server would have added, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.errors import ObjectError
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import SYSTEM_PRIORITIES, admitted, with_identity, with_priority
+from bayplan.objects.kinds import KINDS, convert, decode, kind_of, kinds_by_name, without_nulls
+from bayplan.objects.manifests import load_manifests
+from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.workloads import PriorityClass
+from bayplan.snapshot.catalog import CATALOGUED
+from builders import changed, make_pod
+
+Write = Callable[[str, str], Path]
+
+POD = "kind: Pod\nmetadata: {name: p}\n"
+NODE = "kind: Node\nmetadata: {name: node}\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def named(objects: tuple[KubeObject, ...]) -> list[tuple[str, str]]:
+    return [(type(item).__name__, item.name) for item in objects]
+
+
+# kinds
+
+
+def test_every_kind_has_one_struct_and_one_name() -> None:
+    assert len({kind.name for kind in KINDS}) == len({kind.plural for kind in KINDS}) == len(KINDS)
+    assert len({kind.struct for kind in KINDS}) == len(KINDS)
+    assert kind_of(Pod).plural == "pods"
+    assert kinds_by_name()["CSINode"].struct.__name__ == "CsiNode"
+
+
+def test_the_catalog_keeps_every_kind_but_nodes_and_pods() -> None:
+    assert {kind.struct for kind in KINDS} - set(CATALOGUED) == {Node, Pod}
+
+
+def test_nulls_mean_absent() -> None:
+    raw = {"metadata": {"name": "p", "labels": None}, "spec": {"containers": None, "tolerations": [None]}}
+    found = convert(raw, Pod)
+    assert (found.labels, found.spec.containers, found.spec.tolerations) == ({}, (), ())
+    assert without_nulls({"a": None, "b": [None, {"c": None}]}) == {"b": [{}]}
+
+
+def test_unknown_fields_are_skipped() -> None:
+    assert convert({"metadata": {"name": "p"}, "spec": {"hostAliases": []}, "more": 1}, Pod).name == "p"
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        pytest.param(
+            {"metadata": {"name": "p"}, "spec": {"containers": 7}}, r'Pod "p" cannot be read: .*containers', id="field"
+        ),
+        pytest.param({"metadata": 7}, "a Pod without a name cannot be read: ", id="no-name"),
+        pytest.param([], "a Pod without a name cannot be read: ", id="no-object"),
+    ],
+)
+def test_what_does_not_fit_is_named(raw: Any, words: str) -> None:
+    with pytest.raises(ObjectError, match=words):
+        convert(raw, Pod)
+    with pytest.raises(ObjectError, match=words):
+        decode(json.dumps(raw), Pod)
+
+
+def test_json_is_read_directly() -> None:
+    assert decode('{"metadata": {"name": "p"}}', Pod).name == "p"
+    assert decode(b'{"metadata": {"name": "p", "labels": null}}', Pod).labels == {}
+    with pytest.raises(ObjectError, match="Pod is not JSON: "):
+        decode("{", Pod)
+
+
+# files
+
+
+def test_documents_lists_and_json(write: Write) -> None:
+    paths = [
+        write("a.yaml", f"{POD}---\n{NODE}"),
+        write(
+            "b.yaml", "kind: List\nitems:\n- {kind: Pod, metadata: {name: q}}\n- {kind: Node, metadata: {name: m}}\n"
+        ),
+        write("c.json", '{"kind": "PodList", "items": [{"metadata": {"name": "r"}}]}'),
+        write("d.yaml", "kind: PodList\nitems:\n"),
+    ]
+    loaded = load_manifests(paths)
+    assert named(loaded.objects) == [("Pod", "p"), ("Node", "node"), ("Pod", "q"), ("Node", "m"), ("Pod", "r")]
+    assert loaded.skipped == ()
+
+
+def test_folders_are_searched_in_order(write: Write, tmp_path: Path) -> None:
+    write("z.yaml", POD.replace("p}", "last}"))
+    write("a.yml", POD.replace("p}", "first}"))
+    write("deep/er/m.json", '{"kind": "Pod", "metadata": {"name": "middle"}}')
+    write("readme.md", "not looked at")
+    assert [item.name for item in load_manifests([tmp_path]).objects] == ["first", "middle", "last"]
+
+
+def test_kinds_that_a_scheduler_does_not_look_at_are_told(write: Write) -> None:
+    path = write("a.yaml", f"kind: ConfigMap\nmetadata: {{name: c}}\n---\n{POD}---\nkind: Secret\n")
+    loaded = load_manifests([path])
+    assert named(loaded.objects) == [("Pod", "p")]
+    assert loaded.skipped == (f"ConfigMap c in {path}", f"Secret  in {path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("metadata: {name: x}\n", "has no kind; a manifest starts with apiVersion and kind", id="no-kind"),
+        pytest.param("kind: 7\n", "has no kind", id="kind-is-no-text"),
+        pytest.param("kind: List\nitems: [7]\n", "an item of the List is not an object", id="item-is-no-object"),
+        pytest.param("kind: Pod\nmetadata: 7\n", "a Pod without a name cannot be read", id="wrong-type"),
+        pytest.param(
+            "kind: Pod\nspec: {containers: [{name: a}, {name: b, resources: {requests: {cpu: much}}}]}\n",
+            r'spec\.containers\[1\]\.resources\.requests\.cpu: "much" is no quantity \(.*\); write it like 500m, 2',
+            id="quantity",
+        ),
+        pytest.param("kind: Node\nstatus: {allocatable: {cpu: 1x}}\n", r'status\.allocatable\.cpu: "1x"', id="node"),
+        pytest.param(
+            "kind: ResourceSlice\nspec: {devices: [{name: d, capacity: {memory: {value: much}}}]}\n",
+            r'capacity\.memory: "much" is no quantity',
+            id="device",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(write: Write, text: str, words: str) -> None:
+    path = write("bad.yaml", text)
+    with pytest.raises(ObjectError, match=words) as refusal:
+        load_manifests([path])
+    assert "bad.yaml" in str(refusal.value)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ObjectError, match="nowhere does not exist"):
+        load_manifests([tmp_path / "nowhere"])
+    with pytest.raises(ObjectError, match=r"has no \.yaml, \.yml or \.json file"):
+        load_manifests([tmp_path])
+
+
+# what an API server fills in
+
+
+def test_identity() -> None:
+    plain = with_identity(Pod(metadata=ObjectMeta(name="p")))
+    assert (plain.namespace, plain.uid) == ("default", "pods/default/p")
+    assert with_identity(Node(metadata=ObjectMeta(name="n"))).namespace == ""
+    kept = make_pod("p", namespace="x", uid="u")
+    assert with_identity(kept) == kept
+    with pytest.raises(ObjectError, match=r"a Node has no metadata\.name; give it one"):
+        with_identity(Node())
+
+
+def klass(name: str, value: int, *, default: bool = False, policy: str | None = None) -> PriorityClass:
+    fields = {} if policy is None else {"preemption_policy": policy}
+    return PriorityClass(metadata=ObjectMeta(name=name), value=value, global_default=default, **fields)
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "priority"),
+    [
+        pytest.param({}, [], 0, id="nothing"),
+        pytest.param({"priority": 7}, [klass("high", 9, default=True)], 7, id="given"),
+        pytest.param({"priority_class_name": "high"}, [klass("high", 9)], 9, id="by-class"),
+        pytest.param({}, [klass("high", 9), klass("usual", 3, default=True)], 3, id="global-default"),
+        pytest.param({}, [klass("b", 5, default=True), klass("a", 3, default=True)], 3, id="the-lowest-default"),
+        pytest.param({"priority_class_name": "system-node-critical"}, [], 2_000_001_000, id="system"),
+    ],
+)
+def test_priorities(spec: dict[str, Any], classes: list[PriorityClass], priority: int) -> None:
+    pod = changed(make_pod("p"), spec={"priority": None, **spec})
+    (found,) = [item for item in admitted([*classes, pod]) if isinstance(item, Pod)]
+    assert found.spec.priority == priority
+    assert found.spec.scheduler_name == "default-scheduler"
+
+
+def test_the_class_says_whether_to_preempt() -> None:
+    classes = {"gentle": klass("gentle", 5, policy="Never")}
+    pod = changed(make_pod("p"), spec={"priority": None, "priority_class_name": "gentle"})
+    assert with_priority(pod, classes).spec.preemption_policy == "Never"
+    own = changed(pod, spec={"preemption_policy": "PreemptLowerPriority"})
+    assert with_priority(own, classes).spec.preemption_policy == "PreemptLowerPriority"
+
+
+def test_a_class_that_nobody_knows() -> None:
+    pod = changed(make_pod("p"), spec={"priority": None, "priority_class_name": "nobody"})
+    with pytest.raises(ObjectError, match='pod default/p asks for priority class "nobody", which does not exist'):
+        with_priority(pod, {})
+    assert "system-cluster-critical" in SYSTEM_PRIORITIES
