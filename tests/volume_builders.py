@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,15 +17,9 @@ from bayplan.objects.storage import (
     CsiNodeDriver,
     CsiNodeSpec,
     CsiStorageCapacity,
-    CsiVolumeSource,
     PersistentVolume,
     PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    PersistentVolumeStatus,
     StorageClass,
-    TopologySelectorLabelRequirement,
-    TopologySelectorTerm,
     VolumeAttachment,
     VolumeAttachmentSource,
     VolumeAttachmentSpec,
@@ -35,18 +28,15 @@ from bayplan.objects.storage import (
 )
 from bayplan.objects.volumes import (
     EphemeralVolume,
-    PersistentVolumeClaimStatus,
     PersistentVolumeClaimVolume,
     Volume,
-    VolumeResources,
 )
 from bayplan.snapshot import Catalog
-from bayplan.volumes.claims import BIND_COMPLETED
+from bayplan.testing import builders as kit
+from bayplan.testing.builders import make_pv, make_pvc, make_storage_class
 from bayplan.volumes.csi import MIGRATED_PLUGINS
 
-GONE = datetime(2026, 1, 1, tzinfo=UTC)
-ZONE = "topology.kubernetes.io/zone"
-HOST = "kubernetes.io/hostname"
+ZONE, HOST, GONE = kit.ZONE, kit.HOSTNAME, kit.LONG_AGO
 
 
 def on_claim(name: str, volume: str = "data") -> Volume:
@@ -74,86 +64,14 @@ def owned_by(pod: Pod) -> tuple[OwnerReference, ...]:
     return (OwnerReference(kind="Pod", name=pod.name, uid=pod.uid, controller=True),)
 
 
-def make_claim(
-    name: str = "claim",
-    *,
-    namespace: str = "default",
-    size: QuantityText | None = "1Gi",
-    storage_class: str | None = "slow",
-    volume: str = "",
-    bound: bool | None = None,
-    phase: str = "",
-    modes: Sequence[str] = ("ReadWriteOnce",),
-    annotations: Mapping[str, str] | None = None,
-    owners: tuple[OwnerReference, ...] = (),
-    deleted: bool = False,
-    version: str = "1",
-    uid: str | None = None,
-    **spec: Any,
-) -> PersistentVolumeClaim:
-    """A claim; one that names a volume is bound to it unless `bound` says otherwise."""
-    notes = dict(annotations or {})
-    if bool(volume) if bound is None else bound:
-        notes[BIND_COMPLETED] = "yes"
-    return PersistentVolumeClaim(
-        ObjectMeta(
-            name=name,
-            namespace=namespace,
-            uid=f"uid-{namespace}-{name}" if uid is None else uid,
-            resource_version=version,
-            annotations=notes,
-            owner_references=owners,
-            deletion_timestamp=GONE if deleted else None,
-        ),
-        PersistentVolumeClaimSpec(
-            access_modes=tuple(modes),
-            storage_class_name=storage_class,
-            volume_name=volume,
-            resources=VolumeResources(requests={} if size is None else {"storage": size}),
-            **spec,
-        ),
-        PersistentVolumeClaimStatus(phase=phase),
-    )
+def make_claim(name: str = "claim", *, storage_class: str | None = "slow", **fields: Any) -> PersistentVolumeClaim:
+    """The kit's claim, of the class that these tests are about."""
+    return make_pvc(name, storage_class=storage_class, **fields)
 
 
-def make_volume(
-    name: str = "volume",
-    *,
-    size: QuantityText | None = "1Gi",
-    storage_class: str = "slow",
-    phase: str = "Available",
-    modes: Sequence[str] = ("ReadWriteOnce",),
-    labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    near: Mapping[str, Sequence[str]] | None = None,
-    claim: ClaimReference | None = None,
-    handle: str = "",
-    driver: str = "csi.example.com",
-    deleted: bool = False,
-    version: str = "1",
-    **spec: Any,
-) -> PersistentVolume:
-    """A volume; `near` is a node affinity of one term (label to values), `handle` makes it a CSI volume."""
-    if near is not None:
-        spec["node_affinity"] = affinity(near)
-    return PersistentVolume(
-        ObjectMeta(
-            name=name,
-            labels=labels or {},
-            annotations=annotations or {},
-            resource_version=version,
-            deletion_timestamp=GONE if deleted else None,
-        ),
-        PersistentVolumeSpec(
-            capacity={} if size is None else {"storage": size},
-            access_modes=tuple(modes),
-            storage_class_name=storage_class,
-            claim_ref=claim,
-            csi=CsiVolumeSource(driver, handle) if handle else None,
-            **spec,
-        ),
-        PersistentVolumeStatus(phase=phase),
-    )
+def make_volume(name: str = "volume", *, storage_class: str = "slow", **fields: Any) -> PersistentVolume:
+    """The kit's volume, of the same class."""
+    return make_pv(name, storage_class=storage_class, **fields)
 
 
 def affinity(*terms: Mapping[str, Sequence[str]]) -> VolumeNodeAffinity:
@@ -180,20 +98,8 @@ def promise(claim: PersistentVolumeClaim, *, uid: str | None = None) -> ClaimRef
     )
 
 
-def make_class(
-    name: str = "slow",
-    *,
-    provisioner: str = "csi.example.com",
-    mode: str | None = "WaitForFirstConsumer",
-    topologies: Sequence[Mapping[str, Sequence[str]]] = (),
-) -> StorageClass:
-    terms = tuple(
-        TopologySelectorTerm(
-            tuple(TopologySelectorLabelRequirement(key, tuple(values)) for key, values in term.items())
-        )
-        for term in topologies
-    )
-    return StorageClass(ObjectMeta(name=name), provisioner, mode, terms)
+def make_class(name: str = "slow", **fields: Any) -> StorageClass:
+    return make_storage_class(name, **fields)
 
 
 def make_csi_node(name: str, *, migrated: str | None = None, **limits: int | None) -> CsiNode:

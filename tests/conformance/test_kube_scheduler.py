@@ -57,7 +57,7 @@ def pieces() -> Iterator[Any]:
                 yield pytest.param(file, family, part, id=f"{family}-{part + 1}of{parts}" if parts > 1 else family)
 
 
-@pytest.mark.parametrize(("file", "family", "part"), pieces())
+@pytest.mark.parametrize(("file", "family", "part"), list(pieces()))
 def test_every_line_of_a_family_agrees(file: str, family: str, part: int) -> None:
     registry = default_plugins()
     lines = [line for line in lines_of(file) if line.family == family][part :: PARTS.get(family, 1)]

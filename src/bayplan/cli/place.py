@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def command(
     """
     registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     loaded = load_manifests(files)
-    objects = list(admitted(loaded.objects))
+    objects = list(admitted(loaded.objects, loaded.places))
     engine = build_engine(
         configured(file_text(config) if config else None, registry), registry, filled_cache(objects), seed=seed
     )
@@ -92,22 +92,34 @@ def command(
 
 
 def place_all(engine: PodEngine, waiting: Iterable[Pod]) -> list[Outcome]:
-    """Place pods in queue order; a pod that made room by evicting others is tried again at once."""
-    ordered = sorted(waiting, key=lambda pod: -pod.priority)
+    """Place pods in queue order; a pod that made room by evicting others is tried again at once.
+
+    A pod that Permit holds back is placed when the others that it waits for have come, and not before.
+    """
+    ordered = engine.in_queue_order(list(waiting))
     engine.pending.update({pod.uid: pod for pod in ordered})
-    outcomes = []
+    outcomes: dict[str, Outcome] = {}
+    held: dict[str, Outcome] = {}
     for pod in ordered:
-        outcomes.append(_place(engine, pod))
+        outcome, waits_for = _place(engine, pod)
         engine.pending.pop(pod.uid, None)
-    return outcomes
+        if waits_for:
+            held[pod.uid] = outcome
+            outcome = replace(outcome, node=None, why=f"waiting at Permit for {' and '.join(waits_for)}")
+        outcomes[pod.uid] = outcome
+        for settled, status in engine.settle():
+            outcome = held.pop(settled.uid)
+            outcomes[settled.uid] = outcome if status.ok else replace(outcome, node=None, why=status.message)
+    return list(outcomes.values())
 
 
-def _place(engine: PodEngine, pod: Pod) -> Outcome:
+def _place(engine: PodEngine, pod: Pod) -> tuple[Outcome, list[str]]:
+    """What became of the pod, and the plugins at Permit that it waits for."""
     if not engine.serves(pod):
-        return Outcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"')
+        return Outcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"'), []
     gate = engine.framework(pod.scheduler_name).pre_enqueue(pod)
     if not gate.ok:
-        return Outcome(pod, None, gate.message)
+        return Outcome(pod, None, gate.message), []
     placed = engine.place(pod)
     victims = placed.decision.victims
     if placed.decision.nominate and victims:
@@ -120,7 +132,7 @@ def _place(engine: PodEngine, pod: Pod) -> Outcome:
         text = placed.status.message
     if victims:
         text = f"evicted {', '.join(victims)}; {text}"
-    return Outcome(pod, placed.node, text, victims, record)
+    return Outcome(pod, placed.node, text, victims, record), sorted(placed.waits_s)
 
 
 def _print_pods(console: Console, outcomes: list[Outcome], *, wide: bool) -> None:

@@ -45,40 +45,56 @@ class PluginFault(PluginError):
 
 
 class Boundary:
-    """Calls plugins and keeps count."""
+    """Calls plugins and keeps count.
 
-    __slots__ = ("_now", "timings")
+    Times are a plugin's own: what it spends in other plugins' filters (preemption does) is theirs. Every call is
+    watched for being slow; only those of sampled attempts enter the statistics.
+    """
+
+    __slots__ = ("_elsewhere_s", "_now", "sampling", "timings")
 
     def __init__(self, clock: Clock, timings: PluginTimings) -> None:
         self._now = clock.monotonic_s
+        self._elsewhere_s = 0.0  # spent in calls within the call under way
         self.timings = timings
+        self.sampling = True
 
     def call(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The plugin's answer; `PluginFault` if it raises."""
-        start = self._now()
+        """The plugin's answer; `PluginFault` if it raises, SystemExit too: no plugin ends the process."""
+        start, outside = self._now(), self._elsewhere_s
+        self._elsewhere_s = 0.0
         try:
             return method(*args, **kwargs)
-        except Exception as fault:
-            log.exception("plugin %s failed at %s", plugin.name, point.key)
-            self.timings.failed(plugin.name, point.key)
-            raise PluginFault.raised(plugin.name, point.key, fault) from fault
+        except (Exception, SystemExit) as fault:
+            raise self._failed(plugin.name, point, fault) from fault
         finally:
-            self._note(plugin.name, point, self._now() - start)
+            took = self._now() - start
+            self._note(plugin.name, point, took - self._elsewhere_s)
+            self._elsewhere_s = outside + took
+
+    def ask(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
+        """The plugin's answer as a signed status; one that is nonsense counts as the plugin's failure."""
+        return self.call(plugin, point, _checked_status, plugin, point, method, *args)
 
     async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
-        """The same for the points that talk to the outside."""
+        """The same for the points that talk to the outside, where waiting is no fault."""
         start = self._now()
         try:
             return await method(*args)
-        except Exception as fault:
-            log.exception("plugin %s failed at %s", plugin.name, point.key)
-            self.timings.failed(plugin.name, point.key)
-            raise PluginFault.raised(plugin.name, point.key, fault) from fault
+        except (Exception, SystemExit) as fault:
+            raise self._failed(plugin.name, point, fault) from fault
         finally:
             self.timings.took(plugin.name, point.key, self._now() - start)
 
+    def _failed(self, plugin: str, point: Point, fault: BaseException) -> PluginFault:
+        if not isinstance(fault, PluginFault):
+            log.warning("plugin %s failed at %s", plugin, point.key, exc_info=fault)
+        self.timings.failed(plugin, point.key)
+        return PluginFault.raised(plugin, point.key, fault)
+
     def _note(self, plugin: str, point: Point, seconds: float) -> None:
-        self.timings.took(plugin, point.key, seconds)
+        if self.sampling:
+            self.timings.took(plugin, point.key, seconds)
         if seconds > SLOW_CALL_S:
             self.timings.slow(plugin, point.key)
             log.warning(
@@ -93,3 +109,8 @@ def as_status(answer: object, plugin: str, point: Point) -> Status:
     if not isinstance(answer, Status) or not isinstance(answer.code, Code):
         raise PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
     return answer if answer.ok else answer.by(plugin)
+
+
+def _checked_status(plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
+    """Call and check in one go, so that a nonsensical answer counts as the plugin's failure."""
+    return as_status(method(*args), plugin.name, point)

@@ -72,11 +72,11 @@ class Committing:
         outcome = PermitOutcome()
         for plugin in self._plugins[PERMIT]:
             try:
-                answer = self._boundary.call(plugin, PERMIT, plugin.permit, cycle, node_name)
+                answer = self._boundary.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
                 if isinstance(answer, Wait):
                     outcome.waits[plugin.name] = min(answer.timeout_s, LONGEST_WAIT_S)
                     continue
-                status = as_status(answer, plugin.name, PERMIT)
+                status = answer
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:
@@ -151,7 +151,7 @@ class Committing:
 
     def _ask(self, plugin: Any, point: Point, method: Callable[..., Any], cycle: Cycle, node_name: str) -> Status:
         try:
-            return as_status(self._boundary.call(plugin, point, method, cycle, node_name), plugin.name, point)
+            return self._boundary.ask(plugin, point, method, cycle, node_name)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
 
@@ -163,6 +163,11 @@ class Committing:
             return as_status(answer, plugin.name, point)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
+
+
+def _permit_answer(plugin: Any, cycle: Cycle, node_name: str) -> Wait | Status:
+    answer = plugin.permit(cycle, node_name)
+    return answer if isinstance(answer, Wait) else as_status(answer, plugin.name, PERMIT)
 
 
 def _failure(status: Status, doing: str) -> Status:

@@ -6,6 +6,7 @@ nobody can know what it looks at.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bayplan.errors import PluginError
@@ -38,7 +39,7 @@ def cures_of(plugin: Any) -> tuple[Cure, ...]:
     stated = getattr(plugin, "cured_by", None)
     if stated is None:
         return EVERYTHING
-    cures = tuple(stated)
+    cures = tuple(stated) if isinstance(stated, Iterable) else (stated,)
     for cure in cures:
         if not isinstance(cure, Cure):
             raise PluginError(f'plugin "{plugin.name}": cured_by holds {cure!r}; it takes Cure(resource, action, hint)')

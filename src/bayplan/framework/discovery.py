@@ -18,10 +18,9 @@ from typing import Any
 
 from bayplan.errors import PluginError
 from bayplan.framework.points import ATTEMPT_ORDER
-from bayplan.framework.registry import Registry
+from bayplan.framework.registry import MODULE_OF_FILE, Registry
 
 ENTRY_POINT_GROUP = "bayplan.plugins"
-_MODULE_PREFIX = "bayplan_plugin_file_"
 _NO_PLUGINS = ("_", "test_", "conftest.py")
 """How files start that may lie beside plugins: the tests of a plugin are best kept next to it."""
 
@@ -31,7 +30,7 @@ def with_installed_plugins(registry: Registry, found: Iterable[EntryPoint] | Non
     for point in entry_points(group=ENTRY_POINT_GROUP) if found is None else found:
         try:
             plugin = point.load()
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             raise PluginError(
                 f'entry point "{point.name}" ({point.value}) cannot be loaded: {type(fault).__name__}: {fault}; '
                 "mend or uninstall the package that declares it"
@@ -44,11 +43,15 @@ def with_plugins_from(registry: Registry, folder: Path, *, trust_writable: bool 
     """The registry with the plugins of every `.py` file of a folder, in the order of the file names."""
     if not folder.is_dir():
         raise PluginError(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
+    if not trust_writable:
+        _refuse_writable(folder)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # so that files can import their neighbours
     for path in sorted(folder.glob("*.py")):
-        if path.name.startswith(_NO_PLUGINS):
-            continue
         if not trust_writable:
             _refuse_writable(path)
+        if path.name.startswith(_NO_PLUGINS):
+            continue
         plugins = list(_plugins_of(_run(path)))
         if not plugins:
             raise PluginError(
@@ -69,7 +72,7 @@ def _refuse_writable(path: Path) -> None:
 
 
 def _run(path: Path) -> ModuleType:
-    name = _MODULE_PREFIX + path.stem
+    name = MODULE_OF_FILE + path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -22,7 +22,7 @@ from bayplan.framework.points import FILTER, PRE_FILTER
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable
 from bayplan.snapshot import BoolVector, NodeColumns, NodeTable, NodeView, PodInfo, RowVector
 
-_ACCEPTED_FROM_FILTER = frozenset({Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})
+_ACCEPTED_FROM_FILTER = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})
 
 
 @dataclass(slots=True)
@@ -74,8 +74,7 @@ class Filtering:
 
     def _ask_pre_filter(self, plugin: Any, cycle: Cycle) -> NarrowTo | Status:
         try:
-            answer = self._boundary.call(plugin, PRE_FILTER, plugin.pre_filter, cycle)
-            return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
+            return self._boundary.call(plugin, PRE_FILTER, _pre_filter_answer, plugin, cycle)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
 
@@ -181,14 +180,12 @@ class Filtering:
         self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts
     ) -> None:
         masks: dict[tuple[str, Code], BoolVector] = {}  # a few reasons for many nodes: one mask a reason, not a node
-        for position in np.flatnonzero(alive).tolist():
-            answer = self._boundary.call(plugin, FILTER, plugin.filter, cycle, table[position])
-            status = as_status(answer, plugin.name, FILTER)
-            if status.ok:
-                continue
+        left = np.flatnonzero(alive).tolist()
+        for position, status in self._boundary.call(plugin, FILTER, _refusals, plugin, cycle, table, left):
             usable = status.code in _ACCEPTED_FROM_FILTER
             code = status.code if usable else Code.ERROR
-            for text in (status.reasons or ("",)) if usable else (status.message,):
+            text_of_misuse = status.message or f"answered {status.code.label}, which is no answer to filter"
+            for text in (status.reasons or ("",)) if usable else (text_of_misuse,):
                 masks.setdefault((text, code), np.zeros(len(table), dtype=np.bool_))[position] = True
         for (text, code), mask in masks.items():
             _reject(verdicts, plugin.name, mask, text, code)
@@ -257,14 +254,29 @@ class Filtering:
             if plugin.name in cycle.skip_filter:
                 continue
             try:
-                answer = self._boundary.call(plugin, PRE_FILTER, getattr(plugin, method), cycle, info, node)
-                status = as_status(answer, plugin.name, PRE_FILTER)
+                call = getattr(plugin, method)
+                status = self._boundary.ask(plugin, PRE_FILTER, call, cycle, info, node)
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:
                 what = "AddPod" if method == "add_pod" else "RemovePod"
                 return error(f'running {what} on PreFilter plugin "{plugin.name}": {status.message}').by(plugin.name)
         return SUCCESS
+
+
+def _pre_filter_answer(plugin: Any, cycle: Cycle) -> NarrowTo | Status:
+    answer = plugin.pre_filter(cycle)
+    return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
+
+
+def _refusals(plugin: Any, cycle: Cycle, table: NodeTable, positions: list[int]) -> list[tuple[int, Status]]:
+    """What a plugin that answers for one node says of each, where that is not yes."""
+    refusals = []
+    for position in positions:
+        answer = plugin.filter(cycle, table[position])
+        if answer is not None and not (status := as_status(answer, plugin.name, FILTER)).ok:
+            refusals.append((position, status))
+    return refusals
 
 
 def _collect(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:

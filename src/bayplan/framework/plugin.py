@@ -47,6 +47,12 @@ class Rejection:
     resolvable: bool = True
     code: Code | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str):
+            raise TypeError(f"the reason of a Rejection is a text, not {self.reason!r}")
+        if self.code is Code.SUCCESS:
+            raise ValueError("a Rejection cannot have the code Success; leave those nodes out of its mask")
+
     @classmethod
     def broken(cls, nodes: NodeTable, reason: str) -> Rejection:
         """The filter itself cannot answer, on any node: its own state is missing or makes no sense."""
@@ -65,6 +71,12 @@ class NarrowTo:
 
     names: frozenset[str]
 
+    def __post_init__(self) -> None:
+        names = self.names
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"NarrowTo takes the names of nodes, not {names!r}")
+        object.__setattr__(self, "names", frozenset(names))
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -72,6 +84,10 @@ class Wait:
 
     timeout_s: float
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout_s, int | float) or not 0 <= self.timeout_s < float("inf"):
+            raise ValueError(f"Wait takes a number of seconds, not {self.timeout_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,15 @@ class PostFilterAnswer:
     nominate: str | None = None
     victims: tuple[Pod, ...] = ()
     writes: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, Status):
+            raise TypeError(f"the status of a PostFilterAnswer is a Status, not {self.status!r}")
+        if not isinstance(self.nominate, str | None):
+            raise TypeError(f"a PostFilterAnswer nominates a node by its name, not {self.nominate!r}")
+        if not all(isinstance(victim, Pod) for victim in self.victims):
+            raise TypeError(f"the victims of a PostFilterAnswer are pods, not {self.victims!r}")
+        object.__setattr__(self, "writes", tuple(self.writes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Batch:
         self.cycle = cycle
         self.filters = filters
         self.weights = weights
-        self.order = _Importance(cycle, weights, now)
+        self.order = _Importance(weights, now)
         self.coverage = _Coverage(cycle, budgets)
         self.less = more_important(now)
         self._nobody = unresolvable(NO_VICTIMS)
@@ -80,13 +80,13 @@ class _Trial:
         self._batch = batch
         self._cycle = batch.cycle.clone()
         self._rows = rows
-        self._infos = batch.cycle.snapshot.pods.infos
         self._fork = batch.cycle.snapshot.nodes.fork(rows, pods=_Lists(self, len(rows)))
         self._broken = np.zeros(len(rows), dtype=np.bool_)
         # Entries: all weaker pods, row by row. Those of one row change places when it is known who counts more.
         self._slots, self._at = slots, at
         self._starts = np.searchsorted(at, np.arange(len(rows) + 1))
         self._back: BoolVector = np.zeros(len(slots), dtype=np.bool_)
+        self._weigh()
         self._take_all_off()
 
     def outcomes(self) -> dict[int, Victims | Status]:
@@ -113,30 +113,35 @@ class _Trial:
                 left[left.index(info)] = left[-1]
                 left.pop()
         entries = slice(self._starts[position], self._starts[position + 1])
-        back = self._slots[entries][self._back[entries]].tolist()
-        return left + [info for slot in back if (info := self._infos[slot]) is not None]
+        return left + self._held(self._slots[entries][self._back[entries]])
 
     # steps --------------------------------------------------------------------------------------------------------
 
+    def _weigh(self) -> None:
+        weights = self._batch.weights
+        self._requests, self._nonzero = weights.requests(self._slots), weights.nonzero(self._slots)
+        self._with_ports = weights.with_ports(self._slots)
+
     def _take_all_off(self) -> None:
-        weights, starts = self._batch.weights, self._starts[:-1]
+        starts = self._starts[:-1]
         self._fork.count_pods(
             np.arange(len(self._rows)),
             -np.diff(self._starts),
-            -np.add.reduceat(weights.requests(self._slots), starts, axis=1),
-            -np.add.reduceat(weights.nonzero(self._slots), starts, axis=1),
+            -np.add.reduceat(self._requests, starts, axis=1),
+            -np.add.reduceat(self._nonzero, starts, axis=1),
         )
         self._hold_ports(np.arange(len(self._slots)), taken=False)
 
     def _arrange(self, helped: BoolVector) -> BoolVector:
         """Put the entries of rows that are helped into the order in which they come back; which violate a budget?"""
         entries = np.flatnonzero(helped[self._at])
-        self._slots[entries] = self._batch.order.sorted(self._slots[entries], self._at[entries], self._rows)
+        self._slots[entries] = self._batch.order.sorted(self._slots[entries], self._at[entries])
         violates = np.zeros(len(self._slots), dtype=np.bool_)
         violates[entries] = self._batch.coverage.violations(self._slots[entries], self._at[entries])
         if violates.any():
             order = np.lexsort((~violates, self._at))
             self._slots, violates = self._slots[order], violates[order]
+        self._weigh()
         return violates
 
     def _put_back(self, helped: BoolVector) -> None:
@@ -154,37 +159,46 @@ class _Trial:
 
     def _move(self, entries: RowVector, rows: RowVector, sign: int) -> None:
         """Put one pod back on each of the rows, or take it off again."""
-        weights, slots = self._batch.weights, self._slots[entries]
-        self._fork.count_pods(rows, sign, sign * weights.requests(slots), sign * weights.nonzero(slots))
+        self._fork.count_pods(rows, sign, sign * self._requests[:, entries], sign * self._nonzero[:, entries])
         self._back[entries] = sign > 0
         self._hold_ports(entries, taken=sign > 0)
 
     def _hold_ports(self, entries: RowVector, *, taken: bool) -> None:
-        for entry in entries[self._batch.weights.with_ports(self._slots[entries])].tolist():
-            info = self._infos[self._slots[entry]]
-            if info is not None:
-                self._fork.hold_ports(int(self._at[entry]), info, taken=taken)
+        holding = entries[self._with_ports[entries]]
+        for row, info in zip(self._at[holding].tolist(), self._held(self._slots[holding]), strict=True):
+            self._fork.hold_ports(row, info, taken=taken)
 
     def _victims(self, helped: BoolVector, violates: BoolVector) -> Iterator[tuple[int, Victims | Status]]:
         """What came of it, row by row: who could not come back has to go."""
         gone = ~self._back
-        out, against = (np.concatenate(([0], np.cumsum(mask))) for mask in (gone, gone & violates))
-        asked = np.concatenate(([0], np.cumsum(violates)))
-        slots = self._slots[gone].tolist()
+        victims = self._held(self._slots[gone])
+        pods = [info.pod for info in victims]
+        cuts = _sums(gone, self._starts)
+        against = np.diff(_sums(gone & violates, self._starts)).tolist()
+        covered = np.diff(_sums(violates, self._starts))
+        mixed = ((covered > 0) & (covered < np.diff(self._starts))).tolist()
+        bounds = cuts.tolist()
         for position in np.flatnonzero(helped).tolist():
-            start, end = self._starts[position], self._starts[position + 1]
-            infos = [info for slot in slots[out[start] : out[end]] if (info := self._infos[slot]) is not None]
-            if 0 < asked[end] - asked[start] < end - start:
-                go_sort(infos, self._batch.less)
-            row = self._rows[position]
-            violations = int(against[end] - against[start])
-            yield row, _answer(infos, violations, self._fork.names[position])
+            start, end = bounds[position], bounds[position + 1]
+            if start == end:
+                yield self._rows[position], no_victim(self._fork.names[position])
+                continue
+            if mixed[position]:
+                together = victims[start:end]
+                go_sort(together, self._batch.less)
+                pods[start:end] = [info.pod for info in together]
+            yield self._rows[position], Victims(tuple(pods[start:end]), against[position])
+
+    def _held(self, slots: RowVector) -> list[PodInfo]:
+        infos = self._batch.cycle.snapshot.pods.infos
+        return [info for slot in slots.tolist() if (info := infos[slot]) is not None]
 
 
-def _answer(infos: list[PodInfo], violations: int, node_name: str) -> Victims | Status:
-    if not infos:
-        return no_victim(node_name)
-    return Victims(tuple([info.pod for info in infos]), violations)
+def _sums(mask: BoolVector, cuts: RowVector) -> IntVector:
+    """How many entries of the mask are true before each cut."""
+    before = np.zeros(len(mask) + 1, dtype=np.int64)
+    np.cumsum(mask, out=before[1:])
+    return before[cuts]
 
 
 class _Lists(list[list[PodInfo]]):
@@ -214,14 +228,13 @@ class _Importance:
     or where one that has not started meets one that starts just now, Go's sort itself is run.
     """
 
-    def __init__(self, cycle: Cycle, weights: PodWeights, now: datetime) -> None:
-        self._snapshot = cycle.snapshot
+    def __init__(self, weights: PodWeights, now: datetime) -> None:
         self._weights = weights
         self._now = microseconds(now)
         self._known: dict[tuple[tuple[int, int], ...], list[int]] = {}
 
-    def sorted(self, slots: RowVector, at: RowVector, rows: Sequence[int]) -> RowVector:
-        """The slots of each row, the most important first. `at` is in order and says which of `rows`."""
+    def sorted(self, slots: RowVector, at: RowVector) -> RowVector:
+        """The slots of each row, the most important first; `at` says which row, and is in order."""
         weights = self._weights
         ranks, started = -weights.priorities(slots), weights.started(slots)
         idle = started == NOT_STARTED
@@ -230,25 +243,20 @@ class _Importance:
         equal = _equal_neighbours(at[order], ranks[order], moments[order])
         if not equal.any():
             return slots[order]
-        starts = np.searchsorted(at, np.arange(len(rows) + 1))
-        tied = np.unique(at[order][1:][equal])
+        tied = np.zeros(int(at[-1]) + 1, dtype=np.bool_)
+        tied[at[order][1:][equal]] = True
         listed = np.zeros(len(slots), dtype=np.int64)
-        for position in tied.tolist():
-            entries = slice(starts[position], starts[position + 1])
-            listed[entries] = self._places(slots[entries].tolist(), rows[position])
+        listed[tied[at]] = weights.listed(slots[tied[at]])
         order = np.lexsort((np.where(idle, -listed, listed), moments, ranks, at))
         answer = slots[order]
         mixed = equal & (idle[order][1:] != idle[order][:-1])
-        for position in np.union1d(tied[np.diff(starts)[tied] > INSERTED_UP_TO], at[order][1:][mixed]).tolist():
+        starts = np.searchsorted(at, np.arange(len(tied) + 1))
+        long = np.flatnonzero(tied & (np.diff(starts) > INSERTED_UP_TO))
+        for position in np.union1d(long, at[order][1:][mixed]).tolist():
             entries = slice(starts[position], starts[position + 1])
             by_list = slots[entries][np.argsort(listed[entries])]
             answer[entries] = by_list[self._as_go_sorts(by_list)]
         return answer
-
-    def _places(self, slots: list[int], row: int) -> list[int]:
-        infos = self._snapshot.pods.infos
-        places = {id(info): place for place, info in enumerate(self._snapshot.nodes.pods[row])}
-        return [places[id(infos[slot])] for slot in slots]
 
     def _as_go_sorts(self, slots: RowVector) -> list[int]:
         """Where each pod of a row comes from, if they are listed in this order."""

@@ -7,13 +7,14 @@ runs, so that it can be shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bayplan.config.model import MULTI_POINT, PluginRef, PluginSet
 from bayplan.config.model import Profile as ProfileConfig
-from bayplan.errors import BayplanError, ConfigError
+from bayplan.errors import BayplanError, ConfigError, PluginError
 from bayplan.framework.cures import cures_of
 from bayplan.framework.events import Cure
 from bayplan.framework.handle import Handle
@@ -28,6 +29,8 @@ from bayplan.framework.points import (
     Point,
 )
 from bayplan.framework.registry import Entry, Registry
+
+log = logging.getLogger(__name__)
 
 _LARGEST_INT64 = 2**63 - 1
 _ALL = "*"
@@ -54,10 +57,7 @@ class Profile:
 
     def close(self) -> None:
         """Let every plugin release what it holds."""
-        for plugin in self.instances.values():
-            release = getattr(plugin, "close", None)
-            if release is not None:
-                release()
+        close_all(self.instances.values())
 
     def _names(self, point: Point) -> Iterator[str]:
         weights = {SCORE: self.weights, PLACEMENT_SCORE: self.placement_weights}.get(point)
@@ -65,9 +65,23 @@ class Profile:
             yield plugin.name if weights is None else f"{plugin.name}:{weights[plugin.name]}"
 
 
+def close_all(plugins: Iterable[Any]) -> None:
+    """Close every plugin that can be closed; one that fails is logged and does not keep the others from it."""
+    for plugin in plugins:
+        try:
+            getattr(plugin, "close", lambda: None)()
+        except (Exception, SystemExit):
+            log.exception("plugin %s failed while it was closed", plugin.name)
+
+
 def build_profile(config: ProfileConfig, registry: Registry, handle: Handle) -> Profile:
     """The profile that a configuration describes; `ConfigError` in kube-scheduler's words when it cannot be."""
-    return _Builder(config, registry, handle).build()
+    builder = _Builder(config, registry, handle)
+    try:
+        return builder.build()
+    except BayplanError:
+        close_all(builder.instances.values())
+        raise
 
 
 class _Builder:
@@ -75,7 +89,7 @@ class _Builder:
         self._config = config
         self._registry = registry
         self._handle = handle
-        self._instances: dict[str, Any] = {}
+        self.instances: dict[str, Any] = {}
 
     def build(self) -> Profile:
         self._construct()
@@ -84,13 +98,13 @@ class _Builder:
         self._check_counts(plugins)
         return Profile(
             scheduler_name=self._config.scheduler_name,
-            plugins={point: tuple(self._instances[name] for name in names) for point, names in plugins.items()},
+            plugins={point: tuple(self.instances[name] for name in names) for point, names in plugins.items()},
             weights=self._weights(SCORE, "score plugins: total score of Score plugins could overflow"),
             placement_weights=self._weights(
                 PLACEMENT_SCORE, "placement score plugins: total score of PlacementScore plugins could overflow"
             ),
-            instances=self._instances,
-            cures={name: self._cures(plugin) for name, plugin in self._instances.items()},
+            instances=self.instances,
+            cures={name: self._cures(plugin) for name, plugin in self.instances.items()},
             percentage_of_nodes_to_score=self._config.percentage_of_nodes_to_score,
         )
 
@@ -101,15 +115,18 @@ class _Builder:
         wanted = {ref.name for point in (*BUILD_ORDER, None) for ref in self._set(point).enabled}
         for entry in self._registry:
             if entry.name in wanted:
-                self._instances[entry.name] = self._constructed(entry)
+                self.instances[entry.name] = self._constructed(entry)
 
     def _constructed(self, entry: Entry) -> Any:
         args = self._config.plugin_config.get(entry.name)
         try:
-            return entry.build(args, self._handle)
+            plugin = entry.build(args, self._handle)
+            if getattr(plugin, "name", None) != entry.name:
+                raise PluginError(f'its factory returned {plugin!r}, which is no plugin called "{entry.name}"')
+            return plugin
         except BayplanError as fault:
             raise self._refuse(f'initializing plugin "{entry.name}": {fault}') from fault
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             raise self._refuse(f'initializing plugin "{entry.name}": {type(fault).__name__}: {fault}') from fault
 
     def _cures(self, plugin: Any) -> tuple[Cure, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from bayplan.framework.boundary import Boundary, PluginFault, as_status
@@ -31,6 +30,8 @@ from bayplan.framework.status import SUCCESS, Code, Status, error
 from bayplan.objects.core import Pod
 from bayplan.telemetry.timings import PluginTimings
 
+_SAMPLED_ONE_IN = 10
+
 
 class Framework:
     """Runs the plugins of one profile."""
@@ -39,6 +40,7 @@ class Framework:
         self.profile = profile
         self.timings = timings or PluginTimings()
         self._boundary = Boundary(handle.clock, self.timings)
+        self._attempts = 0
         at = profile.at
         self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self._boundary, handle.nominations)
         self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self._boundary)
@@ -46,12 +48,17 @@ class Framework:
             {point: at(point) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}, self._boundary
         )
 
+    def begin(self) -> None:
+        """An attempt begins. The calls of one in ten enter the statistics: enough for averages, and nearly free."""
+        self._attempts += 1
+        self._boundary.sampling = self._attempts % _SAMPLED_ONE_IN == 1
+
     def pre_enqueue(self, pod: Pod) -> Status:
         """May the pod enter the queue? The first plugin that says no is on the status."""
         for plugin in self.profile.at(PRE_ENQUEUE):
             try:
-                answer = self._boundary.call(plugin, PRE_ENQUEUE, plugin.pre_enqueue, pod)
-                status = as_status(answer, plugin.name, PRE_ENQUEUE)
+                call = plugin.pre_enqueue
+                status = self._boundary.ask(plugin, PRE_ENQUEUE, call, pod)
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:
@@ -83,14 +90,13 @@ class Framework:
 
     def _ask_post_filter(self, plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
         try:
-            answer = self._boundary.call(plugin, POST_FILTER, plugin.post_filter, cycle, diagnosis)
-            if isinstance(answer, PostFilterAnswer):
-                return answer
-            return PostFilterAnswer(as_status(answer, plugin.name, POST_FILTER))
+            return self._boundary.call(plugin, POST_FILTER, _post_filter_answer, plugin, cycle, diagnosis)
         except PluginFault as fault:
-            return PostFilterAnswer(error(fault.text).by(plugin.name))
+            return PostFilterAnswer(error(f'running PostFilter plugin "{plugin.name}": {fault.text}').by(plugin.name))
 
 
-def plugin_names(plugins: Sequence[Any]) -> list[str]:
-    """The names of plugins in their order."""
-    return [plugin.name for plugin in plugins]
+def _post_filter_answer(plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+    answer = plugin.post_filter(cycle, diagnosis)
+    if isinstance(answer, PostFilterAnswer):
+        return answer
+    return PostFilterAnswer(as_status(answer, plugin.name, POST_FILTER))

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.boundary import Boundary, PluginFault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.framework.points import PRE_SCORE, SCORE
 from bayplan.framework.status import SUCCESS, Code, Status, error
 from bayplan.snapshot import IntVector, NodeTable
+
+_LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -61,8 +63,7 @@ class Scoring:
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
         for plugin in self._pre_scores:
             try:
-                answer = self._boundary.call(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
-                status = as_status(answer, plugin.name, PRE_SCORE)
+                status = self._boundary.ask(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
             except PluginFault as fault:
                 status = error(fault.text)
             if status.code is Code.SKIP:
@@ -109,21 +110,33 @@ class Scoring:
 
     def _raw(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
         if hasattr(plugin, "score_nodes"):
-            vector = self._boundary.call(plugin, SCORE, plugin.score_nodes, cycle, nodes)
-            return _checked(vector, plugin.name, len(nodes))
-        scores = [self._boundary.call(plugin, SCORE, plugin.score, cycle, node) for node in nodes]
-        for score in scores:
-            if isinstance(score, Status):
-                raise PluginFault(plugin.name, SCORE.key, score.message)
-            if not isinstance(score, int | np.integer):
-                raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number; got {score!r}")
-        return np.array(scores, dtype=np.int64)
+            return self._boundary.call(plugin, SCORE, _all_scores, plugin, cycle, nodes)
+        return self._boundary.call(plugin, SCORE, _scores_one_by_one, plugin, cycle, nodes)
 
     def _normalized(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
         if not hasattr(plugin, "normalize"):
             return raw
-        vector = self._boundary.call(plugin, SCORE, plugin.normalize, cycle, nodes, raw)
-        return _checked(vector, plugin.name, len(nodes))
+        return self._boundary.call(plugin, SCORE, _normalized_scores, plugin, cycle, nodes, raw)
+
+
+def _all_scores(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+    return _checked(plugin.score_nodes(cycle, nodes), plugin.name, len(nodes))
+
+
+def _normalized_scores(plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
+    return _checked(plugin.normalize(cycle, nodes, raw), plugin.name, len(nodes))
+
+
+def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+    scores = []
+    for node in nodes:
+        score = plugin.score(cycle, node)
+        if isinstance(score, Status):
+            raise PluginFault(plugin.name, SCORE.key, score.message)
+        if not isinstance(score, int | np.integer) or not -_LARGEST <= score <= _LARGEST:
+            raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number of 64 bits; got {score!r}")
+        scores.append(score)
+    return np.array(scores, dtype=np.int64)
 
 
 def _checked(vector: object, plugin: str, count: int) -> IntVector:

@@ -50,8 +50,13 @@ class Status:
 
     def __init__(self, code: Code, reasons: Iterable[str] = (), *, plugin: str = "") -> None:
         self.code = code
-        self.reasons = tuple(reasons)
+        self.reasons = (reasons,) if isinstance(reasons, str) else tuple(reasons)
         self.plugin = plugin
+        if not isinstance(code, Code):
+            raise TypeError(f"the code of a Status is a Code, not {code!r}")
+        for reason in self.reasons:
+            if not isinstance(reason, str):
+                raise TypeError(f"the reasons of a Status are texts, not {reason!r}")
 
     @property
     def ok(self) -> bool:

@@ -1,44 +1,102 @@
 """What an API server would have filled in before a scheduler sees the object.
 
-Objects from files have not passed one: they lack uids, namespaces and priorities. Whoever reads files asks for these
-to be filled in; objects from an API server are never touched.
+Objects from files have not passed one: they lack uids, namespaces, priorities and every other default. Whoever reads
+files asks for these to be filled in; objects from an API server are never touched. Two values are not the API
+server's but come from whoever looks after the object: a node that tells its capacity alone offers all of it, as its
+kubelet would say, and a volume that nobody claims is available. Some ten microseconds an object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from bayplan.errors import ObjectError
-from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod
+from bayplan.objects.admission import check
+from bayplan.objects.core import (
+    DEFAULT_SCHEDULER_NAME,
+    Container,
+    ContainerPort,
+    Namespace,
+    Node,
+    Pod,
+    PodSpec,
+    ResourceRequirements,
+)
 from bayplan.objects.kinds import kind_of
-from bayplan.objects.meta import KubeObject
+from bayplan.objects.meta import KubeObject, QuantityText, ResourceList
+from bayplan.objects.quantity import Quantity, parse_quantity
+from bayplan.objects.resource import DeviceRequest, DeviceSubRequest, ExactDeviceRequest, ResourceClaim
+from bayplan.objects.resources import is_hugepages, is_native, is_pod_level, pod_requests
+from bayplan.objects.storage import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.objects.workloads import PriorityClass
 
 T = TypeVar("T", bound=KubeObject)
+R = TypeVar("R", ExactDeviceRequest, DeviceSubRequest)
 
 DEFAULT_NAMESPACE = "default"
+DEFAULT_GRACE_PERIOD_S = 30
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 SYSTEM_PRIORITIES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def admitted(objects: Iterable[KubeObject]) -> Iterator[KubeObject]:
-    """The objects as an API server would have stored them."""
-    named = [with_identity(item) for item in objects]
-    classes = {item.name: item for item in named if isinstance(item, PriorityClass)}
-    for item in named:
-        yield with_priority(item, classes) if isinstance(item, Pod) else item
+def admitted(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Iterator[KubeObject]:
+    """The objects as an API server would have stored them.
+
+    `places` says where each object stands, file and document, so that `ObjectError` can name it: an API server would
+    have refused the object.
+    """
+    known = []
+    for item, place in zip(objects, chain(places, repeat("")), strict=False):
+        with _named(place):
+            check(item)
+            known.append((with_defaults(with_identity(item)), place))
+    priorities = {item.name: item for item, _ in known if isinstance(item, PriorityClass)}
+    storage = _default_storage_class(item for item, _ in known if isinstance(item, StorageClass))
+    for item, place in known:
+        if isinstance(item, Pod):
+            with _named(place):
+                yield with_priority(item, priorities)
+        elif isinstance(item, PersistentVolumeClaim) and item.spec.storage_class_name is None:
+            yield replace(item, spec=replace(item.spec, storage_class_name=storage))
+        else:
+            yield item
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    try:
+        yield
+    except ObjectError as fault:
+        if not place:
+            raise
+        raise ObjectError(f"{place}: {fault}") from None
 
 
 def with_identity(item: T) -> T:
     """The object with a namespace where its kind has one, and with a uid."""
     meta = item.metadata
+    kind = kind_of(type(item))
     if not meta.name:
-        raise ObjectError(f"a {kind_of(type(item)).name} has no metadata.name; give it one")
-    namespace = meta.namespace or (DEFAULT_NAMESPACE if kind_of(type(item)).namespaced else "")
-    uid = meta.uid or f"{kind_of(type(item)).plural}/{namespace}/{meta.name}"
+        raise ObjectError(f"a {kind.name} has no metadata.name; give it one")
+    namespace = meta.namespace or (DEFAULT_NAMESPACE if kind.namespaced else "")
+    uid = meta.uid or f"{kind.plural}/{namespace}/{meta.name}"
     return replace(item, metadata=replace(meta, namespace=namespace, uid=uid))
+
+
+def with_defaults(item: T) -> T:
+    """The object with the defaults that follow from itself alone."""
+    fill: Callable[[Any], Any] | None = _FILLING.get(type(item))
+    filled: T = item if fill is None else fill(item)
+    return filled
+
+
+# priorities
 
 
 def with_priority(pod: Pod, classes: Mapping[str, PriorityClass]) -> Pod:
@@ -63,3 +121,173 @@ def with_priority(pod: Pod, classes: Mapping[str, PriorityClass]) -> Pod:
 def _default_class(classes: Iterable[PriorityClass]) -> PriorityClass | None:
     """Of several global defaults the lowest counts, as in the API server's admission."""
     return min((each for each in classes if each.global_default), key=lambda each: each.value, default=None)
+
+
+# pods
+
+
+def _fill_pod(pod: Pod) -> Pod:
+    spec = pod.spec
+    grace = spec.termination_grace_period_seconds
+    containers = tuple(_fill_container(each, spec) for each in spec.containers)
+    starting = tuple(_fill_container(each, spec) for each in spec.init_containers)
+    filled = replace(
+        spec,
+        containers=containers,
+        init_containers=starting,
+        overhead=_stored(spec.overhead),
+        termination_grace_period_seconds=DEFAULT_GRACE_PERIOD_S if grace is None else grace,
+    )
+    if spec.resources is not None:
+        filled = replace(filled, resources=_pod_level(filled, spec.resources))
+    return replace(pod, spec=filled)
+
+
+def _fill_container(container: Container, spec: PodSpec) -> Container:
+    resources = container.resources
+    limits = _stored(resources.limits)
+    requests = {**limits, **_stored(resources.requests)}
+    return replace(
+        container,
+        resources=replace(resources, requests=requests, limits=limits),
+        ports=tuple(_fill_port(port, host_network=spec.host_network) for port in container.ports),
+    )
+
+
+def _fill_port(port: ContainerPort, *, host_network: bool) -> ContainerPort:
+    """On the host's own network a container's port is the host's port."""
+    host_port = port.host_port or (port.container_port if host_network else 0)
+    return replace(port, host_port=host_port, protocol=port.protocol or "TCP")
+
+
+def _stored(resources: ResourceList) -> ResourceList:
+    """Amounts as they are kept: nothing finer than a thousandth."""
+    return {name: _rounded_up(amount) for name, amount in resources.items()}
+
+
+def _rounded_up(amount: QuantityText) -> QuantityText:
+    quantity = parse_quantity(amount)
+    if quantity.exponent >= -3:
+        return amount
+    thousandths = quantity.milli_value()
+    return amount if quantity.compare(Quantity.of_milli(thousandths)) == 0 else f"{thousandths}m"
+
+
+def _pod_level(spec: PodSpec, resources: ResourceRequirements) -> ResourceRequirements:
+    """What is asked for the pod as a whole, completed by what its containers say."""
+    requests, limits = _stored(resources.requests), _stored(resources.limits)
+    if requests or limits:
+        for name, amount in _together(spec, lambda each: each.resources.limits).items():
+            if is_pod_level(name) and is_hugepages(name) and name not in requests:
+                limits.setdefault(name, amount)
+    if limits:
+        for name, amount in _together(spec, lambda each: each.resources.requests).items():
+            if is_pod_level(name) and is_native(name) and not is_hugepages(name):
+                requests.setdefault(name, amount)
+        for name, amount in limits.items():
+            if is_pod_level(name):
+                requests.setdefault(name, amount)
+    return replace(resources, requests=requests, limits=limits)
+
+
+def _together(spec: PodSpec, told: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
+    """What all containers say, added up as they run."""
+
+    def bare(container: Container) -> Container:
+        return replace(container, resources=ResourceRequirements(requests=told(container)))
+
+    pod = Pod(
+        spec=PodSpec(
+            containers=tuple(map(bare, spec.containers)), init_containers=tuple(map(bare, spec.init_containers))
+        )
+    )
+    return {name: str(quantity) for name, quantity in pod_requests(pod).items()}
+
+
+# everything else
+
+
+def _fill_node(node: Node) -> Node:
+    status = node.status
+    capacity = _stored(status.capacity)
+    return replace(node, status=replace(status, capacity=capacity, allocatable=_stored(status.allocatable) or capacity))
+
+
+def _fill_namespace(namespace: Namespace) -> Namespace:
+    meta = namespace.metadata
+    return replace(namespace, metadata=replace(meta, labels={**meta.labels, NAMESPACE_NAME_LABEL: meta.name}))
+
+
+def _fill_priority_class(item: PriorityClass) -> PriorityClass:
+    return replace(item, preemption_policy=item.preemption_policy or "PreemptLowerPriority")
+
+
+def _fill_volume(volume: PersistentVolume) -> PersistentVolume:
+    spec, status = volume.spec, volume.status
+    phase = status.phase or ("Available" if spec.claim_ref is None else "Pending")
+    mode = spec.volume_mode or "Filesystem"
+    return replace(volume, spec=replace(spec, volume_mode=mode), status=replace(status, phase=phase))
+
+
+def _fill_volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    spec, status = claim.spec, claim.status
+    mode = spec.volume_mode or "Filesystem"
+    phase = status.phase or "Pending"
+    return replace(claim, spec=replace(spec, volume_mode=mode), status=replace(status, phase=phase))
+
+
+def _fill_storage_class(item: StorageClass) -> StorageClass:
+    return replace(item, volume_binding_mode=item.volume_binding_mode or "Immediate")
+
+
+def _default_storage_class(classes: Iterable[StorageClass]) -> str | None:
+    """The class for claims that name none: of those marked as default the youngest, then the first by name."""
+    marked = [each for each in classes if each.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"]
+    marked.sort(key=lambda each: each.name)
+    marked.sort(key=_age_order, reverse=True)
+    return marked[0].name if marked else None
+
+
+def _age_order(item: KubeObject) -> float:
+    created = item.metadata.creation_timestamp
+    return float("-inf") if created is None else created.timestamp()
+
+
+def _fill_driver(driver: CsiDriver) -> CsiDriver:
+    spec = driver.spec
+    attach = True if spec.attach_required is None else spec.attach_required
+    return replace(driver, spec=replace(spec, attach_required=attach, storage_capacity=bool(spec.storage_capacity)))
+
+
+def _fill_device_claim(claim: ResourceClaim) -> ResourceClaim:
+    devices = claim.spec.devices
+    requests = tuple(_fill_device_request(each) for each in devices.requests)
+    return replace(claim, spec=replace(claim.spec, devices=replace(devices, requests=requests)))
+
+
+def _fill_device_request(request: DeviceRequest) -> DeviceRequest:
+    return replace(
+        request,
+        exactly=None if request.exactly is None else _counted(request.exactly),
+        first_available=tuple(_counted(each) for each in request.first_available),
+    )
+
+
+def _counted(request: R) -> R:
+    """One device, unless the request says otherwise."""
+    mode = request.allocation_mode or "ExactCount"
+    count = request.count or (1 if mode == "ExactCount" else 0)
+    return replace(request, allocation_mode=mode, count=count)
+
+
+_FILLING: Mapping[type[KubeObject], Callable[[Any], Any]] = {
+    Pod: _fill_pod,
+    Node: _fill_node,
+    Namespace: _fill_namespace,
+    PriorityClass: _fill_priority_class,
+    PersistentVolume: _fill_volume,
+    PersistentVolumeClaim: _fill_volume_claim,
+    StorageClass: _fill_storage_class,
+    CsiDriver: _fill_driver,
+    ResourceClaim: _fill_device_claim,
+}

@@ -6,6 +6,7 @@ else: an object that does not fit raises `ObjectError` with the object's name an
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -28,7 +29,16 @@ class Kind:
     group: str
     struct: type[KubeObject]
     namespaced: bool = False
+    versions: tuple[str, ...] = ("v1",)
+    """The versions that have the shape of the struct, best first."""
 
+    @property
+    def api_versions(self) -> tuple[str, ...]:
+        """What an object of this kind may say as its apiVersion."""
+        return tuple(f"{self.group}/{version}" if self.group else version for version in self.versions)
+
+
+_DEVICES = ("v1", "v1beta2")
 
 KINDS: tuple[Kind, ...] = (
     Kind("Pod", "pods", "", core.Pod, namespaced=True),
@@ -40,7 +50,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("StatefulSet", "statefulsets", "apps", workloads.StatefulSet, namespaced=True),
     Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy", workloads.PodDisruptionBudget, namespaced=True),
     Kind("PriorityClass", "priorityclasses", "scheduling.k8s.io", workloads.PriorityClass),
-    Kind("PodGroup", "podgroups", "scheduling.k8s.io", workloads.PodGroup, namespaced=True),
+    Kind("PodGroup", "podgroups", "scheduling.k8s.io", workloads.PodGroup, namespaced=True, versions=("v1alpha2",)),
     Kind("PersistentVolume", "persistentvolumes", "", storage.PersistentVolume),
     Kind("PersistentVolumeClaim", "persistentvolumeclaims", "", storage.PersistentVolumeClaim, namespaced=True),
     Kind("StorageClass", "storageclasses", "storage.k8s.io", storage.StorageClass),
@@ -48,15 +58,28 @@ KINDS: tuple[Kind, ...] = (
     Kind("CSIDriver", "csidrivers", "storage.k8s.io", storage.CsiDriver),
     Kind("CSIStorageCapacity", "csistoragecapacities", "storage.k8s.io", storage.CsiStorageCapacity, namespaced=True),
     Kind("VolumeAttachment", "volumeattachments", "storage.k8s.io", storage.VolumeAttachment),
-    Kind("ResourceClaim", "resourceclaims", "resource.k8s.io", resource.ResourceClaim, namespaced=True),
-    Kind("ResourceSlice", "resourceslices", "resource.k8s.io", resource.ResourceSlice),
-    Kind("DeviceClass", "deviceclasses", "resource.k8s.io", resource.DeviceClass),
+    Kind(
+        "ResourceClaim", "resourceclaims", "resource.k8s.io", resource.ResourceClaim, namespaced=True, versions=_DEVICES
+    ),
+    Kind("ResourceSlice", "resourceslices", "resource.k8s.io", resource.ResourceSlice, versions=_DEVICES),
+    Kind("DeviceClass", "deviceclasses", "resource.k8s.io", resource.DeviceClass, versions=_DEVICES),
 )
 
 
 @cache
 def kinds_by_name() -> dict[str, Kind]:
     return {kind.name: kind for kind in KINDS}
+
+
+def find_kind(api_version: str, name: str) -> Kind | None:
+    """The kind that an object says it is; None for one of another group, whatever it calls itself."""
+    group, _, version = api_version.rpartition("/")
+    kind = kinds_by_name().get(name)
+    if kind is None or kind.group != group:
+        return None
+    if version not in kind.versions:
+        raise ObjectError(f"{name} of {api_version} is not read; write it as {' or '.join(kind.api_versions)}")
+    return kind
 
 
 @cache
@@ -74,7 +97,29 @@ def convert(raw: object, struct: type[T]) -> T:
     try:
         return msgspec.convert(without_nulls(raw), struct)
     except msgspec.ValidationError as fault:
-        raise ObjectError(f"{describe(raw, struct)} cannot be read: {fault}") from None
+        raise ObjectError(f"{describe(raw, struct)} cannot be read: {_in_words(str(fault))}") from None
+
+
+_FAULT = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)` - at `\$\.(?P<where>[^`]+)`")
+_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "datetime": "a time",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "str": "a text",
+}
+
+
+def _in_words(fault: str) -> str:
+    """The field, what is wrong with it and what should stand there, for somebody who reads no Python."""
+    found = _FAULT.fullmatch(fault)
+    if found is None:
+        return f"{fault}; correct it"
+    wanted = " or ".join(_WORDS.get(word, word) for word in found["wanted"].split(" | ") if word != "null")
+    return f"{found['where']} is {_WORDS.get(found['got'], found['got'])}; write {wanted}"
 
 
 def decode(data: bytes | str, struct: type[T]) -> T:

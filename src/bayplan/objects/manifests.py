@@ -8,35 +8,64 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.errors import ObjectError
-from bayplan.objects.kinds import convert, kinds_by_name
+from bayplan.objects.defaults import DEFAULT_NAMESPACE
+from bayplan.objects.kinds import Kind, convert, find_kind, kind_of, kinds_by_name
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.quantity import QuantityError, parse_quantity
-from bayplan.objects.yaml import Manifest, read_manifests
+from bayplan.objects.yaml import read_manifests
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The objects of some files, and the documents whose kind a scheduler does not look at."""
+    """The objects of some files, where each stands, and the documents whose kind a scheduler does not look at."""
 
     objects: tuple[KubeObject, ...]
     skipped: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """An object as it stands in a file."""
+
+    value: dict[str, Any]
+    api_version: str
+    kind: str
+    place: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its name, if it has one that can be shown."""
+        metadata = self.value.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return name if isinstance(name, str) else ""
 
 
 def load_manifests(paths: Iterable[Path]) -> Loaded:
-    """Every object in the files; folders are searched for .yaml, .yml and .json."""
+    """Every object in the files; folders are searched for .yaml, .yml and .json.
+
+    Nothing is filled in and no value is judged yet: that is done by `defaults.admitted`, with the same places.
+    """
     objects: list[KubeObject] = []
     skipped: list[str] = []
+    places: list[str] = []
+    for raw in _objects(paths):
+        kind = _kind(raw)
+        if kind is None:
+            skipped.append(_not_looked_at(raw))
+        else:
+            objects.append(_converted(raw, kind))
+            places.append(raw.place)
+    _refuse_twins(objects, places)
+    return Loaded(tuple(objects), tuple(skipped), tuple(places))
+
+
+def _objects(paths: Iterable[Path]) -> Iterator[_Raw]:
     for path in _files(paths):
         for manifest in read_manifests(path):
-            for raw in _items(manifest):
-                found = _object(raw, manifest)
-                if found is None:
-                    skipped.append(f"{raw.get('kind')} {(raw.get('metadata') or {}).get('name', '')} in {path}")
-                else:
-                    objects.append(found)
-    return Loaded(tuple(objects), tuple(skipped))
+            yield from _flattened(_Raw(manifest.value, "", "", manifest.place, path))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -52,52 +81,62 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise ObjectError(f"{path} does not exist")
 
 
-def _items(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """The document itself, or the items of a list."""
-    raw = manifest.value
-    kind = raw.get("kind")
-    if not isinstance(kind, str) or not kind:
-        raise ObjectError(f"{manifest.place} has no kind; a manifest starts with apiVersion and kind")
-    if not kind.endswith("List") or "items" not in raw:
-        yield raw
+def _flattened(raw: _Raw) -> Iterator[_Raw]:
+    """The object itself, or the items of a list; items of a typed list need not repeat what they are."""
+    kind = _word(raw, "kind", raw.kind)
+    api_version = _word(raw, "apiVersion", raw.api_version)
+    if not kind.endswith("List") or "items" not in raw.value:
+        yield _Raw(raw.value, api_version, kind, raw.place, raw.path)
         return
-    for item in raw["items"] or ():
+    items = raw.value["items"] if raw.value["items"] is not None else []
+    if not isinstance(items, list):
+        raise ObjectError(f"{raw.place}: the items of the {kind} are no list; write one with - before each item")
+    own = (api_version, kind.removesuffix("List")) if kind != "List" else ("", "")
+    for number, item in enumerate(items, 1):
+        place = f"{raw.place}, item {number}"
         if not isinstance(item, dict):
-            raise ObjectError(f"{manifest.place}: an item of the {kind} is not an object")
-        yield {"kind": kind.removesuffix("List"), **item} if kind != "List" else item
+            raise ObjectError(f"{place}: an item of the {kind} is not an object; write one with apiVersion and kind")
+        yield from _flattened(_Raw(item, *own, place, raw.path))
 
 
-def _object(raw: dict[str, Any], manifest: Manifest) -> KubeObject | None:
-    kind = kinds_by_name().get(str(raw.get("kind")))
-    if kind is None:
-        return None
+def _word(raw: _Raw, key: str, otherwise: str) -> str:
+    found = raw.value.get(key) or otherwise
+    if isinstance(found, str) and found:
+        return found
+    kind = raw.value.get("kind")
+    told = f"{kind} {raw.name}".rstrip() + " " if isinstance(kind, str) and kind and key != "kind" else ""
+    known = kinds_by_name().get(str(kind)) if key == "apiVersion" else None
+    remedy = f"add apiVersion: {known.api_versions[0]}" if known else "a manifest starts with apiVersion and kind"
+    raise ObjectError(f"{raw.place}: {told}has no {key}; {remedy}")
+
+
+def _kind(raw: _Raw) -> Kind | None:
     try:
-        item = convert(raw, kind.struct)
-        _check_quantities(raw, "")
+        return find_kind(raw.api_version, raw.kind)
     except ObjectError as fault:
-        raise ObjectError(f"{manifest.place}: {fault}") from None
-    return item
+        raise ObjectError(f"{raw.place}: {fault}") from None
 
 
-def _check_quantities(value: Any, where: str) -> None:
-    """Find impossible quantities while the file and the field are still known."""
-    if isinstance(value, list):
-        for position, item in enumerate(value):
-            _check_quantities(item, f"{where}[{position}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            place = f"{where}.{key}" if where else str(key)
-            if key in ("requests", "limits", "allocatable", "capacity", "overhead") and isinstance(item, dict):
-                for name, text in item.items():
-                    _check_quantity(text, f"{place}.{name}")
-            else:
-                _check_quantities(item, place)
+def _not_looked_at(raw: _Raw) -> str:
+    # Somebody else's Pod is not the Pod that the reader has in mind.
+    kind = f"{raw.api_version} {raw.kind}" if raw.kind in kinds_by_name() else raw.kind
+    return f"{kind} {raw.name} in {raw.path}"
 
 
-def _check_quantity(text: Any, where: str) -> None:
-    if isinstance(text, dict):  # a device's capacity: an object with a value
-        text = text.get("value", 0)
+def _converted(raw: _Raw, kind: Kind) -> KubeObject:
     try:
-        parse_quantity(text)
-    except QuantityError as fault:
-        raise ObjectError(f'{where}: "{text}" is no quantity ({fault.reason}); write it like 500m, 2 or 4Gi') from None
+        return convert(raw.value, kind.struct)
+    except ObjectError as fault:
+        raise ObjectError(f"{raw.place}: {fault}") from None
+
+
+def _refuse_twins(objects: list[KubeObject], places: list[str]) -> None:
+    """An API server keeps one object of a kind and a name; which of two was meant, nobody can say."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for item, place in zip(objects, places, strict=True):
+        kind = kind_of(type(item))
+        namespace = item.namespace or (DEFAULT_NAMESPACE if kind.namespaced else "")
+        first = seen.setdefault((kind.name, namespace, item.name), place)
+        if first is not place and item.name:
+            key = f"{namespace}/{item.name}" if namespace else item.name
+            raise ObjectError(f"{kind.name} {key} stands twice, in {first} and in {place}; leave one out")

@@ -100,6 +100,7 @@ class Attempts:
             return decision
 
     def attempt(self, cycle: Cycle) -> Attempt:
+        self.framework.begin()
         if not len(cycle.snapshot):
             return Decision(status=unresolvable(NO_NODES), nominate="")
         standing = self.standing(cycle)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cmp_to_key
 from typing import Any
 
 from bayplan.cache import Cache
@@ -22,6 +24,7 @@ from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.points import QUEUE_SORT
 from bayplan.framework.profile import build_profile
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
@@ -103,7 +106,10 @@ class EngineHandle:
 
 @dataclass(slots=True)
 class Placed:
-    """A decision that was carried out as far as one process can."""
+    """A decision that was carried out as far as one process can.
+
+    A pod that Permit holds back has a node and is counted there, but is not placed until `PodEngine.settle` says so.
+    """
 
     decision: Decision
     status: Status
@@ -112,6 +118,27 @@ class Placed:
     @property
     def node(self) -> str | None:
         return self.decision.node if self.status.ok else None
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.waits_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that waits at Permit, and what is needed to let it go or to take it back."""
+
+    framework: Framework
+    cycle: Cycle
+    pod: Pod  # on its node
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A pod with the moment it entered the queue."""
+
+    pod: Pod
+    timestamp: datetime
 
 
 class PodEngine:
@@ -133,6 +160,7 @@ class PodEngine:
         self.pending: dict[str, Pod] = {}
         self.nominations = NominationLedger()
         self.waiting = WaitingPods()
+        self._held: dict[str, Held] = {}
         self.timings = PluginTimings()
         self.records = DecisionRing()
         self._clock = clock
@@ -179,6 +207,17 @@ class PodEngine:
             attempts.classes.key_of(info)
         return info
 
+    def in_queue_order(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Pods that entered the queue in this order, as it would hand them out: one QueueSort serves all profiles."""
+        (sorter,) = next(iter(self._attempts.values())).framework.profile.at(QUEUE_SORT)
+        start = self._clock.now()
+        entered = [_Entered(pod, start + timedelta(microseconds=place)) for place, pod in enumerate(pods)]
+
+        def order(first: _Entered, second: _Entered) -> int:
+            return -1 if sorter.less(first, second) else int(sorter.less(second, first))
+
+        return [each.pod for each in sorted(entered, key=cmp_to_key(order))]
+
     def begin(self, pod: Pod | PodInfo) -> Cycle:
         """A cycle for the pod on a snapshot of now."""
         return Cycle(pod if isinstance(pod, PodInfo) else PodInfo(pod), self.snapshot())
@@ -188,7 +227,7 @@ class PodEngine:
         return self._attempts[cycle.pod.scheduler_name].standing(cycle)
 
     def try_pod(self, pod: Pod) -> Decision:
-        """Decide, and change nothing."""
+        """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
         framework = self.framework(pod.scheduler_name)
         decision = self._attempts[framework.profile.scheduler_name].decide(self.begin(pod))
         self.records.add(record_of(pod, decision, self._clock.now()))
@@ -222,6 +261,14 @@ class PodEngine:
         info = cycle.info.bound_to(decision.node)
         bound = info.pod
         self.cache.assume(info)
+        try:
+            return self._commit_assumed(framework, cycle, decision, bound)
+        except BaseException:  # an interrupt, or a bug of ours: whatever it is, the node is not to look taken
+            self.cache.forget(bound)
+            raise
+
+    def _commit_assumed(self, framework: Framework, cycle: Cycle, decision: Decision, bound: Pod) -> Placed:
+        assert decision.node is not None
         self.nominations.withdraw(bound.uid)
         status = framework.committing.reserve(cycle, decision.node)
         if not status.ok:
@@ -229,12 +276,31 @@ class PodEngine:
             return Placed(decision, status)
         permit = framework.committing.permit(cycle, decision.node)
         if not permit.status.ok:
-            framework.committing.unreserve(cycle, decision.node)
-            self.cache.forget(bound)
+            self._take_back(Held(framework, cycle, bound))
             return Placed(decision, permit.status)
         if permit.waits:
             self.waiting.add(bound, permit.waits, self._clock.monotonic_s())
+            self._held[bound.uid] = Held(framework, cycle, bound)
         return Placed(decision, status, permit.waits)
+
+    def settle(self) -> list[tuple[Pod, Status]]:
+        """Let pods go whose wait is over, and take those back that were refused or waited too long."""
+        settled = []
+        now_s = self._clock.monotonic_s()
+        for waiting in self.waiting.all():
+            waiting.expire(now_s)
+            if waiting.outcome is None:
+                continue
+            self.waiting.remove(waiting.pod.uid)
+            held = self._held.pop(waiting.pod.uid)
+            if not waiting.outcome.ok:
+                self._take_back(held)
+            settled.append((held.pod, waiting.outcome))
+        return settled
+
+    def _take_back(self, held: Held) -> None:
+        held.framework.committing.unreserve(held.cycle, held.pod.spec.node_name)
+        self.cache.forget(held.pod)
 
     def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
         profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)

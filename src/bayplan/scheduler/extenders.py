@@ -133,18 +133,20 @@ class Extender:
         for item in self._read(reply, self.config.prioritize_verb, list[HostScore]):
             scores[item.host] += item.score
         factor = self.config.weight * (MAX_SCORE // MAX_EXTENDER_PRIORITY)
-        return np.array([scores[name] * factor for name in nodes.names], dtype=np.int64)
+        try:
+            return np.array([scores[name] * factor for name in nodes.names], dtype=np.int64)
+        except OverflowError:
+            raise ExtenderFault(f"extender {self.name} gave scores beyond 64 bits; it gives 0 to 10") from None
 
     # both -------------------------------------------------------------------------------------------------------
 
     def _arguments(self, pod: Pod, nodes: NodeTable) -> dict[str, Any]:
-        items = [msgspec.to_builtins(node.node) for node in nodes]
-        cached = self.config.node_cache_capable
-        return {
-            "Pod": msgspec.to_builtins(pod),
-            "Nodes": None if cached else {"metadata": {}, "items": items},
-            "NodeNames": list(nodes.names) if cached else None,
-        }
+        told: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": None}
+        if self.config.node_cache_capable:
+            told["NodeNames"] = list(nodes.names)
+        else:
+            told["Nodes"] = {"metadata": {}, "items": [msgspec.to_builtins(node.node) for node in nodes]}
+        return told
 
     def _read(self, reply: ExtenderReply, verb: str, kind: type[T]) -> T:
         if reply.failure:

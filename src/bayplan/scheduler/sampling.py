@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis
+from bayplan.framework.status import Code
 from bayplan.snapshot import RowVector
 
 FEWEST_NODES = 100
@@ -41,7 +42,7 @@ class Sampler:
             return candidates
         turn = self.start % len(candidates)
         rotated = np.concatenate((candidates[turn:], candidates[:turn]))
-        feasible = np.fromiter((diagnosis.status(row).ok for row in rotated.tolist()), np.bool_, len(rotated))
+        feasible = diagnosis.rows_with(Code.SUCCESS)[rotated]
         hits = np.flatnonzero(feasible)
         seen = len(rotated) if len(hits) <= wanted else int(hits[wanted])
         self.advance(seen, len(order))
@@ -57,5 +58,12 @@ class Sampler:
         diagnosis.verdicts.codes[rows] = NOT_LOOKED_AT
         for reason in diagnosis.verdicts.reasons:
             reason.mask[rows] = False
+        for mask in diagnosis.verdicts.plugins.values():
+            mask[rows] = False
         for row in rows.tolist():
             diagnosis.overrides.pop(row, None)
+        kept = {plugin for plugin, mask in diagnosis.verdicts.plugins.items() if mask.any()}
+        kept |= {status.plugin for status in diagnosis.overrides.values()}
+        gone = diagnosis.verdicts.plugins.keys() - kept
+        diagnosis.unschedulable_plugins -= gone
+        diagnosis.pending_plugins -= gone

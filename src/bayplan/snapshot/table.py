@@ -1,8 +1,8 @@
 """What a plugin sees of the nodes: all rows at once (`NodeTable`), or one of them (`NodeView`).
 
 A table is a view of columns, whole or narrowed to some rows; everything it returns has one entry a row of the table,
-in its order, so a plugin need not know which of the two it was given. Whole columns are returned without copying:
-do not write into them.
+in its order, so a plugin need not know which of the two it was given. Whole columns are returned without copying, and
+refuse to be written: whoever wants to change one copies it.
 """
 
 from __future__ import annotations
@@ -124,8 +124,12 @@ class NodeTable:
     # columns ----------------------------------------------------------------------------------------------------
 
     def pick(self, column: npt.NDArray[V]) -> npt.NDArray[V]:
-        """A column over all rows, as this table sees it."""
-        return column[: self.columns.count] if self._rows is None else column[self._rows]
+        """A column over all rows, as this table sees it. A whole one is the column itself, and cannot be written."""
+        if self._rows is not None:
+            return column[self._rows]
+        view = column[: self.columns.count]
+        view.flags.writeable = False
+        return view
 
     def allocatable(self, resource: str) -> IntVector:
         return self._resource(self.columns.allocatable, resource)

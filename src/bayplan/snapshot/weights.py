@@ -8,6 +8,7 @@ never preempt pay nothing, and those that do pay for each pod once. Cost: a micr
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from bayplan.snapshot.table import RowVector
 from bayplan.snapshot.vocabulary import BoolVector, IntVector
 
 NOT_STARTED = int(np.iinfo(np.int64).min)
+
+V = TypeVar("V", bound=Any)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -34,9 +37,13 @@ class _Reading:
 
     __slots__ = ("_infos", "known")
 
-    def __init__(self, slots: int) -> None:
-        self.known: BoolVector = np.zeros(slots, dtype=np.bool_)
-        self._infos: list[PodInfo | None] = [None] * slots
+    def __init__(self) -> None:
+        self.known: BoolVector = np.zeros(0, dtype=np.bool_)
+        self._infos: list[PodInfo | None] = []
+
+    def reserve(self, slots: int) -> None:
+        self.known = _longer(self.known, slots)
+        self._infos += [None] * (slots - len(self._infos))
 
     def unread(self, slots: RowVector, infos: list[PodInfo | None]) -> tuple[list[int], list[PodInfo]]:
         """Those of the slots that must be read now, and whom they hold."""
@@ -60,21 +67,22 @@ class PodWeights:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._cursor = 0
-        self._readings: tuple[_Reading, ...] = ()
+        self._start_over()
 
     def follow(self, snapshot: Snapshot) -> None:
         """Doubt what may have changed since the last time. To be called before anything is asked."""
         pods, touched = snapshot.pods, snapshot.touched.since(self._cursor)
         self._cursor = snapshot.touched.end
-        capacity = len(pods.rows)
-        if snapshot is not self._snapshot or touched is None or capacity != len(self._priorities):
-            self._snapshot = snapshot
-            self._start_over(capacity)
-        elif touched:
+        if snapshot is not self._snapshot or touched is None:
+            self._snapshot, touched = snapshot, set()
+            self._start_over()
+        self._reserve(len(snapshot.vocabulary.resources), len(pods.rows))
+        if touched:
             rows = np.zeros(max(*touched, len(snapshot)) + 1, dtype=np.bool_)
             rows[list(touched)] = True
-            for reading in self._readings:
-                reading.known &= ~rows[pods.rows]
+            doubted = rows[pods.rows]
+            for known in (self._ranked.known, self._dated.known, self._weighed.known, self._placed):
+                known[doubted] = False
 
     def on_rows(self, place: npt.NDArray[np.int16]) -> RowVector:
         """The slots of all pods on rows that have a place (one entry a row of the snapshot, -1 for none)."""
@@ -96,6 +104,17 @@ class PodWeights:
             self._started[fresh] = [NOT_STARTED if each is None else microseconds(each) for each in moments]
         return self._started[slots]
 
+    def listed(self, slots: RowVector) -> IntVector:
+        """Where each pod stands in the list of its row."""
+        unknown = slots[~self._placed[slots]]
+        if len(unknown):
+            pods, lists = self._followed.pods, self._followed.nodes.pods
+            rows = np.unique(pods.rows[unknown]).tolist()
+            places = {id(info): place for row in rows for place, info in enumerate(lists[row])}
+            self._listed[unknown] = [places[id(pods.infos[slot])] for slot in unknown.tolist()]
+            self._placed[unknown] = True
+        return self._listed[slots]
+
     def requests(self, slots: RowVector) -> IntMatrix:
         """What each pod asks for; resources are rows, as in `NodeColumns`."""
         self._weigh(slots)
@@ -116,14 +135,26 @@ class PodWeights:
         assert self._snapshot is not None, "there is a snapshot to ask about once one is followed"
         return self._snapshot
 
-    def _start_over(self, slots: int) -> None:
-        resources = len(self._followed.vocabulary.resources)
-        self._ranked, self._dated, self._weighed = self._readings = (_Reading(slots), _Reading(slots), _Reading(slots))
-        self._priorities: IntVector = np.zeros(slots, dtype=np.int64)
-        self._started: IntVector = np.zeros(slots, dtype=np.int64)
-        self._requests: IntMatrix = np.zeros((resources, slots), dtype=np.int64)
-        self._nonzero: IntMatrix = np.zeros((2, slots), dtype=np.int64)
-        self._with_ports: BoolVector = np.zeros(slots, dtype=np.bool_)
+    def _start_over(self) -> None:
+        self._ranked, self._dated, self._weighed = _Reading(), _Reading(), _Reading()
+        self._placed: BoolVector = np.zeros(0, dtype=np.bool_)
+        self._listed: IntVector = np.zeros(0, dtype=np.int64)
+        self._priorities: IntVector = np.zeros(0, dtype=np.int64)
+        self._started: IntVector = np.zeros(0, dtype=np.int64)
+        self._requests: IntMatrix = np.zeros((0, 0), dtype=np.int64)
+        self._nonzero: IntMatrix = np.zeros((2, 0), dtype=np.int64)
+        self._with_ports: BoolVector = np.zeros(0, dtype=np.bool_)
+
+    def _reserve(self, resources: int, slots: int) -> None:
+        if slots > len(self._placed):
+            for reading in (self._ranked, self._dated, self._weighed):
+                reading.reserve(slots)
+            self._placed, self._with_ports = _longer(self._placed, slots), _longer(self._with_ports, slots)
+            self._listed, self._priorities = _longer(self._listed, slots), _longer(self._priorities, slots)
+            self._started, self._nonzero = _longer(self._started, slots), _longer(self._nonzero, slots)
+            self._requests = _longer(self._requests, slots)
+        if resources > len(self._requests):
+            self._requests = np.pad(self._requests, ((0, resources - len(self._requests)), (0, 0)))
 
     def _weigh(self, slots: RowVector) -> None:
         fresh, told = self._weighed.unread(slots, self._followed.pods.infos)
@@ -134,9 +165,14 @@ class PodWeights:
         self._nonzero[0, fresh] = [cpu for cpu, _ in nonzero]
         self._nonzero[1, fresh] = [memory for _, memory in nonzero]
         requests = [info.requests for info in told]
-        columns = [(name, self._followed.vocabulary.resources.index(name)) for name in set().union(*requests)]
-        missing = len(self._followed.vocabulary.resources) - len(self._requests)
-        self._requests = np.pad(self._requests, ((0, missing), (0, 0))) if missing else self._requests
+        names = self._followed.vocabulary.resources
+        columns = [(names.index(name), name) for name in set().union(*requests)]
+        self._reserve(len(names), len(self._placed))
         self._requests[:, fresh] = 0
-        for name, column in columns:
+        for column, name in columns:
             self._requests[column, fresh] = [asked.get(name, 0) for asked in requests]
+
+
+def _longer(column: npt.NDArray[V], slots: int) -> npt.NDArray[V]:
+    """The same with zeros up to so many slots, which are the last dimension."""
+    return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, slots - column.shape[-1])])

@@ -35,7 +35,6 @@ from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import admitted, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.workloads import PriorityClass
 from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import NodeTable
@@ -89,7 +88,6 @@ class Harness:
             chance=random.Random(seed),
         )
         self._refuse_idle([entry.name for entry in entries])
-        self._classes = {item.name: item for item in known if isinstance(item, PriorityClass)}
         self._told: dict[str, str] = {}
         self.engine.pending.update({pod.uid: pod for pod in known if isinstance(pod, Pod) and not pod.spec.node_name})
 
@@ -229,17 +227,13 @@ class Harness:
         """Objects that are new, or that have changed."""
         self._told.clear()
         cache = self.engine.cache
-        for item in admitted([*self._classes.values(), *objects]):
+        for item in map(with_identity, objects):
             if isinstance(item, Node):
                 cache.add_node(item)
-            elif not isinstance(item, Pod):
-                cache.put(item)
-            elif not item.spec.node_name:
-                self.engine.pending[item.uid] = item
-            elif cache.pod(item.uid) is None or cache.is_assumed(item.uid):
-                cache.add_pod(item)
+            elif isinstance(item, Pod):
+                self._add_pod(self._known(item))
             else:
-                cache.update_pod(item)
+                cache.put(item)
 
     def remove(self, *objects: KubeObject) -> None:
         """Objects that are gone."""
@@ -268,10 +262,19 @@ class Harness:
 
     def _known(self, pod: Pod) -> Pod:
         """The pod as an API server would have stored it."""
-        return with_priority(with_identity(pod), self._classes)
+        return with_priority(with_identity(pod), self.engine.cache.catalog.priority_classes)
 
     def _framework(self, pod: Pod) -> Framework:
         return self.engine.framework(pod.scheduler_name)
+
+    def _add_pod(self, pod: Pod) -> None:
+        cache = self.engine.cache
+        if not pod.spec.node_name:
+            self.engine.pending[pod.uid] = pod
+        elif cache.pod(pod.uid) is None or cache.is_assumed(pod.uid):
+            cache.add_pod(pod)
+        else:
+            cache.update_pod(pod)
 
     def _refuse_idle(self, names: Sequence[str]) -> None:
         profiles = [self.profile(name) for name in self.engine.scheduler_names]

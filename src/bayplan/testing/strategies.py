@@ -88,17 +88,17 @@ def nodes(**fields: Any) -> st.SearchStrategy[Node]:
 @st.composite
 def clusters(
     draw: st.DrawFn,
-    nodes: st.SearchStrategy[Node] = nodes(),  # noqa: B008  (strategies are values)
-    pods: st.SearchStrategy[Pod] = pods(),  # noqa: B008
+    nodes: st.SearchStrategy[Node] | None = None,
+    pods: st.SearchStrategy[Pod] | None = None,
     *,
-    max_nodes: int = 5,
-    max_pods: int = 6,
+    max_nodes: int = 4,
+    max_pods: int = 4,
 ) -> Cluster:
     """At least one node, and pods that run on them."""
-    drawn = draw(st.lists(nodes, min_size=1, max_size=max_nodes))
+    drawn = draw(st.lists(_NODES if nodes is None else nodes, min_size=1, max_size=max_nodes))
     named = tuple(_renamed(node, f"n{number}") for number, node in enumerate(drawn))
     homes = st.sampled_from([node.name for node in named])
-    running = draw(st.lists(st.tuples(pods, homes), max_size=max_pods))
+    running = draw(st.lists(st.tuples(_PODS if pods is None else pods, homes), max_size=max_pods))
     placed = tuple(_renamed(pod, f"p{number}").bound_to(home) for number, (pod, home) in enumerate(running))
     return Cluster(named, placed)
 
@@ -110,7 +110,7 @@ def check_forms_agree(
     pods: st.SearchStrategy[Pod] | None = None,
     clusters: st.SearchStrategy[Cluster] | None = None,
     args: Any = None,
-    max_examples: int = 100,
+    max_examples: int = 50,
 ) -> None:
     """Fail unless the plugin says the same of a node whichever way it is asked, on random clusters.
 
@@ -120,7 +120,8 @@ def check_forms_agree(
     """
     if not FILTER.extended_by(plugin) and not SCORE.extended_by(plugin):
         raise UsageError(f"{plugin.__name__} neither filters nor scores: it has no forms to compare")
-    some_pods, some_clusters = pods or _PODS, clusters or _CLUSTERS
+    some_pods = _PODS if pods is None else pods
+    some_clusters = _CLUSTERS if clusters is None else clusters
 
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data(), pod=some_pods, cluster=some_clusters)
@@ -131,10 +132,6 @@ def check_forms_agree(
         assert not found, "\n".join(found)
 
     agree()
-
-
-_PODS = pods()
-_CLUSTERS = clusters()
 
 
 def _found(
@@ -169,3 +166,8 @@ def _renamed(item: K, name: str) -> K:
     meta = item.metadata
     labels = {**meta.labels, HOSTNAME: name} if meta.labels.get(HOSTNAME) == meta.name else meta.labels
     return replace(item, metadata=replace(meta, name=name, uid=f"uid-{meta.namespace}-{name}", labels=labels))
+
+
+_PODS = pods()
+_NODES = nodes()
+_CLUSTERS = clusters()

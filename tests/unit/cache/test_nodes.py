@@ -8,6 +8,9 @@ from bayplan.cache import Cache
 from bayplan.cache.node_tree import NodeTree, zone_of
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.storage import StorageClass
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.journal import Journal
 from builders import make_node, make_pod, taint
@@ -282,3 +285,41 @@ def test_taints_of_a_row_that_a_snapshot_still_shows_are_not_given_to_others() -
     cache.refresh(current)
     assert behind.table.where_taints(lambda taints: taints == (taint("old"),)).tolist() == [False, True]
     assert behind.table.count_taints(len).tolist() == [0, 1]
+
+
+def test_taints_that_changed_stay_with_the_snapshot_that_still_shows_them() -> None:
+    cache = Cache()
+    cache.add_node(make_node("a", taints=[taint("old")]))
+    cache.add_node(make_node("b"))
+    behind, current = cache.snapshot(), cache.snapshot()
+    cache.update_node(make_node("a"))
+    cache.refresh(current)
+    cache.update_node(make_node("b", taints=[taint("new"), taint("newer")]))
+    cache.refresh(current)
+    assert behind.table.count_taints(len).tolist() == [1, 0]
+    assert current.table.count_taints(len).tolist() == [0, 2]
+
+
+# everything else
+
+
+def test_other_objects_are_catalogued_and_claims_watched() -> None:
+    cache = Cache()
+    claim = ResourceClaim(metadata=ObjectMeta(name="gpu", namespace="default", uid="u"))
+    quick = StorageClass(metadata=ObjectMeta(name="quick"))
+    for item in (claim, quick):
+        cache.put(item)
+    assert set(cache.catalog.resource_claims) == {"default/gpu"}
+    assert set(cache.catalog.storage_classes) == {"quick"}
+    for item in (claim, quick):
+        cache.drop(item)
+        cache.drop(item)  # told twice is no matter
+    assert not cache.catalog.resource_claims
+    assert not cache.catalog.storage_classes
+
+
+def test_a_snapshot_reads_the_living_catalog() -> None:
+    cache = Cache()
+    snapshot = cache.snapshot()
+    cache.put(StorageClass(metadata=ObjectMeta(name="quick")))
+    assert "quick" in snapshot.catalog.storage_classes

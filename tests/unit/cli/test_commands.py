@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 import yaml
 
@@ -456,3 +458,30 @@ def test_answers_that_cannot_be_written(run: Run, write: Write, tmp_path: Path) 
     ended = run("conformance", path, "--answers", tmp_path / "no" / "folder.jsonl")
     assert ended.code == 2
     assert "folder.jsonl cannot be written: No such file or directory" in one_sentence(ended)
+
+
+# streams
+
+
+def test_a_configuration_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(HEAD))
+    assert run("config", "check", "-") == (0, "- is valid: 1 profile(s) for default-scheduler\n", "")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(**_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("bayplan.cli.cli.main", gone)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 141
+
+
+def test_an_interrupted_command_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(**_: object) -> None:
+        raise click.Abort
+
+    monkeypatch.setattr("bayplan.cli.cli.main", stopped)
+    assert run() == (130, "", "stopped\n")

@@ -14,7 +14,7 @@ from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
 from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.points import POST_FILTER, PRE_ENQUEUE, Point
 from bayplan.framework.profile import Profile
-from bayplan.framework.runtime import Framework, plugin_names
+from bayplan.framework.runtime import Framework
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.telemetry.timings import PluginTimings
 from builders import FakeHandle, make_cycle, make_pod
@@ -195,7 +195,7 @@ def test_postfilter_that_raises_is_named() -> None:
     answer = post_filter(KeyError("x"))
     assert answer.status.code is Code.ERROR
     assert answer.status.plugin == "P0"
-    assert answer.status.message.startswith("KeyError: 'x' (test_diagnosis.py:")
+    assert answer.status.message.startswith("running PostFilter plugin \"P0\": KeyError: 'x' (test_diagnosis.py:")
 
 
 def test_the_first_gate_that_says_no_is_named() -> None:
@@ -210,10 +210,6 @@ def test_the_first_gate_that_says_no_is_named() -> None:
     assert framework(PRE_ENQUEUE, plugins[0]).pre_enqueue(make_pod()) == SUCCESS
     broken = framework(PRE_ENQUEUE, Answers("Broken", ValueError("x"))).pre_enqueue(make_pod())
     assert (broken.code, broken.plugin) == (Code.ERROR, "Broken")
-
-
-def test_names_in_order() -> None:
-    assert plugin_names([Answers("B", None), Answers("A", None)]) == ["B", "A"]
 
 
 def test_timings_are_shared_with_whoever_asks() -> None:

@@ -293,6 +293,9 @@ def test_pending_is_remembered_as_such() -> None:
     assert diagnosis.unschedulable_plugins == {"Outside", "Other"}
 
 
+SKIPPED = 'running "Odd" filter plugin: answered Skip, which is no answer to filter'
+
+
 @pytest.mark.parametrize(
     ("plugin", "words"),
     [
@@ -302,7 +305,7 @@ def test_pending_is_remembered_as_such() -> None:
         pytest.param(
             Early("Odd", refuses="a", with_status=error("broke")), 'running "Odd" filter plugin: broke', id="one"
         ),
-        pytest.param(Early("Odd", refuses="a", with_status=SKIP), 'running "Odd" filter plugin: ', id="skip"),
+        pytest.param(Early("Odd", refuses="a", with_status=SKIP), SKIPPED, id="skip"),
     ],
 )
 def test_an_error_says_whose_it_is(plugin: Any, words: str) -> None:
@@ -492,3 +495,15 @@ def test_judging_a_fork_counts_its_guests() -> None:
     runner.pre_filter(cycle)
     assert runner.judge(cycle, cycle.snapshot.nodes.fork([0])).message == "full"
     assert runner.judge(cycle, cycle.snapshot.nodes.fork([1])) == SUCCESS
+
+
+def test_a_state_that_raises_is_an_error_too() -> None:
+    class Raises(Room):
+        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Any:  # noqa: ARG002
+            raise KeyError("count")
+
+    status = run(Raises(9), nominations=guests(b=[make_pod("g")])).status(1)
+    assert status.code is Code.ERROR
+    assert status.message.startswith(
+        "running AddPod on PreFilter plugin \"Room\": KeyError: 'count' (test_filtering.py:"
+    )

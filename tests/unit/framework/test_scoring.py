@@ -143,8 +143,10 @@ RANGE = 'applying score defaultWeights on Score plugins: plugin "P" returns an i
         pytest.param(Whole("P", error("broke")), f"{FAILED}broke", id="error"),
         pytest.param(Whole("P", ValueError("boom")), rf"{FAILED}ValueError: boom \(test_scoring.py:\d+\)", id="raises"),
         pytest.param(One("P", b=error("broke")), f"{FAILED}broke", id="one-node-error"),
-        pytest.param(One("P", b="high"), f"{FAILED}a score is a whole number; got 'high'", id="one-node-text"),
-        pytest.param(One("P", b=1.5), f"{FAILED}a score is a whole number; got 1.5", id="one-node-fraction"),
+        pytest.param(
+            One("P", b="high"), f"{FAILED}a score is a whole number of 64 bits; got 'high'", id="one-node-text"
+        ),
+        pytest.param(One("P", b=1.5), f"{FAILED}a score is a whole number of 64 bits; got 1.5", id="one-node-fraction"),
         pytest.param(
             Whole("P", np.zeros(4, dtype=np.int64)),
             rf"{FAILED}3 whole numbers are needed, one a node; got shape \(4,\) of int64",

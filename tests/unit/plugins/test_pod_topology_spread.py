@@ -46,6 +46,7 @@ HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 SKEW = rejected("node(s) didn't match pod topology spread constraints")
 KEYLESS = unresolvable("node(s) didn't match pod topology spread constraints (missing required label)")
 WEB = LabelSelector(match_labels={"app": "web"})
+MALFORMED = LabelSelector(match_expressions=(LabelSelectorRequirement(key="a", operator="Nope"),))
 
 
 def hard(key: str = ZONE, **fields: Any) -> TopologySpreadConstraint:
@@ -149,12 +150,11 @@ def test_a_pod_without_constraints_is_skipped() -> None:
 
 
 def test_a_malformed_selector_is_an_error() -> None:
-    wrong = LabelSelector(match_expressions=(LabelSelectorRequirement(key="a", operator="Nope"),))
     plugin = make_plugin(PodTopologySpread)
-    status = plugin.pre_filter(make_cycle(web("incoming", hard(label_selector=wrong))))
+    status = plugin.pre_filter(make_cycle(web("incoming", hard(label_selector=MALFORMED))))
     assert status.code is Code.ERROR
     assert status.message.startswith("obtaining pod's hard topology spread constraints: ")
-    cycle = make_cycle(web("incoming", soft(label_selector=wrong)))
+    cycle = make_cycle(web("incoming", soft(label_selector=MALFORMED)))
     status = plugin.pre_score(cycle, cycle.snapshot.table)
     assert status.message.startswith("obtaining pod's soft topology spread constraints: ")
 
@@ -248,6 +248,12 @@ def owned(kind: str, api_version: str, *, controller: bool = True) -> Pod:
             [ReplicaSet(metadata=named(), spec=ReplicaSetSpec(selector=None))],
             None,
             id="an-owner-that-selects-nothing",
+        ),
+        pytest.param(
+            owned("ReplicaSet", "apps/v1"),
+            [service({"app": "web"}), ReplicaSet(metadata=named(), spec=ReplicaSetSpec(selector=MALFORMED))],
+            {"app": "web"},
+            id="an-owner-whose-selector-makes-no-sense-adds-nothing",
         ),
     ],
 )
@@ -346,7 +352,7 @@ STRANGER = make_pod("neighbour", labels={"app": "db"}, node="a")
             id="still-counts",
         ),
         pytest.param(PENDING, NEIGHBOUR, NEIGHBOUR, "Skip", id="labels-are-the-same"),
-        pytest.param(PENDING, web("neighbour"), web("neighbour", node="a"), "Skip", id="was-on-no-node-before"),
+        pytest.param(PENDING, make_pod("neighbour"), NEIGHBOUR, "Skip", id="was-on-no-node-before"),
         pytest.param(
             PENDING, PENDING, changed(PENDING, metadata={"labels": {"app": "db"}}), "Queue", id="the-pod-itself-changes"
         ),

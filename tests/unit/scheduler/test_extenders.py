@@ -21,6 +21,7 @@ from bayplan.scheduler.cycle import Attempts, Decision
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 from bayplan.scheduler.sampling import Sampler
 from bayplan.snapshot import NodeTable, NodeView
+from bayplan.testing.conformance.world import first_by_name
 from builders import FakeHandle, make_container, make_cycle, make_node, make_pod, make_snapshot
 
 URL = "http://extender:8888/"
@@ -59,7 +60,7 @@ class World:
         profile = Profile("mine", {FILTER: plugins, SCORE: plugins}, {"Likes": 1}, {}, {}, {})
         self._attempts = Attempts(
             Framework(profile, FakeHandle()),  # type: ignore[arg-type]
-            lambda names: names.index(min(names)),
+            first_by_name,
             Sampler(),
             extenders=extenders,
         )

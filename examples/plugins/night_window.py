@@ -1,0 +1,63 @@
+"""Hold pods until a window opens: heavy jobs wait for the night.
+
+Pods with the label `window: night` are not tried before the window opens (PreEnqueue), unless it is only minutes away:
+then they are given a node and wait there (Permit), so that nobody takes the room in the meantime. Whoever passes once
+the window is open lets the waiting ones go; if nobody does, their wait runs out and they are tried again at once.
+
+    pluginConfig:
+    - name: NightWindow
+      args: {opensAtHour: 22, closesAtHour: 6}
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from bayplan.framework import Cycle, Handle, Pod, Status, Wait, pending
+
+LABEL = "window"
+LONGEST_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
+
+
+class NightWindow:
+    """Jobs for the night wait for the night. Hours are UTC."""
+
+    name = "NightWindow"
+
+    def __init__(self, handle: Handle, opens: int, closes: int) -> None:
+        self._clock = handle.clock  # never the machine's own: tests and simulations decide what time it is
+        self._waiting = handle.waiting
+        self._opens, self._closes = opens, closes
+
+    @classmethod
+    def factory(cls, args: Any, handle: Handle) -> "NightWindow":
+        given = args or {}
+        return cls(handle, given.get("opensAtHour", 22), given.get("closesAtHour", 6))
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        self._let_go()
+        if pod.labels.get(LABEL) == "night" and self._opens_in_s() > LONGEST_WAIT_S:
+            return pending(f"waiting for the window that opens at {self._opens}:00 UTC")
+        return None
+
+    def permit(self, cycle: Cycle, node_name: str) -> Wait | None:  # noqa: ARG002
+        self._let_go()
+        wait_s = self._opens_in_s()
+        return Wait(wait_s) if cycle.pod.labels.get(LABEL) == "night" and wait_s else None
+
+    def _let_go(self) -> None:
+        if not self._opens_in_s():
+            for held in self._waiting.all():
+                held.allow(self.name)
+
+    def _opens_in_s(self) -> float:
+        """Seconds until the window opens; 0 while it is open."""
+        now = self._clock.now()
+        if self._is_open(now):
+            return 0.0
+        opening = now.replace(hour=self._opens, minute=0, second=0, microsecond=0)
+        return (opening + timedelta(days=opening < now) - now).total_seconds()
+
+    def _is_open(self, now: datetime) -> bool:
+        if self._opens < self._closes:
+            return self._opens <= now.hour < self._closes
+        return now.hour >= self._opens or now.hour < self._closes

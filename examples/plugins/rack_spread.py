@@ -1,0 +1,60 @@
+"""Spread the pods of an app over racks, so that one switch does not take all of them away.
+
+Racks are the values of the node label `rack`, apps those of the pod label `app`. Nothing is refused: when all racks are
+full but one, that one is taken. Cost: one count over the columns of pods, then one look at the column of a label.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from bayplan.framework import (
+    SKIP,
+    Cycle,
+    IntVector,
+    Key,
+    NodeTable,
+    Pod,
+    Status,
+    default_normalize,
+)
+
+RACK = "rack"
+APP = "app"
+COUNTS: Key[IntVector] = Key("RackSpread")  # siblings in each rack; the last entry is for nodes without one
+
+
+class RackSpread:
+    """The fewer siblings in a node's rack, the better."""
+
+    name = "RackSpread"
+
+    def signature(self, pod: Pod) -> Hashable:
+        return (pod.namespace, pod.labels.get(APP))
+
+    def depends_on(self, cycle: Cycle) -> Hashable:
+        """On pods of other nodes too, and on the racks of those nodes."""
+        return cycle.snapshot.pods.version, cycle.snapshot.renewed.end
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
+        """Count once what every node needs to know. The snapshot, not `nodes`: siblings run on full nodes too."""
+        namespace, app = cycle.pod.namespace, cycle.pod.labels.get(APP)
+        if app is None:
+            return SKIP
+        pods, racks = cycle.snapshot.pods, nodes.label(RACK)
+        siblings = pods.matching(
+            (self.name, namespace, app), lambda kind: kind.namespace == namespace and kind.labels.get(APP) == app
+        )
+        by_row = pods.count_by_row(siblings, len(cycle.snapshot))
+        counts = np.zeros(len(racks.values) + 1, dtype=np.int64)
+        np.add.at(counts, cycle.snapshot.table.label_ids(RACK), by_row)
+        counts[-1] = counts.max()  # a node in no rack is no better than the fullest one
+        cycle.put(COUNTS, counts)
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        siblings: IntVector = cycle.get(COUNTS)[nodes.label_ids(RACK)]
+        return siblings
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        return default_normalize(scores, reverse=True)

@@ -1,0 +1,48 @@
+"""Keep a group of nodes for a team: its pods go there first, and nobody else's go there at all.
+
+Label the nodes `team: payments`; pods with the same label belong to the team. A taint would keep others off as well,
+but every pod of the team would have to carry the toleration. Cost: one look at the column of a label.
+"""
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.framework import (
+    MAX_SCORE,
+    Action,
+    Cure,
+    Cycle,
+    IntVector,
+    NodeTable,
+    Pod,
+    Rejection,
+    Resource,
+    row_alone,
+)
+
+LABEL = "team"
+REASON = "node(s) are kept for another team"
+
+
+class TeamNodes:
+    """Nodes with a team take only that team's pods, and the team's pods like them best."""
+
+    name = "TeamNodes"
+    cured_by = (
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
+        Cure(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_LABEL),
+    )
+    depends_on = row_alone
+    looks_at_pods = False
+
+    def signature(self, pod: Pod) -> Hashable:
+        return (pod.labels.get(LABEL),)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        team = cycle.pod.labels.get(LABEL)
+        yield Rejection(nodes.where_label(LABEL, lambda kept_for: kept_for != team), REASON, resolvable=False)
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        own = nodes.where_label_in(LABEL, [cycle.pod.labels.get(LABEL, "")])
+        return own.astype(np.int64) * MAX_SCORE

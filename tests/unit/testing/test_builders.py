@@ -1,0 +1,197 @@
+"""Builders make what their keywords say, and nothing that was not asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.objects.core import (
+    ContainerPort,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodSchedulingGate,
+    Taint,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from bayplan.objects.meta import LabelSelector
+from bayplan.testing import (
+    make_affinity,
+    make_container,
+    make_node,
+    make_pod,
+    make_pv,
+    make_pvc,
+    make_spread,
+    make_storage_class,
+    make_taint,
+    make_toleration,
+)
+
+
+def test_a_pod_is_pending_until_it_has_a_node() -> None:
+    assert (make_pod().status.phase, make_pod(node="a").status.phase) == ("Pending", "Running")
+    assert make_pod(node="a").spec.node_name == "a"
+
+
+def test_requests_of_all_kinds_come_together() -> None:
+    (container,) = make_pod(cpu="500m", memory="1Gi", requests={"example.com/gpu": 2}).spec.containers
+    assert container.resources.requests == {"cpu": "500m", "memory": "1Gi", "example.com/gpu": 2}
+
+
+def test_pods_of_different_names_or_namespaces_have_different_uids() -> None:
+    made = [make_pod("a"), make_pod("b"), make_pod("a", namespace="other")]
+    assert len({pod.uid for pod in made}) == 3
+
+
+def test_what_has_no_keyword_is_a_field_of_the_spec() -> None:
+    spec = make_pod(host_network=True, priority=7, node_selector={"disk": "ssd"}).spec
+    assert (spec.host_network, spec.priority, spec.node_selector) == (True, 7, {"disk": "ssd"})
+
+
+def test_a_keyword_that_nothing_knows_is_refused() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        make_pod(colour="blue")
+
+
+def test_short_forms_of_a_pod() -> None:
+    pod = make_pod(host_ports=[80], claims=["data"], gates=["later"], tolerations=["gpu"], spread=[make_spread("rack")])
+    assert pod.spec.containers[0].ports == (ContainerPort(container_port=80, host_port=80),)
+    assert pod.spec.volumes[0].persistent_volume_claim is not None
+    assert pod.spec.volumes[0].persistent_volume_claim.claim_name == "data"
+    assert pod.spec.scheduling_gates == (PodSchedulingGate("later"),)
+    assert pod.spec.tolerations == (Toleration(key="gpu", operator="Exists"),)
+    assert pod.spec.topology_spread_constraints[0].topology_key == "rack"
+
+
+def test_containers_may_be_given_whole() -> None:
+    pod = make_pod(containers=(make_container("a", cpu=1), make_container("b", memory="1Gi", image="x")))
+    assert [(each.name, each.image, each.resources.requests) for each in pod.spec.containers] == [
+        ("a", "", {"cpu": 1}),
+        ("b", "x", {"memory": "1Gi"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu", Taint("gpu", "", "NoSchedule")),
+        ("gpu:NoExecute", Taint("gpu", "", "NoExecute")),
+        ("gpu=a100:PreferNoSchedule", Taint("gpu", "a100", "PreferNoSchedule")),
+        ("gpu=a100", Taint("gpu", "a100", "NoSchedule")),
+    ],
+)
+def test_a_taint_is_read_as_kubectl_writes_it(text: str, expected: Taint) -> None:
+    assert make_taint(text) == expected
+    assert make_node(taints=[text]).spec.taints == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", Toleration(operator="Exists")),
+        ("gpu", Toleration(key="gpu", operator="Exists")),
+        ("gpu:NoExecute", Toleration(key="gpu", operator="Exists", effect="NoExecute")),
+        ("gpu=a100:NoSchedule", Toleration(key="gpu", operator="Equal", value="a100", effect="NoSchedule")),
+    ],
+)
+def test_a_toleration_mirrors_a_taint(text: str, expected: Toleration) -> None:
+    assert make_toleration(text) == expected
+
+
+def test_a_toleration_takes_fields() -> None:
+    assert make_toleration("old", toleration_seconds=5).toleration_seconds == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({}, {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}, id="roomy"),
+        pytest.param(
+            {"cpu": 2, "capacity": {"example.com/gpu": 4, "pods": "3"}},
+            {"cpu": 2, "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "3", "example.com/gpu": 4},
+            id="changed",
+        ),
+        pytest.param({"allocatable": {"cpu": "1"}, "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}, id="replaced"),
+    ],
+)
+def test_the_room_of_a_node(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    node = make_node(**options)
+    assert node.status.allocatable == expected
+    assert node.status.capacity == expected
+
+
+def test_a_node_knows_its_host_and_zone() -> None:
+    assert make_node("a", zone="z", labels={"disk": "ssd"}).labels == {
+        "kubernetes.io/hostname": "a",
+        "topology.kubernetes.io/zone": "z",
+        "disk": "ssd",
+    }
+    assert make_node("a", labels={"kubernetes.io/hostname": "other"}).labels == {"kubernetes.io/hostname": "other"}
+
+
+def test_images_are_names_with_sizes() -> None:
+    assert [(image.names, image.size_bytes) for image in make_node(images={"app:v1": 5}).status.images] == [
+        (("app:v1",), 5)
+    ]
+
+
+def test_spread_is_required_unless_said_otherwise() -> None:
+    selector = LabelSelector(match_labels={"app": "web"})
+    assert make_spread(labels={"app": "web"}) == TopologySpreadConstraint(
+        max_skew=1,
+        topology_key="topology.kubernetes.io/zone",
+        when_unsatisfiable="DoNotSchedule",
+        label_selector=selector,
+    )
+    assert make_spread(required=False).when_unsatisfiable == "ScheduleAnyway"
+
+
+def test_affinity_to_nodes() -> None:
+    term = NodeSelectorTerm(
+        (NodeSelectorRequirement("disk", "In", ("ssd",)), NodeSelectorRequirement("zone", "In", ("a", "b")))
+    )
+    choices: dict[str, Any] = {"disk": "ssd", "zone": ["a", "b"]}
+    required, preferred = make_affinity(nodes=choices), make_affinity(nodes=choices, weight=5)
+    assert required.node_affinity is not None
+    assert required.node_affinity.required is not None
+    assert required.node_affinity.required.node_selector_terms == (term,)
+    assert preferred.node_affinity is not None
+    assert [(each.weight, each.preference) for each in preferred.node_affinity.preferred] == [(5, term)]
+
+
+def test_affinity_to_pods() -> None:
+    found = make_affinity(near={"app": "web"}, apart={"app": "db"}, topology_key="rack")
+    assert found.node_affinity is None
+    assert found.pod_affinity is not None
+    assert found.pod_anti_affinity is not None
+    (near,), (apart,) = found.pod_affinity.required, found.pod_anti_affinity.required
+    assert (near.topology_key, near.label_selector) == ("rack", LabelSelector(match_labels={"app": "web"}))
+    assert apart.label_selector == LabelSelector(match_labels={"app": "db"})
+    preferred = make_affinity(near={"app": "web"}, weight=3).pod_affinity
+    assert preferred is not None
+    assert [term.weight for term in preferred.preferred] == [3]
+
+
+def test_a_claim_that_names_a_volume_is_bound() -> None:
+    loose, bound = make_pvc(), make_pvc(volume="v")
+    assert "pv.kubernetes.io/bind-completed" not in loose.metadata.annotations
+    assert bound.metadata.annotations["pv.kubernetes.io/bind-completed"] == "yes"
+    assert make_pvc(volume="v", bound=False).metadata.annotations == {}
+
+
+def test_a_volume_is_near_some_nodes() -> None:
+    affinity = make_pv(near={"rack": "1"}).spec.node_affinity
+    assert affinity is not None
+    assert affinity.required is not None
+    assert affinity.required.node_selector_terms[0].match_expressions[0].values == ("1",)
+    csi = make_pv(handle="h").spec.csi
+    assert csi is not None
+    assert (csi.driver, csi.volume_handle) == ("csi.example.com", "h")
+
+
+def test_a_storage_class_waits_for_a_pod() -> None:
+    made = make_storage_class(topologies=[{"zone": ["a", "b"]}])
+    assert made.volume_binding_mode == "WaitForFirstConsumer"
+    assert made.allowed_topologies[0].match_label_expressions[0].values == ("a", "b")

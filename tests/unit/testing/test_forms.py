@@ -1,0 +1,249 @@
+"""`check_forms_agree` lets honest plugins pass and finds each way in which one can contradict itself."""
+
+# ruff: noqa: ARG002  (plugins are told more than these need)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from bayplan.errors import UsageError
+from bayplan.framework import (
+    SKIP,
+    Cycle,
+    IntVector,
+    NarrowTo,
+    NodeTable,
+    NodeView,
+    Pod,
+    Rejection,
+    Status,
+    default_normalize,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.plugins.node_ports import NodePorts
+from bayplan.plugins.taint_toleration import TaintToleration
+from bayplan.testing import Cluster, Harness, check_forms_agree, clusters, label_sets, nodes, pods
+
+FEW = clusters(nodes(labels=label_sets({"disk": ["ssd", "hdd"]})), max_pods=3)
+
+
+def few(plugin: type[Any], **options: Any) -> None:
+    check_forms_agree(plugin, clusters=FEW, max_examples=30, **options)
+
+
+class Honest:
+    """Both forms, with state, normalising and two reasons."""
+
+    name = "Honest"
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        return SKIP if cycle.pod.labels.get("app") == "db" else None
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        reasons = [*(["small"] if node.free("cpu") < 1000 else []), *(["slow"] if self._is_slow(node) else [])]
+        if not reasons:
+            return None
+        return unresolvable(*reasons) if "slow" in reasons else unschedulable(*reasons)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(nodes.where_label_in("disk", ["hdd"]), "slow", resolvable=False)
+        yield Rejection(nodes.allocatable("cpu") - nodes.requested("cpu") < 1000, "small")
+
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        return node.allocatable("cpu") + len(node.pods)
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return nodes.allocatable("cpu") + nodes.pod_count
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:
+        return default_normalize(scores)
+
+    @staticmethod
+    def _is_slow(node: NodeView) -> bool:
+        return node.labels.get("disk") == "hdd"
+
+
+class Unused:
+    """Stays out of every attempt, and would fail in it."""
+
+    name = "Unused"
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
+        return SKIP
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        raise AssertionError
+
+
+class Narrowing:
+    name = "Narrowing"
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo:
+        return NarrowTo(frozenset({"n0"}))
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(nodes.unschedulable, "cordoned")
+
+
+@pytest.mark.parametrize("plugin", [Honest, Unused, Narrowing, NodePorts, TaintToleration], ids=lambda each: each.name)
+def test_honest_plugins_pass(plugin: type[Any]) -> None:
+    few(plugin)
+
+
+class OtherWords(Honest):
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        return unresolvable("too slow") if self._is_slow(node) else None
+
+
+class OtherScores(Honest):
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        return node.allocatable("memory")
+
+
+class ForgetsTheRows(Honest):
+    """Answers for the whole snapshot whatever table it is given."""
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(cycle.snapshot.table.where_label_in("disk", ["hdd"])[: len(nodes)], "slow", resolvable=False)
+        yield Rejection(nodes.allocatable("cpu") - nodes.requested("cpu") < 1000, "small")
+
+
+class KnowsNoForks:
+    """Looks rows up in the snapshot: on a fork that is another node's row."""
+
+    name = "KnowsNoForks"
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(cycle.snapshot.nodes.unschedulable[nodes.rows], "cordoned")
+
+
+class ComparesTooEarly:
+    """Normalises inside the score: what a node gets depends on its neighbours."""
+
+    name = "ComparesTooEarly"
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return default_normalize(nodes.allocatable("cpu"))
+
+
+class Raises:
+    name = "Raises"
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        raise KeyError(node.labels["disk"])
+
+
+class TooMuch:
+    name = "TooMuch"
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return np.full(len(nodes), 101)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        pytest.param(OtherWords, "says of n0, by filter, .*too slow.* but by filter_nodes", id="filter-forms"),
+        pytest.param(OtherScores, "by score, but .* by score_nodes", id="score-forms"),
+        pytest.param(ForgetsTheRows, "by a table of rows", id="narrowed"),
+        pytest.param(KnowsNoForks, "by a fork of the row", id="fork"),
+        pytest.param(ComparesTooEarly, "in a table of their own.*compare nodes .* in pre_score or normalize", id="raw"),
+        pytest.param(Raises, 'Raises fails: running "Raises" filter plugin: KeyError', id="raises"),
+        pytest.param(TooMuch, "TooMuch fails: .* invalid score 101", id="out-of-range"),
+    ],
+)
+def test_a_contradiction_is_found(plugin: type[Any], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        few(plugin)
+
+
+class Plain:
+    """The same as Honest, one node at a time."""
+
+    name = "Plain"
+    pre_filter = Honest.pre_filter
+    filter = Honest.filter
+    score = Honest.score
+    normalize = Honest.normalize
+    _is_slow = staticmethod(Honest._is_slow)
+
+
+class Lazy(Plain):
+    def score(self, cycle: Cycle, node: NodeView) -> int:
+        return node.allocatable("cpu")
+
+
+class Strict(Plain):
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        return unschedulable("never")
+
+
+def test_a_twin_that_is_the_same_passes() -> None:
+    few(Honest, twin=Plain)
+
+
+@pytest.mark.parametrize(
+    ("twin", "words"),
+    [
+        pytest.param(Strict, "of n0 Honest says .* but Plain says .*never", id="statuses"),
+        pytest.param(Lazy, "Honest gives .* but Plain gives", id="scores"),
+    ],
+)
+def test_a_twin_that_differs_is_found(twin: type[Any], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        few(Honest, twin=twin)
+
+
+def test_arguments_reach_the_plugin() -> None:
+    class Wants:
+        name = "Wants"
+
+        def __init__(self, most: int) -> None:
+            self._most = most
+
+        @classmethod
+        def factory(cls, args: Any, handle: object) -> Wants:
+            return cls(args["most"])
+
+        def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+            yield Rejection(nodes.pod_count > self._most, "crowded")
+
+    few(Wants, args={"most": 1})
+
+
+def test_a_plugin_without_forms_has_nothing_to_compare() -> None:
+    class Orders:
+        name = "Orders"
+
+        def less(self, first: object, second: object) -> bool:
+            return False
+
+    with pytest.raises(UsageError, match="Orders neither filters nor scores"):
+        check_forms_agree(Orders)
+
+
+# strategies
+
+
+@given(cluster=clusters(), pod=pods())
+def test_random_clusters_are_sound(cluster: Cluster, pod: Pod) -> None:
+    names = [node.name for node in cluster.nodes]
+    assert names == [f"n{number}" for number in range(len(names))]
+    assert [node.labels["kubernetes.io/hostname"] for node in cluster.nodes] == names
+    assert {each.spec.node_name for each in cluster.pods} <= set(names)
+    assert len({each.uid for each in cluster.pods}) == len(cluster.pods)
+    assert list(Harness(nodes=cluster.nodes, pods=cluster.pods).filter(pod)) == names
+
+
+@given(cluster=clusters(nodes(labels={"rack": "1"}, cpu=3), max_nodes=2, max_pods=0))
+def test_values_and_strategies_mix(cluster: Cluster) -> None:
+    assert {node.labels["rack"] for node in cluster.nodes} == {"1"}
+    assert {node.status.allocatable["cpu"] for node in cluster.nodes} == {3}
+    assert len(cluster.nodes) <= 2
+    assert cluster.pods == ()

@@ -1,0 +1,67 @@
+"""The kit as a package: names on demand, a fixture for pytest, and a clear word where an extra is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+
+import pytest
+
+import bayplan.testing
+from bayplan.testing import Harness, make_node, make_pod
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize("name", bayplan.testing.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert callable(getattr(bayplan.testing, name))
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'make_planet'"):
+        bayplan.testing.make_planet  # noqa: B018
+
+
+def test_without_hypothesis_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    monkeypatch.delitem(sys.modules, "bayplan.testing.strategies", raising=False)
+    with pytest.raises(ImportError, match=r"needs hypothesis, which is not installed: pip install bayplan\[testing\]"):
+        import_module("bayplan.testing.strategies")
+
+
+def test_the_fixture_makes_clusters(bayplan_cluster: Callable[..., Harness]) -> None:
+    assert bayplan_cluster(nodes=[make_node("a")]).place(make_pod()) == "a"
+
+
+def test_the_fixture_closes_what_it_made(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        class Holder:
+            name = "Holder"
+            closed = []
+            def less(self, first, second): return False
+            def close(self): Holder.closed.append(self)
+
+        def test_use(bayplan_cluster):
+            bayplan_cluster(plugins=[Holder]), bayplan_cluster([Holder])
+            assert not Holder.closed
+
+        def test_after(): assert len(Holder.closed) == 2
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_the_fixture_is_announced() -> None:
+    (found,) = entry_points(group="pytest11", name="bayplan")
+    assert found.value == "bayplan.testing.pytest_plugin"
+
+
+def test_a_pytest_run_that_does_not_use_it_pays_nothing() -> None:
+    """Every run on the machine imports the plugin; it must not bring the scheduler along."""
+    code = "import sys, bayplan.testing.pytest_plugin as p; sys.exit(bool({'numpy', 'msgspec', 'hypothesis'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
