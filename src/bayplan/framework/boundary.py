@@ -61,12 +61,17 @@ class Boundary:
 
     def call(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The plugin's answer; `PluginFault` if it raises, SystemExit too: no plugin ends the process."""
+        try:
+            return self.timed(plugin, point, method, *args, **kwargs)
+        except (Exception, SystemExit) as fault:
+            raise self._failed(plugin.name, point, fault) from fault
+
+    def timed(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
         start, outside = self._now(), self._elsewhere_s
         self._elsewhere_s = 0.0
         try:
             return method(*args, **kwargs)
-        except (Exception, SystemExit) as fault:
-            raise self._failed(plugin.name, point, fault) from fault
         finally:
             took = self._now() - start
             self._note(plugin.name, point, took - self._elsewhere_s)

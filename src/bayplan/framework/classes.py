@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.profile import Profile
-from bayplan.framework.standing import CannotStand, Standing
+from bayplan.framework.standing import Standing
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
@@ -24,7 +25,8 @@ MOST_CLASSES = 256
 class Classes:
     """The standings of one profile."""
 
-    def __init__(self, profile: Profile, limit: int = MOST_CLASSES) -> None:
+    def __init__(self, profile: Profile, boundary: Boundary, limit: int = MOST_CLASSES) -> None:
+        self._boundary = boundary
         self._points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
         self._name = profile.scheduler_name
         self._weights = dict(profile.weights)
@@ -72,7 +74,8 @@ class Classes:
             return None
         try:
             return self._caught_up(key, cycle)
-        except CannotStand:
+        except (Exception, SystemExit):
+            # A plugin that cannot be shared, or one that broke: a full attempt asks it again and says what is wrong.
             self._standings.pop(key, None)
             return None
 
@@ -90,6 +93,7 @@ class Classes:
             points[PRE_SCORE],
             points[SCORE],
             self._weights,
+            self._boundary,
         )
         self._standings[key] = fresh
         if len(self._standings) > self._limit:

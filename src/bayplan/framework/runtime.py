@@ -39,26 +39,26 @@ class Framework:
     def __init__(self, profile: Profile, handle: Handle, timings: PluginTimings | None = None) -> None:
         self.profile = profile
         self.timings = timings or PluginTimings()
-        self._boundary = Boundary(handle.clock, self.timings)
+        self.boundary = Boundary(handle.clock, self.timings)
         self._attempts = 0
         at = profile.at
-        self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self._boundary, handle.nominations)
-        self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self._boundary)
+        self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self.boundary, handle.nominations)
+        self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self.boundary)
         self.committing = Committing(
-            {point: at(point) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}, self._boundary
+            {point: at(point) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}, self.boundary
         )
 
     def begin(self) -> None:
         """An attempt begins. The calls of one in ten enter the statistics: enough for averages, and nearly free."""
         self._attempts += 1
-        self._boundary.sampling = self._attempts % _SAMPLED_ONE_IN == 1
+        self.boundary.sampling = self._attempts % _SAMPLED_ONE_IN == 1
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """May the pod enter the queue? The first plugin that says no is on the status."""
         for plugin in self.profile.at(PRE_ENQUEUE):
             try:
                 call = plugin.pre_enqueue
-                status = self._boundary.ask(plugin, PRE_ENQUEUE, call, pod)
+                status = self.boundary.ask(plugin, PRE_ENQUEUE, call, pod)
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:
@@ -90,7 +90,7 @@ class Framework:
 
     def _ask_post_filter(self, plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
         try:
-            return self._boundary.call(plugin, POST_FILTER, _post_filter_answer, plugin, cycle, diagnosis)
+            return self.boundary.call(plugin, POST_FILTER, _post_filter_answer, plugin, cycle, diagnosis)
         except PluginFault as fault:
             return PostFilterAnswer(error(f'running PostFilter plugin "{plugin.name}": {fault.text}').by(plugin.name))
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.boundary import as_status
+from bayplan.framework.boundary import Boundary, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
 from bayplan.framework.plugin import MAX_SCORE, row_alone
-from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.scoring import Scores
 from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, RowVector, Snapshot
@@ -82,7 +82,7 @@ class FilterPart:
             if not rejection.mask.any():
                 continue
             code = rejection.status_code
-            if code is Code.ERROR:
+            if not code.rejects:
                 raise CannotStand
             hit = where[rejection.mask]
             before = self.codes[hit]
@@ -181,7 +181,9 @@ class Standing:
         pre_scores: Sequence[Any],
         scores: Sequence[Any],
         weights: dict[str, int],
+        boundary: Boundary,
     ) -> None:
+        self._boundary = boundary
         self.cycle = cycle
         self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
         self._pre_scores = {plugin.name: plugin for plugin in pre_scores}
@@ -287,7 +289,7 @@ class Standing:
 
     def _evaluate_filter(self, part: FilterPart) -> None:
         part.active = self._run_pre_filter(part.plugin)
-        part.evaluate(self.cycle, len(self.snapshot))
+        self._boundary.timed(part.plugin, FILTER, part.evaluate, self.cycle, len(self.snapshot))
         part.stamp = self._stamp(part.plugin)
 
     def _run_pre_filter(self, plugin: Any) -> bool:
@@ -312,7 +314,7 @@ class Standing:
         for part in parts:
             part.active = len(candidates) > 0 and self._run_pre_score(part.plugin, candidates)
             if part.active:
-                part.evaluate(self.cycle, self.feasible)
+                self._boundary.timed(part.plugin, SCORE, part.evaluate, self.cycle, self.feasible)
             else:
                 part.raw, part.weighted = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
             part.stamp = self._stamp(part.plugin)

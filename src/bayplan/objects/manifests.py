@@ -63,7 +63,8 @@ def load_manifests(paths: Iterable[Path]) -> Loaded:
 
 
 def _objects(paths: Iterable[Path]) -> Iterator[_Raw]:
-    for path in _files(paths):
+    # A folder and a file in it may both be named; the file is still one.
+    for path in {each.resolve(): each for each in _files(paths)}.values():
         for manifest in read_manifests(path):
             yield from _flattened(_Raw(manifest.value, "", "", manifest.place, path))
 

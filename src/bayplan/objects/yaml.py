@@ -2,20 +2,17 @@
 
 kube-scheduler, kubectl and the API server turn YAML into JSON with a reader of YAML 1.1 that has its own idea of
 scalars: `y` is true, `0o17` and `1e3` are numbers, dates and `12:30` are texts, a whole float is an integer. PyYAML is
-used as the parser only; scalars are resolved here. Asked for every configuration file and manifest; a pod manifest of
+used as the parser only; `yaml_scalars` resolves scalars. Asked for every configuration file and manifest; a pod manifest of
 7 KB costs about 2 ms.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
-import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from bayplan.errors import ObjectError
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_syntax, quote
 from bayplan.objects.go_text import json_text as go_json
+from bayplan.objects.yaml_scalars import key_text, scalar
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -32,23 +30,10 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 _LONG_TAG = "tag:yaml.org,2002:"
-_RESOLVED_TAGS = frozenset({"!!str", "!!bool", "!!int", "!!float", "!!null", "!!timestamp"})
+_MERGE_WRONG = "yaml: map merge requires map or sequence of maps as the value"
 
-_YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
-_NO = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
-_WORDS: dict[str, Any] = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
-_WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
-_WORDS |= dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf)
-_WORDS |= dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf) | dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
-
-_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)\Z")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
-_STRAY_UNDERSCORE = re.compile(r"(?<![0-9])_|_(?![0-9])")
-_NUMERIC_START = frozenset("+-.0123456789")
-_SHORT_FLOAT_DIGITS = 9
-
-# Beyond this Go writes a whole float with an exponent, so that no reader takes it for an integer.
-_WHOLE_FLOAT_LIMIT = 1e21
+MAX_DEPTH = 200
+"""Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +113,20 @@ def _read_json(text: str) -> list[Any]:
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip(_SPACES)))
-        except ValueError:
+        except ValueError as fault:
             json_text.parse(text[at:])
-            raise
+            raise ObjectError(f"json: {fault}") from None
+        except RecursionError:
+            raise _too_deep("json: ") from None
         values.append(value)
         at += len(text[at:]) - len(text[at:].lstrip(_SPACES))
     if duplicates:
         raise ObjectError(f"duplicate field {quote(duplicates[0])}")
-    return values
+    return [_finite(value) for value in values]
+
+
+def _too_deep(where: str) -> ObjectError:
+    return ObjectError(f"{where}exceeded max depth of {MAX_DEPTH}")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -159,16 +150,18 @@ def _checked(document: _Document) -> Any:
     return _finite(document.value)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Any, depth: int = 0) -> Any:
     """The value itself, unless JSON could not carry it."""
+    if depth > MAX_DEPTH:
+        raise _too_deep("json: ")
     if isinstance(value, float) and not math.isfinite(value):
         raise ObjectError(f"json: unsupported value: {'NaN' if math.isnan(value) else f'{value:+}'.title()}")
     if isinstance(value, dict):
         for member in value.values():
-            _finite(member)
+            _finite(member, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _finite(item)
+            _finite(item, depth + 1)
     return value
 
 
@@ -199,13 +192,15 @@ def _syntax_fault(error: yaml.MarkedYAMLError) -> str:
 
 @dataclass(slots=True)
 class _Node:
-    """A node of the document; `content` is a text, a list of nodes or a list of key, value, key, value…"""
+    """A node of the document; `content` is a text, a list of nodes, a list of key, value, key, value… or, of an alias,
+    the node that it stands for."""
 
     kind: type
     content: Any
     tag: str
     plain: bool
     line: int
+    name: str = ""
 
 
 class _Composer:
@@ -216,23 +211,27 @@ class _Composer:
         self._anchors: dict[str, _Node] = {}
         self._open: set[int] = set()
         self._duplicates: list[str] = []
+        self._share = _AliasShare()
 
     def document(self) -> _Document:
         start = self._loader.get_event()
         if start.version not in (None, (1, 1)):
             where = f"line {start.start_mark.line}: " if start.start_mark.line else ""
             raise ObjectError(f"yaml: {where}found incompatible YAML document")
-        root = self._node()
+        root = self._node(0)
         self._loader.get_event()
-        return _Document(self._value(root), self._duplicates)
+        self._share.count()
+        return _Document(self._value(root, 0), self._duplicates)
 
-    def _node(self) -> _Node:
+    def _node(self, depth: int) -> _Node:
         event = self._loader.get_event()
         line = event.start_mark.line + 1
+        if depth > MAX_DEPTH:
+            raise _too_deep(f"yaml: line {line}: ")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise ObjectError(f"yaml: unknown anchor '{event.anchor}' referenced")
-            return _Node(yaml.AliasEvent, event.anchor, "", False, line)
+            return _Node(yaml.AliasEvent, self._anchors[event.anchor], "", False, line, event.anchor)
         if isinstance(event, yaml.ScalarEvent):
             tag = (event.tag or "").replace(_LONG_TAG, "!!", 1)
             node = _Node(yaml.ScalarEvent, event.value, tag, event.implicit[0], line)
@@ -244,129 +243,99 @@ class _Composer:
             self._anchors[event.anchor] = node
         end = yaml.SequenceEndEvent if isinstance(event, yaml.SequenceStartEvent) else yaml.MappingEndEvent
         while not self._loader.check_event(end):
-            node.content.append(self._node())
+            node.content.append(self._node(depth + 1))
         self._loader.get_event()
         return node
 
-    def _value(self, node: _Node) -> Any:
+    def _value(self, node: _Node, depth: int) -> Any:
+        self._share.count()
+        if depth > MAX_DEPTH:  # aliases in aliases nest deeper than the text does
+            raise _too_deep(f"yaml: line {node.line}: ")
         if node.kind is yaml.ScalarEvent:
-            return _scalar(node)
+            return scalar(node.content, node.tag, plain=node.plain)
         if node.kind is yaml.SequenceStartEvent:
-            return [self._value(child) for child in node.content]
+            return [self._value(child, depth + 1) for child in node.content]
         if node.kind is yaml.AliasEvent:
-            return self._aliased(node)
+            with self._followed(node) as target:
+                return self._value(target, depth + 1)
         members: dict[tuple[type, Any], Any] = {}
-        self._fill(node, members)
+        self._fill(node, members, depth)
         if (nothing := members.get((type(None), None), members)) is not members:
             shown = "<nil>" if nothing is None else go_syntax(nothing)
             raise ObjectError(f"unsupported map key of type: %!s(<nil>), key: <nil>, value: {shown}")
-        return {_key_text(key): value for (_, key), value in members.items()}
+        return {key_text(key): value for (_, key), value in members.items()}
 
-    def _aliased(self, node: _Node) -> Any:
-        if id(node) in self._open:
-            raise ObjectError(f"yaml: anchor '{node.content}' value contains itself")
-        self._open.add(id(node))
-        value = self._value(self._anchors[node.content])
-        self._open.discard(id(node))
-        return value
+    @contextmanager
+    def _followed(self, alias: _Node) -> Iterator[_Node]:
+        """What the alias stands for, while it is read."""
+        if id(alias) in self._open:
+            raise ObjectError(f"yaml: anchor '{alias.name}' value contains itself")
+        self._open.add(id(alias))
+        self._share.depth += 1
+        yield alias.content
+        self._share.depth -= 1
+        self._open.discard(id(alias))
 
-    def _fill(self, node: _Node, members: dict[tuple[type, Any], Any]) -> None:
+    def _fill(self, node: _Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
         """Add the pairs of a mapping. Pairs of `<<` count where they stand: a later one wins, merged or not."""
         content = node.content
         for key_node, value_node in zip(content[::2], content[1::2], strict=True):
             if key_node.kind is yaml.ScalarEvent and key_node.content == "<<" and _merges(key_node):
-                self._merge(value_node, members)
+                self._merge(value_node, members, depth + 1)
                 continue
-            key = self._value(key_node)
+            key = self._value(key_node, depth + 1)
             if isinstance(key, (dict, list)):
                 raise ObjectError(f"yaml: invalid map key: {go_syntax(key)}")
-            value = self._value(value_node)
+            value = self._value(value_node, depth + 1)
             if (type(key), key) in members:
-                spelled = quote(key) if isinstance(key, str) else _key_text(key)
+                spelled = quote(key) if isinstance(key, str) else key_text(key)
                 self._duplicates.append(f"line {value_node.line}: key {spelled} already set in map")
             members[type(key), key] = value
 
-    def _merge(self, node: _Node, members: dict[tuple[type, Any], Any]) -> None:
-        target = self._anchors[node.content] if node.kind is yaml.AliasEvent else node
-        if target.kind is yaml.MappingStartEvent:
-            self._fill(target, members)
-        elif target.kind is yaml.SequenceStartEvent and target is node:
+    def _merge(self, node: _Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise _too_deep(f"yaml: line {node.line}: ")
+        if node.kind is yaml.MappingStartEvent:
+            self._share.count()
+            self._fill(node, members, depth)
+        elif node.kind is yaml.AliasEvent and node.content.kind is yaml.MappingStartEvent:
+            self._share.count()
+            with self._followed(node) as target:
+                self._merge(target, members, depth + 1)
+        elif node.kind is yaml.SequenceStartEvent:
             for child in reversed(node.content):
-                self._merge(child, members)
+                if child.kind is yaml.SequenceStartEvent:
+                    raise ObjectError(_MERGE_WRONG)
+                self._merge(child, members, depth + 1)
         else:
-            raise ObjectError("yaml: map merge requires map or sequence of maps as the value")
+            raise ObjectError(_MERGE_WRONG)
+
+
+@dataclass(slots=True)
+class _AliasShare:
+    """How much of a document comes from aliases: a few lines of them can stand for more than fits any memory.
+
+    The limits are those of Go's reader: small documents may repeat themselves as they like, large ones may owe less
+    and less to aliases.
+    """
+
+    read: int = 0
+    aliased: int = 0
+    depth: int = 0
+
+    def count(self) -> None:
+        """One more value is read."""
+        self.read += 1
+        if not self.depth:
+            return
+        self.aliased += 1
+        if self.aliased > 100 and self.read > 1000 and self.aliased > self.read * self._allowed():
+            raise ObjectError("yaml: document contains excessive aliasing")
+
+    def _allowed(self) -> float:
+        few, many = 400_000, 4_000_000
+        return 0.99 - 0.89 * (min(max(self.read, few), many) - few) / (many - few)
 
 
 def _merges(node: _Node) -> bool:
     return node.plain or node.tag == "!!merge"
-
-
-def _scalar(node: _Node) -> Any:
-    text, tag = node.content, node.tag
-    if tag == "!!binary":
-        return _binary(text)
-    if tag == "!!str" or (not tag and not node.plain) or (tag and tag not in _RESOLVED_TAGS):
-        return text
-    value = _resolve(text)
-    if not tag or tag == "!!timestamp" or _tag_of(value) == tag or (tag == "!!float" and _tag_of(value) == "!!int"):
-        return value
-    raise ObjectError(f"yaml: cannot decode {_tag_of(value)} `{text}` as a {tag}")
-
-
-def _binary(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
-    except binascii.Error:
-        raise ObjectError("yaml: !!binary value contains invalid base64 data") from None
-
-
-def _resolve(text: str) -> Any:
-    """The value of a plain scalar."""
-    if text in _WORDS:
-        return _WORDS[text]
-    return _number(text) if text[0] in _NUMERIC_START else text
-
-
-def _number(text: str) -> int | float | str:
-    if text[0] == "." and _STRAY_UNDERSCORE.search(text):
-        # Only here must underscores stand between digits; elsewhere they may stand anywhere.
-        return text
-    digits = text.replace("_", "")
-    if _INTEGER.match(digits):
-        value = _integer(digits)
-        if -(2**63) <= value < 2**64:
-            return value
-    if _FLOAT.match(digits):
-        number = float(digits)
-        if math.isfinite(number):
-            whole = number.is_integer() and abs(number) < _WHOLE_FLOAT_LIMIT
-            # By way of the shortest digits: those are what Go writes, not the float's exact value.
-            return int(Decimal(repr(number))) if whole else number
-    return text
-
-
-def _integer(digits: str) -> int:
-    body = digits.lstrip("+-").lower()
-    sign = -1 if digits[0] == "-" else 1
-    if body[:2] in ("0x", "0b", "0o"):
-        return sign * int(body, 0)
-    return sign * int(body, 8 if body[0] == "0" else 10)
-
-
-def _tag_of(value: Any) -> str:
-    if value is None:
-        return "!!null"
-    return {bool: "!!bool", int: "!!int", float: "!!float"}.get(type(value), "!!str")
-
-
-def _key_text(key: Any) -> str:
-    """The text that a key becomes in JSON."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, int):
-        return str(key)
-    if not math.isfinite(key):
-        return ".nan" if math.isnan(key) else (".inf" if key > 0 else "-.inf")
-    return f"{key:.{_SHORT_FLOAT_DIGITS}g}"

@@ -231,7 +231,7 @@ class PodEngine:
         framework = self.framework(pod.scheduler_name)
         decision = self._attempts[framework.profile.scheduler_name].decide(self.begin(pod))
         self.records.add(record_of(pod, decision, self._clock.now()))
-        return decision
+        return decision.in_detail()
 
     def place(self, pod: Pod | PodInfo) -> Placed:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
@@ -273,11 +273,11 @@ class PodEngine:
         status = framework.committing.reserve(cycle, decision.node)
         if not status.ok:
             self.cache.forget(bound)
-            return Placed(decision, status)
+            return Placed(decision, _refusal(status))
         permit = framework.committing.permit(cycle, decision.node)
         if not permit.status.ok:
             self._take_back(Held(framework, cycle, bound))
-            return Placed(decision, permit.status)
+            return Placed(decision, _refusal(permit.status))
         if permit.waits:
             self.waiting.add(bound, permit.waits, self._clock.monotonic_s())
             self._held[bound.uid] = Held(framework, cycle, bound)
@@ -295,7 +295,7 @@ class PodEngine:
             held = self._held.pop(waiting.pod.uid)
             if not waiting.outcome.ok:
                 self._take_back(held)
-            settled.append((held.pod, waiting.outcome))
+            settled.append((held.pod, _refusal(waiting.outcome)))
         return settled
 
     def _take_back(self, held: Held) -> None:
@@ -315,8 +315,16 @@ class PodEngine:
             sampler=self._sampler,
             percentage=percentage_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
             extenders=tuple(map(Extender, self.configuration.extenders)),
-            classes=Classes(completed) if self._share else None,
+            classes=Classes(completed, handle.framework.boundary) if self._share else None,
         )
+
+
+def _refusal(status: Status) -> Status:
+    """A refusal after the node was chosen, in the words of a pod that had one node to go to."""
+    if not status.rejected:
+        return status
+    counts = ", ".join(sorted(f"1 {reason}" for reason in status.reasons))
+    return Status(status.code, (f"0/1 nodes are available: {counts}.",), plugin=status.plugin)
 
 
 def percentage_for(configuration: Configuration, own: int | None, framework: Framework) -> int | None:

@@ -107,16 +107,21 @@ def test_a_tie_break_can_be_given() -> None:
     assert one.place(make_pod()).node == "c"
 
 
+def of_one_node(reason: str) -> Status:
+    """A refusal after the choice counts one node: the one that was chosen."""
+    return unschedulable(f"0/1 nodes are available: 1 {reason}.").by("Late")
+
+
 @pytest.mark.parametrize(
     ("answers", "status"),
     [
-        pytest.param({"on_reserve": unschedulable("taken")}, unschedulable("taken").by("Late"), id="reserve-rejects"),
+        pytest.param({"on_reserve": unschedulable("taken")}, of_one_node("taken"), id="reserve-rejects"),
         pytest.param(
             {"on_reserve": error("broke")},
             error('running Reserve plugin "Late": broke').by("Late"),
             id="reserve-breaks",
         ),
-        pytest.param({"on_permit": unschedulable("not yet")}, unschedulable("not yet").by("Late"), id="permit-rejects"),
+        pytest.param({"on_permit": unschedulable("not yet")}, of_one_node("not yet"), id="permit-rejects"),
         pytest.param(
             {"on_permit": error("broke")}, error('running Permit plugin "Late": broke').by("Late"), id="permit-breaks"
         ),

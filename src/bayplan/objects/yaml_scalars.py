@@ -1,0 +1,107 @@
+"""What does this word of a YAML file stand for: a text, a number, a truth or nothing?
+
+The words are those of the reader of YAML 1.1 that Kubernetes uses, which differ from PyYAML's and from YAML 1.2's.
+Asked by `yaml` for every scalar; a dictionary and at most two regular expressions each.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+from bayplan.errors import ObjectError
+
+_RESOLVED_TAGS = frozenset({"!!str", "!!bool", "!!int", "!!float", "!!null", "!!timestamp"})
+
+_YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
+_NO = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
+_WORDS: dict[str, Any] = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
+_WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
+_WORDS |= dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf)
+_WORDS |= dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf) | dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
+
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_STRAY_UNDERSCORE = re.compile(r"(?<![0-9])_|_(?![0-9])")
+_NUMERIC_START = frozenset("+-.0123456789")
+_SHORT_FLOAT_DIGITS = 9
+
+_DECIMAL_DIGITS = 20
+"""No 64-bit number has more; longer ones are not even tried, as the interpreter refuses to read thousands of them."""
+
+# Beyond this Go writes a whole float with an exponent, so that no reader takes it for an integer.
+_WHOLE_FLOAT_LIMIT = 1e21
+
+
+def scalar(text: str, tag: str, *, plain: bool) -> Any:
+    """The value of a scalar with this tag ("" for none); `plain`: it stands without quotes."""
+    if tag == "!!binary":
+        return _binary(text)
+    if tag == "!!str" or (not tag and not plain) or (tag and tag not in _RESOLVED_TAGS):
+        return text
+    value = _resolve(text)
+    if not tag or tag == "!!timestamp" or _tag_of(value) == tag or (tag == "!!float" and _tag_of(value) == "!!int"):
+        return value
+    raise ObjectError(f"yaml: cannot decode {_tag_of(value)} `{text}` as a {tag}")
+
+
+def _binary(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
+    except ValueError:  # not base64, or not even ASCII
+        raise ObjectError("yaml: !!binary value contains invalid base64 data") from None
+
+
+def _resolve(text: str) -> Any:
+    """The value of a plain scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    return _number(text) if text[0] in _NUMERIC_START else text
+
+
+def _number(text: str) -> int | float | str:
+    if text[0] == "." and _STRAY_UNDERSCORE.search(text):
+        # Only here must underscores stand between digits; elsewhere they may stand anywhere.
+        return text
+    digits = text.replace("_", "")
+    if _INTEGER.match(digits) and (value := _integer(digits)) is not None and -(2**63) <= value < 2**64:
+        return value
+    if _FLOAT.match(digits):
+        number = float(digits)
+        if math.isfinite(number):
+            whole = number.is_integer() and abs(number) < _WHOLE_FLOAT_LIMIT
+            # By way of the shortest digits: those are what Go writes, not the float's exact value.
+            return int(Decimal(repr(number))) if whole else number
+    return text
+
+
+def _integer(digits: str) -> int | None:
+    body = digits.lstrip("+-").lower()
+    sign = -1 if digits[0] == "-" else 1
+    if body[:2] in ("0x", "0b", "0o"):
+        return sign * int(body, 0)
+    if body[0] == "0":
+        return sign * int(body, 8)
+    return sign * int(body) if len(body) <= _DECIMAL_DIGITS else None
+
+
+def _tag_of(value: Any) -> str:
+    if value is None:
+        return "!!null"
+    return {bool: "!!bool", int: "!!int", float: "!!float"}.get(type(value), "!!str")
+
+
+def key_text(key: Any) -> str:
+    """The text that a key becomes in JSON."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, int):
+        return str(key)
+    if not math.isfinite(key):
+        return ".nan" if math.isnan(key) else (".inf" if key > 0 else "-.inf")
+    return f"{key:.{_SHORT_FLOAT_DIGITS}g}"
