@@ -63,8 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except BayplanError as fault:
-        click.echo(f"error: {fault}", err=True)
+        click.echo(f"error: {_on_one_line(str(fault))}", err=True)
         sys.exit(fault.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+def _on_one_line(text: str) -> str:
+    """kube-scheduler's own words have line breaks at times; a sentence has none."""
+    return " ".join(line.strip() for line in text.splitlines())

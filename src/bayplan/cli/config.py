@@ -9,14 +9,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bayplan.app import build_engine, configured
 from bayplan.cache import Cache
-from bayplan.cli.options import chosen_plugins, file_text, plugin_options
+from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
 from bayplan.cli.printing import print_value
 from bayplan.config.load import dump
-from bayplan.errors import ConfigError
 from bayplan.framework.points import ATTEMPT_ORDER
-from bayplan.framework.registry import Registry
 from bayplan.scheduler.engine import PodEngine
 
 
@@ -36,10 +33,18 @@ def command() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @plugin_options
 def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
-    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not."""
-    engine = _engine(file, chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins))
-    names = ", ".join(engine.scheduler_names)
-    click.echo(f"{file} is valid: {len(list(engine.scheduler_names))} profile(s) for {names}")
+    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+
+    \b
+    Examples:
+      bayplan config check scheduler.yaml
+      bayplan config check scheduler.yaml --plugins-dir plugins
+      helm template . | bayplan config check -
+    """
+    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with running_engine(file, registry, Cache(), seed=0) as engine:
+        names = list(engine.scheduler_names)
+    click.echo(f"{file} is valid: {len(names)} profile(s) for {', '.join(names)}")
 
 
 @command.command("show")
@@ -49,23 +54,21 @@ def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: 
 def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
     """Show the effective configuration: the plugins of each profile at each point, in running order.
 
-    Without FILE the default configuration is shown. -o json and -o yaml print the whole configuration with every
-    default filled in, as kube-scheduler would have it, and `effective`, what runs.
+    Without FILE ("-": standard input) the default configuration is shown. -o json and -o yaml print the whole
+    configuration with every default filled in, as kube-scheduler would have it, and `effective`, what runs.
+
+    \b
+    Examples:
+      bayplan config show
+      bayplan config show scheduler.yaml -o yaml
     """
-    engine = _engine(file, chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins))
-    if output == "table":
+    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with running_engine(file, registry, Cache(), seed=0) as engine:
+        if output != "table":
+            print_value({"configuration": dump(engine.configuration), "effective": _effective(engine)}, output)
+            return
         for name in engine.scheduler_names:
             _print_profile(engine, name)
-        return
-    print_value({"configuration": dump(engine.configuration), "effective": _effective(engine)}, output)
-
-
-def _engine(file: Path | None, registry: Registry) -> PodEngine:
-    try:
-        configuration = configured(file_text(file) if file is not None else None, registry)
-        return build_engine(configuration, registry, Cache(), seed=0)
-    except ConfigError as fault:
-        raise ConfigError(f"{file}: {fault}", stage=fault.stage) from None
 
 
 def _effective(engine: PodEngine) -> dict[str, Any]:

@@ -1,17 +1,21 @@
-"""Options that several verbs share, and how their values are read."""
+"""What several verbs share: options, how files are read, and an engine that is closed when the verb is done."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from bayplan.app import known_plugins
-from bayplan.errors import UsageError
+from bayplan.app import build_engine, configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.errors import ConfigError, UsageError
 from bayplan.framework.registry import Registry
+from bayplan.scheduler.engine import PodEngine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,3 +49,35 @@ def file_text(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text") from None
+
+
+@contextmanager
+def running_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: int) -> Iterator[PodEngine]:
+    """An engine with the configuration of a file, or with the default one; what its plugins hold is released."""
+    text = file_text(config) if config is not None else None
+    try:
+        engine = build_engine(configured(text, registry), registry, cache, seed=seed)
+    except ConfigError as fault:
+        place = "standard input" if str(config) == "-" else config or "the default configuration"
+        raise ConfigError(f"{place}: {_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+_UNKNOWN_PLUGIN = re.compile(r'"[^"]*" does not exist')
+_LONGEST_FAULT = 1000
+
+
+def _shortened(text: str) -> str:
+    """kube-scheduler quotes a whole file at times."""
+    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}…"
+
+
+def _remedy(fault: ConfigError, registry: Registry) -> str:
+    """kube-scheduler's words say what is wrong and never what to do about it."""
+    if not _UNKNOWN_PLUGIN.search(str(fault)):
+        return "see docs/configuration.md"
+    names = ", ".join(sorted(entry.name for entry in registry))
+    return f"known plugins: {names}, or give --plugins-dir"

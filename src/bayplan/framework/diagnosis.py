@@ -134,20 +134,35 @@ class Diagnosis:
     def histogram(self) -> Counter[str]:
         """Every reason with the number of nodes it holds for."""
         counts: Counter[str] = Counter()
-        common = np.ones(self.node_count, dtype=np.bool_)
-        common[list(self.overrides)] = False
-        for reason in self.verdicts.reasons:
-            counts[reason.text] += int(np.count_nonzero(reason.mask & common))
-        alike = {id(status): status for status in self.overrides.values()}  # few statuses are on many rows
-        for number, rows in Counter(map(id, self.overrides.values())).items():
-            if alike[number].code is not Code.SUCCESS:
-                for text in alike[number].reasons:
-                    counts[text] += rows
-        # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
-        rejected = self.explicit_rows() & ~self.rows_with(Code.SUCCESS)
-        for text in self.absent.reasons:
-            counts[text] += self.node_count - int(np.count_nonzero(rejected))
+        for reason in self.reasons():
+            counts[reason.text] += int(np.count_nonzero(reason.mask))
         return +counts
+
+    def reasons(self) -> list[Reason]:
+        """Every reason with its rows: of the common pass, of rows judged on their own, of rows not looked at."""
+        found = [*self.verdicts.reasons]
+        if self.overrides:
+            common = np.ones(self.node_count, dtype=np.bool_)
+            common[list(self.overrides)] = False
+            found = [Reason(each.plugin, each.text, each.mask & common) for each in found]
+            found += self._reasons_of_overrides()
+        # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
+        unseen = ~self.explicit_rows() | self.rows_with(Code.SUCCESS)
+        return found + [Reason(self.absent.plugin, text, unseen) for text in self.absent.reasons]
+
+    def _reasons_of_overrides(self) -> Iterator[Reason]:
+        rows: dict[int, list[int]] = {}  # few statuses are on many rows
+        statuses: dict[int, Status] = {}
+        for row, status in self.overrides.items():
+            rows.setdefault(id(status), []).append(row)
+            statuses[id(status)] = status
+        for number, status in statuses.items():
+            if status.code is Code.SUCCESS:
+                continue
+            mask = np.zeros(self.node_count, dtype=np.bool_)
+            mask[rows[number]] = True
+            for text in status.reasons:
+                yield Reason(status.plugin, text, mask)
 
     def sentence(self) -> str:
         """The words of the FailedScheduling event."""

@@ -100,7 +100,8 @@ def convert(raw: object, struct: type[T]) -> T:
         raise ObjectError(f"{describe(raw, struct)} cannot be read: {_in_words(str(fault))}") from None
 
 
-_FAULT = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)` - at `\$\.(?P<where>[^`]+)`")
+_FAULT = re.compile(r"(?P<what>.+) - at `\$\.(?P<where>[^`]+)`", re.DOTALL)
+_WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`")
 _WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -116,10 +117,12 @@ _WORDS = {
 def _in_words(fault: str) -> str:
     """The field, what is wrong with it and what should stand there, for somebody who reads no Python."""
     found = _FAULT.fullmatch(fault)
-    if found is None:
-        return f"{fault}; correct it"
-    wanted = " or ".join(_WORDS.get(word, word) for word in found["wanted"].split(" | ") if word != "null")
-    return f"{found['where']} is {_WORDS.get(found['got'], found['got'])}; write {wanted}"
+    what, where = (found["what"], found["where"]) if found else (fault, "the object")
+    types = _WRONG_TYPE.fullmatch(what)
+    if types is None:
+        return f"{where}: {what}; correct it"
+    words = [_WORDS.get(word, word) for word in types["wanted"].split(" | ") if word not in ("null", "int")]
+    return f"{where} is {_WORDS.get(types['got'], types['got'])}; write {' or '.join(words) or _WORDS['int']}"
 
 
 def decode(data: bytes | str, struct: type[T]) -> T:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.diagnosis import Diagnosis, Reason
 from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
@@ -20,6 +20,7 @@ from bayplan.telemetry.decisions import (
     DecisionRecord,
     ReasonCount,
     ScoredNode,
+    text_bytes,
 )
 
 T = TypeVar("T")
@@ -43,13 +44,13 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
         profile=pod.scheduler_name,
         node=decision.node,
         outcome=_outcome(decision),
-        message=decision.message[:_LONGEST_MESSAGE],
+        message=_cut(decision.message),
         nodes=diagnosis.node_count if diagnosis else 0,
         feasible=len(decision.nodes) if decision.nodes is not None else 0,
         best=tuple(_within(_BEST_BYTES, _best(decision), lambda scored: scored.size_bytes)),
         reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
         nominated=decision.nominate or "",
-        victims=tuple(_within(_VICTIMS_BYTES, decision.victims, len)),
+        victims=tuple(_within(_VICTIMS_BYTES, decision.victims, text_bytes)),
     )
     if diagnosis is None or decision.node is not None:
         return record
@@ -75,8 +76,14 @@ def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> Dec
         nodes=len(names),
         feasible=standing.candidates,
         best=tuple(_within(_BEST_BYTES, best, lambda scored: scored.size_bytes)),
-        reasons=tuple(_within(_REASONS_BYTES, counted, lambda each: len(each.text) + REASON_BYTES)),
+        reasons=tuple(_within(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES)),
     )
+
+
+def _cut(message: str) -> str:
+    if text_bytes(message) <= _LONGEST_MESSAGE:
+        return message
+    return message.encode()[:_LONGEST_MESSAGE].decode(errors="ignore")
 
 
 def _within(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
@@ -114,13 +121,17 @@ def _best(decision: Decision) -> tuple[ScoredNode, ...]:
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:
     """Reasons, most frequent first, while they fit; then, for as many of them as still fit, their nodes as bits."""
-    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in diagnosis.verdicts.reasons]
+    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in diagnosis.reasons()]
     ordered = sorted((each for each in counted if each[0]), key=lambda each: -each[0])
-    kept = list(_within(budget, ordered, lambda each: len(each[1].text[:_LONGEST_REASON]) + REASON_BYTES))
-    left = budget - sum(len(reason.text[:_LONGEST_REASON]) + REASON_BYTES for _, reason in kept)
+    kept = list(_within(budget, ordered, lambda each: _reason_bytes(each[1])))
+    left = budget - sum(_reason_bytes(reason) for _, reason in kept)
     marked = left // (diagnosis.node_count // 8 + 1) if with_bits else 0
     bits = [np.packbits(reason.mask).tobytes() for _, reason in kept[:marked]]
     return tuple(
         ReasonCount(reason.plugin, reason.text[:_LONGEST_REASON], count, bits[place] if place < len(bits) else b"")
         for place, (count, reason) in enumerate(kept)
     )
+
+
+def _reason_bytes(reason: Reason) -> int:
+    return text_bytes(reason.text[:_LONGEST_REASON]) + REASON_BYTES

@@ -19,6 +19,11 @@ REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
 
 
+def text_bytes(text: str) -> int:
+    """What a text takes where it is written."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 class ScoredNode(msgspec.Struct, frozen=True, gc=False):
     """A candidate with its total and what each plugin added to it."""
 
@@ -28,7 +33,7 @@ class ScoredNode(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        return len(self.node) + 40 * len(self.by_plugin)
+        return text_bytes(self.node) + 40 * len(self.by_plugin)
 
 
 class ReasonCount(msgspec.Struct, frozen=True, gc=False):
@@ -60,10 +65,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size_bytes(self) -> int:
         """About what the record costs: texts and bits."""
-        size = _FIXED_BYTES + len(self.pod) + len(self.uid) + len(self.message)
-        size += sum(len(reason.text) + len(reason.bits) + REASON_BYTES for reason in self.reasons)
+        size = _FIXED_BYTES + text_bytes(self.pod) + text_bytes(self.uid) + text_bytes(self.message)
+        size += sum(text_bytes(reason.text) + len(reason.bits) + REASON_BYTES for reason in self.reasons)
         size += sum(scored.size_bytes for scored in self.best)
-        return size + sum(map(len, self.victims))
+        return size + sum(map(text_bytes, self.victims))
 
     def sentence(self) -> str:
         """One line for people."""
