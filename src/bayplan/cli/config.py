@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from bayplan.cache import Cache
-from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
-from bayplan.cli.printing import print_value
+from bayplan.cli.options import chosen_plugins, place_of, plugin_options, running_engine
+from bayplan.cli.printing import print_table, print_value
 from bayplan.config.load import dump
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.scheduler.engine import PodEngine
@@ -44,7 +43,7 @@ def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: 
     registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     with running_engine(file, registry, Cache(), seed=0) as engine:
         names = list(engine.scheduler_names)
-    click.echo(f"{file} is valid: {len(names)} profile(s) for {', '.join(names)}")
+    click.echo(f"{place_of(file)} is valid: {len(names)} profile(s) for {', '.join(names)}")
 
 
 @command.command("show")
@@ -96,6 +95,5 @@ def _print_profile(engine: PodEngine, name: str) -> None:
     for point in ATTEMPT_ORDER:
         if point.key in described:
             table.add_row(point.key, "  ".join(described[point.key]))
-    console = Console()
-    console.print(table)
-    console.print(f"nodes looked at: {_nodes_looked_at(engine, name)}\n")
+    print_table(table)
+    click.echo(f"nodes looked at: {_nodes_looked_at(engine, name)}\n")

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayplan.app import build_engine, configured, filled_cache
-from bayplan.cli.options import chosen_plugins, file_text, plugin_options
-from bayplan.cli.printing import print_value
+from bayplan.app import filled_cache
+from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
+from bayplan.cli.printing import print_table, print_value
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.manifests import load_manifests
 from bayplan.scheduler.engine import PodEngine
 from bayplan.telemetry.decisions import DecisionRecord
-from bayplan.telemetry.explain import why
+from bayplan.telemetry.explain import listed, why
 
 _BAR = 20
+_TEXT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,20 @@ def command(
     registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     loaded = load_manifests(files)
     objects = list(admitted(loaded.objects, loaded.places))
-    engine = build_engine(
-        configured(file_text(config) if config else None, registry), registry, filled_cache(objects), seed=seed
-    )
     for note in loaded.skipped:
         click.echo(f"not looked at: {note}", err=True)
     waiting = [pod for pod in objects if isinstance(pod, Pod) and not pod.spec.node_name]
     if not waiting:
         raise UsageError("there is no pending pod in these files; a pod without spec.nodeName is one")
-    outcomes = place_all(engine, waiting)
-    if output in ("json", "yaml"):
-        print_value(_as_data(outcomes), output)
-        return
-    console = Console()
-    _print_pods(console, outcomes, wide=output == "wide")
-    _print_nodes(console, engine)
+    with running_engine(config, registry, filled_cache(objects), seed=seed) as engine:
+        outcomes = place_all(engine, waiting)
+        if output in ("json", "yaml"):
+            print_value(_as_data(outcomes), output)
+            return
+        _print_pods(outcomes)
+        if output == "wide":
+            _print_scores(outcomes)
+        _print_nodes(engine)
 
 
 def place_all(engine: PodEngine, waiting: Iterable[Pod]) -> list[Outcome]:
@@ -131,48 +130,53 @@ def _place(engine: PodEngine, pod: Pod) -> tuple[Outcome, list[str]]:
     if placed.node is None and placed.decision.node is not None:
         text = placed.status.message
     if victims:
-        text = f"evicted {', '.join(victims)}; {text}"
+        text = f"evicted {listed(victims)}; {text}"
     return Outcome(pod, placed.node, text, victims, record), sorted(placed.waits_s)
 
 
-def _print_pods(console: Console, outcomes: list[Outcome], *, wide: bool) -> None:
+def _print_pods(outcomes: list[Outcome]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("POD", no_wrap=True)
-    table.add_column("PRIORITY", justify="right")
+    table.add_column("PRIORITY", justify="right", no_wrap=True)
     table.add_column("NODE", no_wrap=True)
-    table.add_column("WHY", overflow="fold")
-    if wide:
-        table.add_column("SCORES (best five)", overflow="fold")
+    table.add_column("WHY", overflow="fold", min_width=_TEXT)
     for outcome in outcomes:
-        node = f"[green]{outcome.node}[/green]" if outcome.node else "[yellow]pending[/yellow]"
-        row = [outcome.pod.key, str(outcome.pod.priority), node, escape(outcome.why)]
-        table.add_row(*row, *([escape(_scores(outcome.record))] if wide else []))
-    console.print(table)
+        node = f"[green]{escape(outcome.node)}[/green]" if outcome.node else "[yellow]pending[/yellow]"
+        table.add_row(escape(outcome.pod.key), str(outcome.pod.priority), node, escape(outcome.why))
+    print_table(table)
     placed = sum(outcome.node is not None for outcome in outcomes)
-    console.print(f"\n{placed} of {len(outcomes)} pods placed\n")
+    click.echo(f"\n{placed} of {len(outcomes)} pods placed\n")
 
 
-def _scores(record: DecisionRecord | None) -> str:
-    if record is None:
-        return ""
-    return "\n".join(
-        f"{scored.node} {scored.total}: " + " ".join(f"{plugin} {score}" for plugin, score in scored.by_plugin)
-        for scored in record.best
-    )
+def _print_scores(outcomes: list[Outcome]) -> None:
+    """What each plugin gave to the best nodes; one that gave nothing is left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("POD", no_wrap=True)
+    table.add_column("NODE", no_wrap=True)
+    table.add_column("TOTAL", justify="right", no_wrap=True)
+    table.add_column("SCORES (best five)", overflow="fold", min_width=_TEXT)
+    for outcome in outcomes:
+        for place, scored in enumerate(outcome.record.best if outcome.record else ()):
+            shares = " ".join(f"{plugin}={score}" for plugin, score in scored.by_plugin if score)
+            pod = escape(outcome.pod.key) if place == 0 else ""
+            table.add_row(pod, escape(scored.node), str(scored.total), escape(shares))
+    if table.row_count:
+        print_table(table)
+        click.echo()
 
 
-def _print_nodes(console: Console, engine: PodEngine) -> None:
+def _print_nodes(engine: PodEngine) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("NODE", "PODS", "CPU", "", "MEMORY", ""):
         table.add_column(title, justify="right" if title in ("PODS", "") else "left", no_wrap=True)
     for node in sorted(engine.snapshot().table, key=lambda node: node.name):
         table.add_row(
-            node.name,
+            escape(node.name),
             f"{len(node.pods)}/{node.allocatable('pods')}",
             *_gauge(node.requested("cpu"), node.allocatable("cpu")),
             *_gauge(node.requested("memory"), node.allocatable("memory")),
         )
-    console.print(table)
+    print_table(table)
 
 
 def _gauge(used: int, total: int) -> tuple[str, str]:

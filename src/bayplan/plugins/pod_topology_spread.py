@@ -18,12 +18,11 @@ from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
 from bayplan.framework.status import SKIP, Status, error
-from bayplan.objects.core import Node, Pod, ReplicationController, Service, Taint, TopologySpreadConstraint
+from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.node_selectors import required_node_affinity
 from bayplan.objects.selectors import LabelMatcher, SelectorError
 from bayplan.objects.taints import first_untolerated
-from bayplan.objects.workloads import ReplicaSet, StatefulSet
 from bayplan.plugins import pod_topology_spread_args as arguments
 from bayplan.plugins.go_logarithm import natural_log
 from bayplan.plugins.spread_constraints import (
@@ -42,7 +41,6 @@ SKEW = "node(s) didn't match pod topology spread constraints"
 MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
 
 _NO_DOMAIN = 2**31 - 1
-_BELONGING = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
 
 @dataclass(slots=True)
@@ -113,10 +111,10 @@ class PodTopologySpread:
 
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On services and owners, which say what belongs together, and, with constraints, on every pod and node."""
-        revisions = tuple(self._catalog.revision(kind) for kind in _BELONGING)
+        members = self._catalog.membership_version
         if cycle.find(HARD) is None and cycle.find(SOFT) is None:
-            return revisions
-        return revisions, cycle.snapshot.pods.version, cycle.snapshot.renewed.end
+            return members
+        return members, cycle.snapshot.pods.version, cycle.snapshot.renewed.end
 
     # filtering --------------------------------------------------------------------------------------------------
 

@@ -49,22 +49,31 @@ CATALOGUED: tuple[type[KubeObject], ...] = (
 )
 
 
+_MEMBERSHIP = frozenset({Service, ReplicationController, ReplicaSet, StatefulSet})
+
+
 class Catalog:
     """Tables of API objects. Keys are `namespace/name`, or the name of a cluster-scoped object."""
 
     def __init__(self, objects: Iterable[KubeObject] = ()) -> None:
         self._tables: dict[type[KubeObject], dict[str, KubeObject]] = {kind: {} for kind in CATALOGUED}
         self._revisions: dict[type[KubeObject], int] = dict.fromkeys(CATALOGUED, 0)
+        self.membership_version = 0  # changes with services and owners, which say what pods belong together
         for item in objects:
             self.put(item)
 
     def put(self, item: KubeObject) -> None:
         self._tables[type(item)][item.key] = item
-        self._revisions[type(item)] += 1
+        self._changed(type(item))
 
     def drop(self, item: KubeObject) -> None:
         if self._tables[type(item)].pop(item.key, None) is not None:
-            self._revisions[type(item)] += 1
+            self._changed(type(item))
+
+    def _changed(self, kind: type[KubeObject]) -> None:
+        self._revisions[kind] += 1
+        if kind in _MEMBERSHIP:
+            self.membership_version += 1
 
     def revision(self, kind: type[KubeObject]) -> int:
         return self._revisions[kind]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bayplan.telemetry.decisions import BEST_NODES, DecisionRecord, ScoredNode
 
 
@@ -18,12 +20,22 @@ def why(record: DecisionRecord) -> str:
 
 def _why_nowhere(record: DecisionRecord) -> str:
     if record.nominated:
-        gone = f"{', '.join(record.victims)} {'are' if len(record.victims) > 1 else 'is'} gone"
+        if not record.victims:
+            return f"fits nowhere yet; room on {record.nominated} is kept for it"
+        gone = f"{listed(record.victims)} {'are' if len(record.victims) > 1 else 'is'} gone"
         return f"fits nowhere yet; {record.nominated} will do once {gone}"
     return record.message
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: a; a and b; a, b and c."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def _why_best(record: DecisionRecord) -> str:
+    if not record.best:
+        return f"one of {record.feasible} that fit; no plugin prefers any"
     best, *others = record.best
     head = f"best of {record.feasible} with {best.total}"
     if not others:

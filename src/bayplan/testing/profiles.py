@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from bayplan.config.model import API_VERSION, KIND
@@ -25,9 +26,15 @@ _SHIPPED: dict[Point, str] = {QUEUE_SORT: "PrioritySort", BIND: "DefaultBinder"}
 
 def registry_with(plugins: Sequence[type[Any]]) -> Registry:
     """The shipped plugins and these; a shipped one may be among them."""
-    registry = default_plugins()
+    registry = _shipped()
     known = {entry.plugin for entry in registry}
     return registry.with_plugins(*(plugin for plugin in plugins if plugin not in known))
+
+
+@cache
+def _shipped() -> Registry:
+    """A registry never changes, and a property builds a hundred harnesses."""
+    return default_plugins()
 
 
 def text_of(config: Config) -> str:

@@ -27,7 +27,7 @@ class ExtraMissing(BayplanError, ImportError):
 
 
 try:
-    from hypothesis import HealthCheck, given, settings
+    from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 except ImportError as fault:
     raise ExtraMissing(
@@ -45,6 +45,9 @@ class Cluster:
     pods: tuple[Pod, ...] = ()
     objects: tuple[KubeObject, ...] = ()
 
+
+_PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
+"""Without `explain`, which traces every line of the scheduler and finds nothing to say about it."""
 
 _LABELS = {"app": ("web", "db"), "team": ("red", "blue"), "disk": ("ssd", "hdd")}
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -123,7 +126,7 @@ def check_forms_agree(
     some_pods = _PODS if pods is None else pods
     some_clusters = _CLUSTERS if clusters is None else clusters
 
-    @settings(max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=max_examples, deadline=None, phases=_PHASES, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data(), pod=some_pods, cluster=some_clusters)
     def agree(data: st.DataObject, pod: Pod, cluster: Cluster) -> None:
         order = data.draw(st.permutations(range(len(cluster.nodes))), label="order of rows")

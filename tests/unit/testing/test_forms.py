@@ -98,7 +98,8 @@ def test_honest_plugins_pass(plugin: type[Any]) -> None:
 
 class OtherWords(Honest):
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
-        return unresolvable("too slow") if self._is_slow(node) else None
+        found = super().filter(cycle, node)
+        return unresolvable("too slow") if found is not None and self._is_slow(node) else found
 
 
 class OtherScores(Honest):
@@ -208,7 +209,7 @@ def test_arguments_reach_the_plugin() -> None:
             self._most = most
 
         @classmethod
-        def factory(cls, args: Any, handle: object) -> Wants:
+        def factory(cls, args: Any, handle: object) -> Wants:  # noqa: ARG003
             return cls(args["most"])
 
         def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
