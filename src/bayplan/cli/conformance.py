@@ -12,11 +12,13 @@ from typing import Any, TextIO
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from bayplan.errors import BayplanError, UsageError
-from bayplan.framework.registry import Registry
+from bayplan.cli.options import place_of
+from bayplan.cli.printing import print_table
+from bayplan.errors import UsageError
 from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
 
@@ -25,16 +27,20 @@ _SHOWN_PER_LINE = 5
 
 @dataclass(slots=True)
 class _Tally:
-    """How many lines of each family were compared, agreed, or had nothing to compare with."""
+    """How many lines of each family were compared, agreed, failed, or had nothing to compare with."""
 
     compared: Counter[str] = field(default_factory=Counter)
     agreed: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     differing: list[tuple[Line, list[Disagreement]]] = field(default_factory=list)
+    failed: list[tuple[Line, str]] = field(default_factory=list)
+    """Lines that could not be answered and have nothing to compare with; the others differ."""
 
     def add(self, line: Line, got: dict[str, Any]) -> list[Disagreement]:
         self.answered[line.family] += 1
         if line.expected is None:
+            if "failure" in got:
+                self.failed.append((line, got["failure"]))
             return []
         self.compared[line.family] += 1
         found = disagreements(line.expected, got)
@@ -57,24 +63,26 @@ class _Tally:
 def command(file: Path, family: str | None, answers: Path | None, output: str) -> None:
     """Run recorded scenarios and compare with the recorded answers.
 
-    FILE holds one JSON object a line, plain or gzip. Prints every disagreement as expected against got, a table by
-    family and, last, AGREE n of m. The exit code is 0 only when all agree. Lines without an answer are only answered.
+    FILE ("-": standard input) holds one JSON object a line, plain or gzip. Prints every disagreement as expected
+    against got, a table by family and, last, AGREE n of m. Lines without a recorded answer are only answered. The
+    exit code is 0 only when every line could be answered and all agree.
 
     \b
     Examples:
       bayplan conformance tests/conformance/data/kube-scheduler-1.36.jsonl.gz
       bayplan conformance mine.jsonl --family spread --answers said.jsonl
+      zcat recorded.jsonl.gz | head -100 | bayplan conformance -
     """
     lines = [line for line in read_lines(file) if family is None or line.family == family]
     if not lines:
-        raise UsageError(f"{file} has no lines" + (f" of family {family}" if family else ""))
+        raise UsageError(f"{place_of(file)} has no lines" + (f" of family {family}" if family else ""))
     tally = _run(lines, answers, quiet=output == "json")
     if output == "json":
         click.echo(json.dumps(_as_json(tally), indent=2))
     else:
         _print_table(tally)
         click.echo(tally.verdict)
-    sys.exit(0 if not tally.differing else 1)
+    sys.exit(1 if tally.differing or tally.failed else 0)
 
 
 def _run(lines: list[Line], answers: Path | None, *, quiet: bool) -> _Tally:
@@ -86,21 +94,15 @@ def _run(lines: list[Line], answers: Path | None, *, quiet: bool) -> _Tally:
         shown = track(lines, "asking", console=progress, transient=True)
     with _answers_file(answers) as sink:
         for line in shown:
-            got = _answered(line, registry)
+            got = answer(line, registry)
             if sink is not None:
                 sink.write(json.dumps(got) + "\n")
             found = tally.add(line, got)
             if found and not quiet:
                 _print_disagreements(line, found)
+            elif line.expected is None and "failure" in got and not quiet:
+                click.echo(f"{line.name} (line {line.number}):\n  failure   {got['failure']}")
     return tally
-
-
-def _answered(line: Line, registry: Registry) -> dict[str, Any]:
-    """The answer; a scenario that cannot be read at all is answered with why."""
-    try:
-        return answer(line, registry)
-    except BayplanError as fault:
-        return {"name": line.name, "failure": str(fault)}
 
 
 class _answers_file:  # noqa: N801  (used like a function)
@@ -139,13 +141,17 @@ def _rows(tally: _Tally) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _print_table(tally: _Tally) -> None:
+    failed = Counter(line.family for line, _ in tally.failed)
     table = Table("family", "scenarios", "compared", "agree", box=None, pad_edge=False)
+    if failed:
+        table.add_column("failed")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, answered, compared, agreed in _rows(tally):
-        style = "green" if agreed == compared else "red"
-        table.add_row(name, str(answered), str(compared), str(agreed), style=style)
-    Console().print(table)
+        style = "green" if agreed == compared and not failed[name] else "red"
+        cells = [escape(name), str(answered), str(compared), str(agreed), *([str(failed[name])] if failed else ())]
+        table.add_row(*cells, style=style)
+    print_table(table)
 
 
 def _as_json(tally: _Tally) -> dict[str, Any]:
@@ -166,5 +172,8 @@ def _as_json(tally: _Tally) -> dict[str, Any]:
             }
             for line, found in tally.differing
             for each in found
+        ],
+        "failures": [
+            {"scenario": line.name, "line": line.number, "failure": sentence} for line, sentence in tally.failed
         ],
     }

@@ -20,6 +20,7 @@ from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
 MOST_CLASSES = 256
+_REMEMBERED_KEYS = 4096
 
 
 class Classes:
@@ -33,6 +34,7 @@ class Classes:
         self._limit = limit
         self._revision = 0
         self._standings: OrderedDict[Hashable, Standing] = OrderedDict()
+        self._met: OrderedDict[Hashable, None] = OrderedDict()  # kinds of pod that came once: one more makes a class
         asked: dict[str, Any] = {plugin.name: plugin for plugins in self._points.values() for plugin in plugins}
         self._signing = [plugin for plugin in asked.values() if hasattr(plugin, "signature")]
         self._usable = all(
@@ -79,12 +81,17 @@ class Classes:
             self._standings.pop(key, None)
             return None
 
-    def _caught_up(self, key: Hashable, cycle: Cycle) -> Standing:
+    def _caught_up(self, key: Hashable, cycle: Cycle) -> Standing | None:
         standing = self._standings.get(key)
         if standing is not None and standing.snapshot is cycle.snapshot:
             standing.refresh()
             self._standings.move_to_end(key)
             return standing
+        if key not in self._met:  # a pod that is the only one of its kind is cheaper to evaluate on its own
+            self._met[key] = None
+            if len(self._met) > _REMEMBERED_KEYS:
+                self._met.popitem(last=False)
+            return None
         points = self._points
         fresh = Standing(
             Cycle(cycle.info, cycle.snapshot),

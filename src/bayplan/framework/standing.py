@@ -31,8 +31,12 @@ from bayplan.framework.scoring import Scores
 from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, RowVector, Snapshot
 
-_MOST_ROWS = 32
-"""More changed rows than this are cheaper to evaluate in one go."""
+_FEW_ROWS = 2
+"""Up to so many changed rows are asked about one by one, more of them as a table."""
+
+_ALWAYS_REFRESHED = 32
+_REFRESHED_SHARE = 8
+"""When more than so many rows, and more than one row in so many, have changed, everything is evaluated in one go."""
 
 CodeVector = npt.NDArray[np.int8]
 
@@ -64,16 +68,20 @@ class FilterPart:
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
         """Ask about some rows."""
-        if len(rows) <= 2 and hasattr(self.plugin, "filter"):
+        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "filter"):
             for row in rows:
                 self._forget(row)
                 status = as_status(self.plugin.filter(cycle, NodeView(cycle.snapshot.nodes, row)), "", FILTER)
                 if not status.ok:
                     self._note(row, status)
             return
-        for row in rows:
-            self._forget(row)
-        self._ask(cycle, NodeTable(cycle.snapshot.nodes, np.array(rows, dtype=np.intp)))
+        where = np.array(rows, dtype=np.intp)
+        if self.codes[where].any():
+            self.codes[where] = Code.SUCCESS
+            for mask in self.reasons.values():
+                if mask is not None:
+                    mask[where] = False
+        self._ask(cycle, NodeTable(cycle.snapshot.nodes, where))
 
     def _ask(self, cycle: Cycle, table: NodeTable) -> None:
         where = table.rows
@@ -142,7 +150,7 @@ class ScorePart:
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
         """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
-        if len(rows) <= 2 and hasattr(self.plugin, "score"):
+        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
             for row in rows:
                 self.raw[row] = score = self.plugin.score(cycle, NodeView(cycle.snapshot.nodes, row))
                 self.weighted[row] = _checked(score) * self.weight
@@ -227,7 +235,8 @@ class Standing:
         snapshot = self.snapshot
         rows = snapshot.touched.since(self._touched)
         renewed = snapshot.renewed.since(self._renewed)
-        if snapshot.layout != self._layout or rows is None or renewed is None or len(rows) > _MOST_ROWS:
+        many = max(_ALWAYS_REFRESHED, len(self.feasible) // _REFRESHED_SHARE)
+        if snapshot.layout != self._layout or rows is None or renewed is None or len(rows) > many:
             self.rebuild()
             return
         moved = {id(part) for part in self._watching if self._stamp(part.plugin) != part.stamp}
@@ -351,6 +360,9 @@ class Standing:
         self.candidates = int(np.count_nonzero(feasible))
 
     def _settle_rows(self, rows: Sequence[int]) -> None:
+        if len(rows) > _FEW_ROWS:
+            self._settle_many(np.array(rows, dtype=np.intp))
+            return
         feasible = self.feasible
         for row in rows:
             number = next((n for n, part in enumerate(self._filters) if part.active and part.codes[row]), -1)
@@ -365,6 +377,22 @@ class Standing:
                 feasible[row] = number < 0
         self.feasible = feasible
 
+    def _settle_many(self, rows: RowVector) -> None:
+        owner = np.full(len(rows), -1, dtype=np.int8)
+        for number in range(len(self._filters) - 1, -1, -1):
+            part = self._filters[number]
+            if part.active:
+                owner[part.codes[rows] != Code.SUCCESS] = number
+        if np.array_equal(owner, self.owner[rows]) and not (owner >= 0).any():
+            return
+        self._reasons = None
+        self.owner[rows] = owner
+        fits = owner < 0
+        if not np.array_equal(fits, self.feasible[rows]):
+            self.feasible = self.feasible.copy()
+            self.feasible[rows] = fits
+            self.candidates = int(np.count_nonzero(self.feasible))
+
     def _add_up(self) -> None:
         total = np.zeros(len(self.feasible), dtype=np.int64)
         for part in self._scores:
@@ -376,6 +404,14 @@ class Standing:
         self.total = total
 
     def _add_up_rows(self, rows: Sequence[int]) -> None:
+        if len(rows) > _FEW_ROWS:
+            where = np.array(rows, dtype=np.intp)
+            total = np.full(len(where), 0 if self._scores else 1, dtype=np.int64)
+            for part in self._scores:
+                if part.active:
+                    total += part.weighted[where]
+            self.total[where] = np.where(self.feasible[where], total, -1)
+            return
         for row in rows:
             if self.feasible[row]:
                 self.total[row] = sum(int(part.weighted[row]) for part in self._scores if part.active)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bayplan.errors import BayplanError, UsageError
@@ -44,6 +45,10 @@ class Cluster:
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...] = ()
     objects: tuple[KubeObject, ...] = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """How hypothesis shows a failing example: what was set, not every field that an object has."""
+        printer.text(f"Cluster(nodes={to_builtins(self.nodes)}, pods={to_builtins(self.pods)})")
 
 
 _PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
@@ -168,7 +173,8 @@ def _renamed(item: K, name: str) -> K:
     """The same object under another name, with the uid and host name that go with it."""
     meta = item.metadata
     labels = {**meta.labels, HOSTNAME: name} if meta.labels.get(HOSTNAME) == meta.name else meta.labels
-    return replace(item, metadata=replace(meta, name=name, uid=f"uid-{meta.namespace}-{name}", labels=labels))
+    uid = "-".join(filter(None, ("uid", meta.namespace, name)))
+    return replace(item, metadata=replace(meta, name=name, uid=uid, labels=labels))
 
 
 _PODS = pods()

@@ -99,7 +99,7 @@ def test_honest_plugins_pass(plugin: type[Any]) -> None:
 class OtherWords(Honest):
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
         found = super().filter(cycle, node)
-        return unresolvable("too slow") if found is not None and self._is_slow(node) else found
+        return unresolvable("too slow") if self._is_slow(node) else found
 
 
 class OtherScores(Honest):
@@ -107,12 +107,14 @@ class OtherScores(Honest):
         return node.allocatable("memory")
 
 
-class ForgetsTheRows(Honest):
-    """Answers for the whole snapshot whatever table it is given."""
+class ForgetsTheRows:
+    """Answers for the first rows of the snapshot whatever part of it the table is; right about a single row."""
+
+    name = "ForgetsTheRows"
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        yield Rejection(cycle.snapshot.table.where_label_in("disk", ["hdd"])[: len(nodes)], "slow", resolvable=False)
-        yield Rejection(nodes.allocatable("cpu") - nodes.requested("cpu") < 1000, "small")
+        table = nodes if len(nodes) == 1 else cycle.snapshot.table
+        yield Rejection(table.unschedulable[: len(nodes)], "cordoned")
 
 
 class KnowsNoForks:
@@ -150,7 +152,9 @@ class TooMuch:
 @pytest.mark.parametrize(
     ("plugin", "words"),
     [
-        pytest.param(OtherWords, "says of n0, by filter, .*too slow.* but by filter_nodes", id="filter-forms"),
+        pytest.param(
+            OtherWords, r"Honest says of n\d, by filter, .*too slow.*, but by filter_nodes .*slow", id="filter-forms"
+        ),
         pytest.param(OtherScores, "by score, but .* by score_nodes", id="score-forms"),
         pytest.param(ForgetsTheRows, "by a table of rows", id="narrowed"),
         pytest.param(KnowsNoForks, "by a fork of the row", id="fork"),
@@ -227,6 +231,14 @@ def test_a_plugin_without_forms_has_nothing_to_compare() -> None:
 
     with pytest.raises(UsageError, match="Orders neither filters nor scores"):
         check_forms_agree(Orders)
+
+
+def test_a_failing_example_is_short_enough_to_read() -> None:
+    with pytest.raises(AssertionError) as caught:
+        few(TooMuch)
+    (note,) = [line for line in "\n".join(caught.value.__notes__).splitlines() if "cluster=" in line]
+    assert "'name': 'n0'" in note
+    assert "owner_references" not in note
 
 
 # strategies

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,10 +20,12 @@ from bayplan.framework import (
     Cycle,
     Handle,
     Hint,
+    NodeTable,
     NodeView,
     Pod,
     Preflight,
     QueuedPod,
+    Rejection,
     Resource,
     Status,
     Wait,
@@ -377,12 +380,40 @@ def test_claims_and_volumes_are_part_of_the_cluster() -> None:
     assert cluster.place(make_pod(claims=["data"])) == "b"
 
 
+class Teams:
+    """Says nothing of what its answers depend on, so nobody may share them."""
+
+    name = "Teams"
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        team = cycle.pod.metadata.annotations["team"]
+        yield Rejection(~nodes.where_label_in("team", [team]), "node(s) belong to another team")
+
+
+@pytest.mark.parametrize("only", [False, True], ids=["beside", "only"])
+def test_pods_that_are_alike_to_others_get_their_own_answers(only: bool) -> None:
+    nodes = [make_node(f"{team}-{number}", labels={"team": team}) for team in ("red", "blue") for number in range(2)]
+    cluster = Harness([Teams], nodes=nodes, only=only)
+    placed = [cluster.place(make_pod(team, annotations={"team": team})) for team in ("red", "blue", "green")]
+    assert [where.partition("-")[0] for where in placed[:2]] == ["red", "blue"]
+    assert "4 node(s) belong to another team" in placed[2]
+
+
+def test_a_plugin_that_raises_costs_the_attempt_and_says_who_it_was() -> None:
+    cluster = Harness([Teams], nodes=[LOOSE])
+    said = cluster.place(make_pod())
+    assert said.startswith("running \"Teams\" filter plugin: KeyError: 'team' (test_harness.py:")
+    assert cluster.why(make_pod()) == f"the attempt failed: {said}"
+
+
 # permit, time
 
 
 def test_reserve_may_refuse() -> None:
     cluster, recorder = recording(reserve=unschedulable("taken meanwhile"))
-    assert cluster.place(make_pod()) == cluster.why(make_pod()) == "taken meanwhile"
+    said = cluster.place(make_pod())
+    assert "taken meanwhile" in said
+    assert cluster.why(make_pod()) == said
     assert recorder.asked == ["pre_enqueue", "reserve", "unreserve"]
     assert cluster.node_of(make_pod()) is None
 

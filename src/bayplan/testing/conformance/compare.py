@@ -52,8 +52,8 @@ def _same_refusal(expected: Any, got: Any) -> bool:
         return False
     if expected == got:
         return True
-    stage, theirs = expected.split(":", 1)
-    our_stage, ours = got.split(":", 1)
+    stage, _, theirs = expected.partition(":")
+    our_stage, _, ours = got.partition(":")
     return stage == our_stage and _named(theirs) == _named(ours)
 
 

@@ -1,8 +1,11 @@
-"""Reads a conformance file: one JSON object a line, plain or gzip."""
+"""Reads a conformance file: one JSON object a line, plain or gzip; `-` is standard input."""
 
 from __future__ import annotations
 
 import gzip
+import io
+import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +15,9 @@ from typing import IO, Any, cast
 import msgspec
 
 from bayplan.errors import ObjectError
+from bayplan.testing.conformance import shape
 
+_FORMAT = "see docs/conformance.md for the format"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -35,15 +40,17 @@ class Line:
     scenario: dict[str, Any]
     expected: dict[str, Any] | None
     exact: bool | None = None
+    fault: str = ""
+    """Why the line cannot be asked at all."""
 
     @property
     def name(self) -> str:
-        return str(self.scenario.get("name", f"line {self.number}"))
+        return str(self.scenario.get("name") or f"line {self.number}")
 
     @property
     def family(self) -> str:
         """The first word of the name."""
-        return self.name.replace("-", " ").split()[0]
+        return next(iter(self.name.replace("-", " ").split()), "line")
 
     @property
     def kind(self) -> LineKind:
@@ -52,31 +59,41 @@ class Line:
         for key, kind in (("events", LineKind.HINTS), ("ops", LineKind.QUEUE), ("steps", LineKind.SERIES)):
             if key in self.scenario:
                 return kind
-        return LineKind.ATTEMPT if "nodes" in self.scenario else LineKind.CONFIGURATION
+        has_cluster = not self.scenario.keys().isdisjoint(("nodes", "pods", "pending"))
+        return LineKind.ATTEMPT if has_cluster else LineKind.CONFIGURATION
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines of a file; `ObjectError` names the line that cannot be read."""
+    """The lines of a file; one that cannot be understood has a `fault`, a file that cannot is an `ObjectError`."""
     try:
         with _open(path) as stream:
             for number, text in enumerate(stream, 1):
                 if text.strip():
-                    yield _line(path, number, text)
-    except (OSError, EOFError, gzip.BadGzipFile) as fault:
+                    yield _line(number, text)
+    except (OSError, EOFError, gzip.BadGzipFile, zlib.error) as fault:
         raise ObjectError(f"{path} cannot be read: {fault}") from None
 
 
 def _open(path: Path) -> IO[bytes]:
+    if str(path) == "-":
+        data = sys.stdin.buffer.read()
+        return io.BytesIO(gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data)
     with path.open("rb") as probe:
         packed = probe.read(2) == _GZIP_MAGIC
     return cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))
 
 
-def _line(path: Path, number: int, text: bytes) -> Line:
+def _line(number: int, text: bytes) -> Line:
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as fault:
-        raise ObjectError(f"{path}, line {number}, is not JSON: {fault}") from None
-    if not isinstance(raw, dict) or not isinstance(raw.get("scenario"), dict):
-        raise ObjectError(f'{path}, line {number}, has no "scenario"; see docs/conformance.md for the format')
-    return Line(number, raw["scenario"], raw.get("expected"), raw.get("exact"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        return Line(number, {}, None, fault=f"the line is not JSON: {fault}; {_FORMAT}")
+    scenario = raw.get("scenario") if isinstance(raw, dict) else None
+    if not isinstance(scenario, dict):
+        return Line(number, {}, None, fault=f'the line has no object "scenario"; {_FORMAT}')
+    expected, exact = raw.get("expected"), raw.get("exact")
+    if not isinstance(expected, dict | None):
+        return Line(number, scenario, None, fault=f"expected is not an object; {_FORMAT}")
+    if not isinstance(exact, bool | None):
+        return Line(number, scenario, expected, fault=f"exact is not true or false; {_FORMAT}")
+    return Line(number, scenario, expected, exact, fault=shape.fault(scenario) or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bayplan.errors import BayplanError
 from bayplan.framework.registry import Registry
 from bayplan.testing.conformance.attempt import answer_attempts
 from bayplan.testing.conformance.configurations import answer_configuration
@@ -19,8 +20,19 @@ _ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]]
 
 
 def answer(line: Line, registry: Registry) -> dict[str, Any]:
-    """The answer in the format of `expected`; a kind of line that has no engine yet says so."""
+    """The answer in the format of `expected`; a line that cannot be answered gets a `failure` that says why."""
+    if line.fault:
+        return _failure(line, line.fault)
     answerer = _ANSWERERS.get(line.kind)
     if answerer is None:
         return {"name": line.name, "notAnswered": f"{line.kind.value}: no engine for this yet"}
-    return answerer(line.scenario, registry)
+    try:
+        return answerer(line.scenario, registry)
+    except BayplanError as fault:
+        return _failure(line, str(fault))
+    except Exception as bug:  # noqa: BLE001  (one scenario that breaks us must not cost the answers to the others)
+        return _failure(line, f"Bayplan broke on it, {type(bug).__name__}: {bug}; please report the scenario")
+
+
+def _failure(line: Line, sentence: str) -> dict[str, Any]:
+    return {"name": line.name, "failure": sentence}

@@ -1,0 +1,67 @@
+"""Is this scenario one that can be asked, and if not, what is wrong with it?
+
+People write scenarios by hand. What is wrong with one is told in the answer to its line, so that the other lines are
+still answered. Objects are not looked into: decoding them says what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bayplan.objects.kinds import KINDS
+
+_LISTS = frozenset({kind.plural for kind in KINDS} | {"pending", "steps", "events", "ops", "plugins"})
+_STEPS: dict[str, type] = {
+    "schedule": dict,
+    "addNode": dict,
+    "setNode": dict,
+    "dropNode": str,
+    "dropPod": str,
+    "relabel": str,
+}
+_WORDS = {dict: "an object", str: "a text"}
+_FORMAT = "see docs/conformance.md for the format"
+
+
+def fault(scenario: dict[str, Any]) -> str | None:
+    """The first thing that is wrong, as a sentence; None where nothing is."""
+    return next(_faults(scenario), None)
+
+
+def _faults(scenario: dict[str, Any]) -> Iterator[str]:
+    for key in ("name", "config"):
+        if not isinstance(scenario.get(key) or "", str):
+            yield f"{key} is not a text; {_FORMAT}"
+    for key, value in scenario.items():
+        if key.lower() in _LISTS and value is not None:
+            yield from _list_faults(key, value)
+    for number, step in enumerate(scenario.get("steps") or ()):
+        yield from _step_faults(f"steps[{number}]", step)
+
+
+def _list_faults(key: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{key} is not a list; {_FORMAT}"
+        return
+    for number, item in enumerate(value):
+        if not isinstance(item, dict):
+            yield f"{key}[{number}] is not an object; {_FORMAT}"
+
+
+def _step_faults(where: str, step: dict[str, Any]) -> Iterator[str]:
+    actions = [key for key in step if key in _STEPS]
+    unknown = [key for key in step if key not in _STEPS and not (key == "labels" and "relabel" in step)]
+    if unknown or len(actions) != 1:
+        told = f'does not know "{unknown[0]}"' if unknown else f"has {len(actions)} actions"
+        yield f"{where} {told}; a step has one of {', '.join(_STEPS)}"
+        return
+    (action,) = actions
+    if not isinstance(step[action], _STEPS[action]):
+        yield f"{where}.{action} is not {_WORDS[_STEPS[action]]}; {_FORMAT}"
+    if action == "relabel" and not _are_labels(step.get("labels")):
+        yield f"{where}.labels are not texts by name; give the labels that the pod shall have"
+
+
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
