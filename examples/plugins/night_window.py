@@ -16,6 +16,7 @@ from bayplan.framework import Cycle, Handle, Pod, Status, Wait, pending
 
 LABEL = "window"
 LONGEST_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
+GRACE_S = 60.0  # after the opening, for somebody to pass
 
 
 class NightWindow:
@@ -42,7 +43,7 @@ class NightWindow:
     def permit(self, cycle: Cycle, node_name: str) -> Wait | None:  # noqa: ARG002
         self._let_go()
         wait_s = self._opens_in_s()
-        return Wait(wait_s) if cycle.pod.labels.get(LABEL) == "night" and wait_s else None
+        return Wait(wait_s + GRACE_S) if cycle.pod.labels.get(LABEL) == "night" and wait_s else None
 
     def _let_go(self) -> None:
         if not self._opens_in_s():

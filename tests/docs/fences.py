@@ -5,6 +5,8 @@ Asked by the tests of this folder. A fence may be preceded by directives, each a
     <!-- not run: reason -->       shown only; the reason is for the next reader
     <!-- exits: 1 -->              the last command of the block ends with this code
     <!-- file: examples/x.py -->   the block is that file's text, word for word
+    <!-- save: x.py -->            not run but written into the page's scratch folder, for the commands of a later block
+    <!-- in: scratch -->           the commands run in that folder instead of the project's
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _OPENING = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)(?P<rest>[^`]*)$")
-_DIRECTIVE = re.compile(r"^\s*<!-- (?P<name>not run|exits|file): (?P<value>.+?) -->\s*$")
+_DIRECTIVE = re.compile(r"^\s*<!-- (?P<name>not run|exits|file|save|in): (?P<value>.+?) -->\s*$")
 _COMMENT = re.compile(r"^\s*<!--.*-->\s*$")
 
 

@@ -19,19 +19,22 @@ KNOWN_LANGUAGES = {"python", "console", "bash", "yaml", "json", "text", "toml"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(ROOT)
     for block in blocks(page):
         if not block.runs:
             continue
-        if block.language == "python":
+        folder = tmp_path if block.directives.get("in") == "scratch" else ROOT
+        if "save" in block.directives:
+            (tmp_path / block.directives["save"]).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
             exec(_compiled(block), module.__dict__)
         elif block.language == "console":
-            _run_console(block)
+            _run_console(block, folder)
         elif block.language == "bash":
-            _shell(block, block.text, expected_code=_exit_code(block))
+            _shell(block, block.text, folder, expected_code=_exit_code(block))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -64,12 +67,12 @@ def _compiled(block: Block) -> types.CodeType:
     return compile(source, str(block.page), "exec")
 
 
-def _run_console(block: Block) -> None:
+def _run_console(block: Block, folder: Path) -> None:
     prompts = list(commands(block.text))
     assert prompts, f"{block.place}: a console block without a prompt; use ```text for output alone"
     for number, command in enumerate(prompts, 1):
         code = _exit_code(block) if number == len(prompts) else 0
-        real = _shell(block, command.script, expected_code=code)
+        real = _shell(block, command.script, folder, expected_code=code)
         if command.output is not None:
             assert agrees(command.output, real), (
                 f"{block.place}: $ {command.script}\n--- shown\n{command.output}\n--- real\n{real}"
@@ -80,7 +83,7 @@ def _exit_code(block: Block) -> int:
     return int(block.directives.get("exits", "0"))
 
 
-def _shell(block: Block, script: str, *, expected_code: int) -> str:
+def _shell(block: Block, script: str, folder: Path, *, expected_code: int) -> str:
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -89,7 +92,7 @@ def _shell(block: Block, script: str, *, expected_code: int) -> str:
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

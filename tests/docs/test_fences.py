@@ -33,6 +33,12 @@ def test_directives_belong_to_the_next_block_only(tmp_path: Path) -> None:
     assert third.directives == {}
 
 
+def test_a_block_may_be_saved_and_commands_run_beside_it(tmp_path: Path) -> None:
+    text = "<!-- save: x.py -->\n```python\nx = 1\n```\n<!-- in: scratch -->\n```console\n$ ls\n```\n"
+    saved, shell = blocks(page(tmp_path, text))
+    assert (saved.directives, shell.directives) == ({"save": "x.py"}, {"in": "scratch"})
+
+
 def test_an_indented_block_loses_its_indent(tmp_path: Path) -> None:
     (block,) = blocks(page(tmp_path, "- item\n\n    ```yaml\n    a:\n      b: 1\n    ```\n"))
     assert block.text == "a:\n  b: 1\n"

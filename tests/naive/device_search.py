@@ -34,10 +34,18 @@ class NaiveSearch:
 
     def run(self, requests: Sequence[Sequence[Ask]]) -> list[tuple[str, str]] | None:
         """The picks as (request, device) in order, or None."""
+        found = self.picks(requests)
+        return None if found is None else [(ask.name, str(device.id)) for ask, device in found]
+
+    def picks(self, requests: Sequence[Sequence[Ask]]) -> list[tuple[Ask, PoolDevice]] | None:
         self.requests = requests
         self.memory: dict[tuple[int, int], dict[str, Any]] = {}
         found = self._request(0, [])
-        return None if found is None else [(ask.name, str(device.id)) for ask, device, _ in found]
+        return None if found is None else [(ask, device) for ask, device, _ in found]
+
+    def can_serve(self, ask: Ask, device: PoolDevice) -> bool:
+        """Whether "all devices" means this one too."""
+        return self._selects(ask, device) and self._has_room(ask, device, [])
 
     def _request(self, number: int, picks: list[Any]) -> list[Any] | None:
         if number == len(self.requests):

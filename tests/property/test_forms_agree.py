@@ -15,10 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import naive
+from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import Filtering
-from bayplan.framework.status import SUCCESS
+from bayplan.framework.registry import Entry
+from bayplan.framework.status import SUCCESS, Code
+from bayplan.plugins import default_plugins
 from bayplan.snapshot import NodeTable, Snapshot
-from builders import FakeHandle, answer, make_cycle, make_filtering, make_plugin, make_scoring, make_snapshot
+from builders import Answer, FakeHandle, answer, make_cycle, make_filtering, make_plugin, make_scoring, make_snapshot
 from naive.twin import Case, Twin
 
 TWINS = [
@@ -43,6 +46,15 @@ def draw_case(data: st.DataObject, twin: Twin) -> Case:
     return data.draw(twin.cases, label="case")
 
 
+def verdicts(filtering: Filtering, cycle: Cycle) -> dict[str, Answer]:
+    """What PreFilter and Filter say of each node; where PreFilter breaks, no node is looked at."""
+    outcome, names = filtering.pre_filter(cycle), cycle.snapshot.nodes.names
+    if outcome.status.code is Code.ERROR:
+        return dict.fromkeys(names, answer(outcome.status))
+    diagnosis = filtering.diagnose(cycle, outcome)
+    return {name: answer(diagnosis.status(row)) for row, name in enumerate(names)}
+
+
 @pytest.mark.parametrize("twin", FILTERS)
 @given(data=st.data())
 @relaxed
@@ -50,10 +62,8 @@ def test_filters_agree_on_every_node(twin: Twin, data: st.DataObject) -> None:
     case = draw_case(data, twin)
     snapshot = snapshot_of(case)
     filtering, cycle = filtering_of(twin, case, snapshot), make_cycle(case.pod, snapshot)
-    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
-    found = {name: answer(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
     assert twin.filter is not None
-    assert found == {node.name: twin.filter(case, node) for node in case.cluster.nodes}
+    assert verdicts(filtering, cycle) == {node.name: twin.filter(case, node) for node in case.cluster.nodes}
 
 
 @pytest.mark.parametrize("twin", FILTERS)
@@ -112,7 +122,7 @@ def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -
     rows = data.draw(st.lists(st.sampled_from(range(len(snapshot))), min_size=1, unique=True), label="feasible")
     plugin = make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(case.pod, snapshot)
-    make_filtering(plugin).pre_filter(cycle)
+    verdicts(make_filtering(plugin), cycle)  # some plugins score what their filter found
     table = NodeTable(snapshot.nodes, np.array(rows)) if len(rows) < len(snapshot) else snapshot.table
     scores = make_scoring(plugin).score(cycle, table)
     assert scores.status.ok, scores.status
@@ -122,5 +132,8 @@ def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -
     assert found == twin.scores(case, [node.node for node in table])
 
 
-def test_the_twins_are_found() -> None:
-    assert {"NodePorts", "NodeResourcesFit"} <= {twin.plugin.name for twin in TWINS}
+@pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in default_plugins()])
+def test_whoever_answers_for_all_rows_has_a_twin(entry: Entry) -> None:
+    twins = [twin for twin in TWINS if twin.plugin is entry.plugin]
+    assert any(twin.filter is not None for twin in twins) == hasattr(entry.plugin, "filter_nodes")
+    assert any(twin.scores is not None for twin in twins) == hasattr(entry.plugin, "score_nodes")

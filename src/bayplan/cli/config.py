@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from bayplan.cache import Cache
-from bayplan.cli.options import chosen_plugins, place_of, plugin_options, running_engine
+from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
 from bayplan.cli.printing import print_table, print_value
 from bayplan.config.load import dump
 from bayplan.framework.points import ATTEMPT_ORDER
@@ -43,7 +43,7 @@ def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: 
     registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     with running_engine(file, registry, Cache(), seed=0) as engine:
         names = list(engine.scheduler_names)
-    click.echo(f"{place_of(file)} is valid: {len(names)} profile(s) for {', '.join(names)}")
+    click.echo(f"{file} is valid: {len(names)} profile(s) for {', '.join(names)}")
 
 
 @command.command("show")

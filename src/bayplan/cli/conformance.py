@@ -16,7 +16,6 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from bayplan.cli.options import place_of
 from bayplan.cli.printing import print_table
 from bayplan.errors import UsageError
 from bayplan.plugins import default_plugins
@@ -75,7 +74,7 @@ def command(file: Path, family: str | None, answers: Path | None, output: str) -
     """
     lines = [line for line in read_lines(file) if family is None or line.family == family]
     if not lines:
-        raise UsageError(f"{place_of(file)} has no lines" + (f" of family {family}" if family else ""))
+        raise UsageError(f"{file} has no lines" + (f" of family {family}" if family else ""))
     tally = _run(lines, answers, quiet=output == "json")
     if output == "json":
         click.echo(json.dumps(_as_json(tally), indent=2))

@@ -39,11 +39,6 @@ def chosen_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Regist
     return known_plugins(folders, trust_writable=trust_writable)
 
 
-def place_of(path: Path) -> str:
-    """What to call a file in a sentence."""
-    return "standard input" if str(path) == "-" else str(path)
-
-
 def file_text(path: Path) -> str:
     """The text of a file; standard input for `-`."""
     if str(path) == "-":
@@ -63,7 +58,7 @@ def running_engine(config: Path | None, registry: Registry, cache: Cache, *, see
     try:
         engine = build_engine(configured(text, registry), registry, cache, seed=seed)
     except ConfigError as fault:
-        place = f"{place_of(config)}: " if config is not None else ""
+        place = f"{config}: " if config is not None else ""
         raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
     try:
         yield engine

@@ -15,13 +15,14 @@ from rich.table import Table
 from bayplan.app import configured, known_plugins
 from bayplan.cli.options import chosen_plugins, plugin_options
 from bayplan.cli.printing import print_value
-from bayplan.cli.scaffold import FORMS, plugin_text, test_text
+from bayplan.cli.scaffold import FORMS, plugin_and_test
 from bayplan.errors import UsageError
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.framework.registry import Entry, Registry
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+LONGEST_NAME = 34
 _SHIPPED = "bayplan.plugins."
 
 
@@ -60,12 +61,9 @@ def new(name: str, form: str, folder: Path) -> None:
     class_name, module = names_of(name)
     if class_name in known_plugins():
         raise UsageError(f'there is a plugin "{class_name}" already; choose another name')
-    texts = {
-        folder / f"{module}.py": plugin_text(form, name=class_name, module=module),
-        folder / f"test_{module}.py": test_text(name=class_name, module=module),
-    }
-    _write(folder, texts)
-    plugin, test = texts
+    plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
+    texts = plugin_and_test(form, name=class_name, module=module)
+    _write(folder, dict(zip((plugin, test), texts, strict=True)))
     click.echo(f"wrote {plugin} and {test}")
     click.echo(f"test it:  python -m pytest {test}")
     click.echo(f'run it:   enable "{class_name}" in a configuration and add --plugins-dir {folder} to a command')
@@ -75,6 +73,8 @@ def names_of(name: str) -> tuple[str, str]:
     """The class and the module of a plugin, from whatever way its name was written."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r} is no name for a plugin; use letters and digits, as in RackAware")
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"{name!r} is too long to be read in a table; use at most {LONGEST_NAME} letters")
     class_name = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", name))
     module = _WORD_STARTS.sub("_", class_name).lower()
     if keyword.iskeyword(class_name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
@@ -88,7 +88,7 @@ def _write(folder: Path, texts: dict[Path, str]) -> None:
     if taken:
         raise UsageError(f"{taken[0]} exists already; nothing was written")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for path, text in texts.items():
             path.touch(mode=0o644, exist_ok=False)
             path.write_text(text, encoding="utf-8")

@@ -11,7 +11,8 @@ from string import Template
 _ONE_NODE = '''\
 """Which nodes may a pod run on, and which does it like best? Asked about one node at a time.
 
-The rule is an example that works: put yours in its place, here and in test_$module.py.
+The rule is an example that works: put yours in its place, here and in the tests,
+test_$module.py.
 """
 
 from bayplan.framework import MAX_SCORE, Action, Cure, Cycle, NodeView, Resource, Status, unresolvable
@@ -41,8 +42,8 @@ class $name:
 _ALL_NODES = '''\
 """Which nodes may a pod run on, and which does it like best? Asked about all nodes at once.
 
-The rule is an example that works: put yours in its place, here and in test_$module.py.
-Cost: one look at the column of a label.
+The rule is an example that works: put yours in its place, here and in the tests,
+test_$module.py. Cost: one look at the column of a label.
 """
 
 from collections.abc import Hashable, Iterator
@@ -94,12 +95,14 @@ _TEST = '''\
 """What $name decides, on small clusters. Run it with pytest."""
 
 from bayplan.framework import Action, ClusterEvent, Resource, unresolvable
-from bayplan.testing import Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods
+$imports
 
 from $module import LABEL, REASON, $name
 
 BLUE = make_node("blue", labels={LABEL: "blue"})
 PLAIN = make_node("plain")
+LABELS = label_sets({LABEL: ["blue", "red"]})
+PODS, CLUSTERS = pods(labels=LABELS), clusters(nodes(labels=LABELS))
 
 
 def test_a_pod_with_the_label_runs_only_where_the_value_is_the_same() -> None:
@@ -111,32 +114,53 @@ def test_a_pod_with_the_label_runs_only_where_the_value_is_the_same() -> None:
 
 def test_a_pod_without_the_label_leaves_labelled_nodes_to_others() -> None:
     cluster = Harness([$name], nodes=[BLUE, PLAIN], only=True)
-    assert cluster.scores(make_pod()) == {"blue": {"$name": 0}, "plain": {"$name": 100}}
+    given = {node: scores["$name"] for node, scores in cluster.scores(make_pod()).items()}
+    assert given == {"blue": 0, "plain": 100}
 
 
 def test_a_new_node_is_worth_another_try() -> None:
     cluster = Harness([$name], nodes=[PLAIN])
     pod = make_pod(labels={LABEL: "blue"})
     assert cluster.why(pod).startswith(f"0/1 nodes are available: 1 {REASON}.")
-    assert cluster.wakes(pod, ClusterEvent(Resource.NODE, Action.ADD), new=BLUE) == {"$name"}
+    woken = cluster.wakes(pod, ClusterEvent(Resource.NODE, Action.ADD), new=BLUE)
+    assert woken == {"$name"}
 
 
 def test_a_node_gets_the_same_answer_whichever_way_it_is_asked_about() -> None:
-    labels = label_sets({LABEL: ["blue", "red"]})
-    check_forms_agree($name, pods=pods(labels=labels), clusters=clusters(nodes(labels=labels)))
+    check_forms_agree($name, pods=PODS, clusters=CLUSTERS)
 '''
 
-_FORMS = {"node": _ONE_NODE, "table": _ALL_NODES}
+_TEST_OF_SHARING = """
+
+def test_pods_that_share_answers_get_their_own() -> None:
+    check_sharing_agrees($name, pods=PODS, clusters=CLUSTERS)
+"""
+
+_IMPORTS = """\
+from bayplan.testing import Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods"""
+
+_MORE_IMPORTS = """\
+from bayplan.testing import (
+    Harness,
+    check_forms_agree,
+    check_sharing_agrees,
+    clusters,
+    label_sets,
+    make_node,
+    make_pod,
+    nodes,
+    pods,
+)"""
+
+_FORMS = {
+    "node": (_ONE_NODE, _TEST, _IMPORTS),
+    "table": (_ALL_NODES, _TEST + _TEST_OF_SHARING, _MORE_IMPORTS),
+}
 FORMS = tuple(_FORMS)
 
 
-def plugin_text(form: str, *, name: str, module: str) -> str:
-    return _filled(_FORMS[form], name, module)
-
-
-def test_text(*, name: str, module: str) -> str:
-    return _filled(_TEST, name, module)
-
-
-def _filled(template: str, name: str, module: str) -> str:
-    return Template(template).substitute(name=name, module=module, slug=module.replace("_", "-"))
+def plugin_and_test(form: str, *, name: str, module: str) -> tuple[str, str]:
+    """The texts of both files."""
+    plugin, test, imports = _FORMS[form]
+    words = {"name": name, "module": module, "slug": module.replace("_", "-"), "imports": imports}
+    return Template(plugin).substitute(words), Template(test).substitute(words)

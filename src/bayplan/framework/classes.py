@@ -1,8 +1,8 @@
 """Equivalence classes: pods that every plugin treats alike share one `Standing`.
 
-A pod's class key is what the plugins say of it (`signature`). A plugin without a signature is asked in full for every
-pod and does not keep others from sharing; a signature of None takes the pod out. The table is bounded: the class that
-was not used for the longest time goes first.
+A pod's class key is what the plugins say of it (`signature`). A profile with a plugin that does not sign shares
+nothing, because that plugin may look at anything of a pod; a signature of None takes the one pod out. The table is
+bounded: the class that was not used for the longest time goes first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Classes:
         self._met: OrderedDict[Hashable, None] = OrderedDict()  # kinds of pod that came once: one more makes a class
         asked: dict[str, Any] = {plugin.name: plugin for plugins in self._points.values() for plugin in plugins}
         self._signing = [plugin for plugin in asked.values() if hasattr(plugin, "signature")]
-        self._usable = all(
+        # Who does not sign may look at anything of the pod, and a standing holds the answers about another one.
+        self._usable = len(self._signing) == len(asked) and all(
             _whole_table(plugins, method)
             for plugins, method in (
                 (self._points[FILTER], "filter_nodes"),

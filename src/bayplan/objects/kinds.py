@@ -122,7 +122,9 @@ def _in_words(fault: str) -> str:
     if types is None:
         return f"{where}: {what}; correct it"
     words = [_WORDS.get(word, word) for word in types["wanted"].split(" | ") if word not in ("null", "int")]
-    return f"{where} is {_WORDS.get(types['got'], types['got'])}; write {' or '.join(words) or _WORDS['int']}"
+    # YAML takes y, no and 12 for something else than text.
+    quotes = ", in quotes" if words == ["a text"] and types["got"] in ("bool", "int", "float") else ""
+    return f"{where} is {_WORDS.get(types['got'], types['got'])}; write {' or '.join(words) or _WORDS['int']}{quotes}"
 
 
 def decode(data: bytes | str, struct: type[T]) -> T:

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
         make_toleration,
     )
     from bayplan.testing.harness import Harness
-    from bayplan.testing.strategies import Cluster, check_forms_agree, clusters, label_sets, nodes, pods
+    from bayplan.testing.strategies import (
+        Cluster,
+        check_forms_agree,
+        check_sharing_agrees,
+        clusters,
+        label_sets,
+        nodes,
+        pods,
+    )
     from bayplan.testing.writes import RecordedWrites
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "Harness",
     "RecordedWrites",
     "check_forms_agree",
+    "check_sharing_agrees",
     "clusters",
     "label_sets",
     "make_affinity",
@@ -51,7 +60,7 @@ __all__ = [
 _MODULES = {
     "harness": ("Harness",),
     "writes": ("RecordedWrites",),
-    "strategies": ("Cluster", "check_forms_agree", "clusters", "label_sets", "nodes", "pods"),
+    "strategies": ("Cluster", "check_forms_agree", "check_sharing_agrees", "clusters", "label_sets", "nodes", "pods"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import cmp_to_key
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,7 +26,6 @@ from bayplan.framework.committing import Committing
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.events import ClusterEvent, Hint
-from bayplan.framework.points import QUEUE_SORT
 from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status
@@ -62,12 +59,14 @@ class Harness:
         config: Config | None = None,
         seed: int = 0,
         now: datetime = LONG_AGO,
+        share: bool = True,
     ) -> None:
         """A cluster of nodes, pods (running on their `node`, or pending) and other objects.
 
         The plugins are added to the default profile, with `args` and `weights` by plugin name; `only` leaves out every
         shipped plugin except a queue order and a binder. `config` (YAML text, or the same as a mapping) says it all
-        itself instead: it names the plugins wherever they shall run.
+        itself instead: it names the plugins wherever they shall run. Without `share` every pod is evaluated in full,
+        whatever the plugins' signatures say.
         """
         registry = registry_with(plugins)
         entries = [entry for entry in registry if entry.plugin in plugins]
@@ -86,6 +85,7 @@ class Harness:
             filled_cache(known),
             clock=self.clock,
             chance=random.Random(seed),
+            share=share,
         )
         self._refuse_idle([entry.name for entry in entries])
         self._told: dict[str, str] = {}
@@ -102,9 +102,8 @@ class Harness:
         return self._framework(pod).pre_enqueue(self._known(pod))
 
     def order(self, pods: Iterable[Pod]) -> list[str]:
-        """The names of pods that arrived in this order, a second apart, as the queue would try them."""
-        queued = [_Queued(self._known(pod), self.clock.now() + timedelta(seconds=at)) for at, pod in enumerate(pods)]
-        return [each.pod.name for each in self._sorted(queued)]
+        """The names of pods that arrived in this order, as the queue would try them."""
+        return [pod.name for pod in self.engine.in_queue_order([self._known(pod) for pod in pods])]
 
     def filter(self, pod: Pod) -> dict[str, Literal["ok"] | Status]:
         """For each node "ok", or the status with which it is refused."""
@@ -143,13 +142,14 @@ class Harness:
     def why(self, pod: Pod) -> str:
         """Why the pod went where it is, or why it cannot go anywhere; one that was never placed is tried first."""
         known = self._known(pod)
-        if known.key not in self._told:
-            gate = self.pre_enqueue(known)
-            if not gate.ok:
-                return gate.message
-            self.decide(known)
-            return self._recorded(known)
-        return self._told[known.key]
+        self._settle()
+        if known.key in self._told:
+            return self._told[known.key]
+        gate = self.pre_enqueue(known)
+        if not gate.ok:
+            return gate.message
+        self.decide(known)
+        return self._recorded(known)
 
     def wakes(
         self, pod: Pod, event: ClusterEvent, *, old: KubeObject | None = None, new: KubeObject | None = None
@@ -166,12 +166,14 @@ class Harness:
 
     def node_of(self, pod: Pod) -> str | None:
         """Where the pod is, if anywhere."""
+        self._settle()
         found = self.engine.cache.pod(self._known(pod).uid)
         return None if found is None else found.spec.node_name
 
     @property
     def waiting(self) -> dict[str, list[str]]:
         """Pods that Permit holds back, by name, each with the plugins it waits for."""
+        self._settle()
         return {each.pod.name: list(each.pending_plugins()) for each in self.engine.waiting.all()}
 
     # changes ----------------------------------------------------------------------------------------------------
@@ -183,21 +185,17 @@ class Harness:
         if not gate.ok:
             return self._tell(known, gate.message)
         placed = self.engine.place(known)
-        if placed.waits_s:
-            return self._hold(known, placed)
-        if placed.node is not None:
-            self.engine.pending.pop(known.uid, None)
-            self._tell(known, self._recorded(known))
-            return placed.node
-        # The record ends with the choice of a node: what Reserve and Permit said is not in it.
-        late = placed.decision.node is not None
-        self._tell(known, placed.status.message if late else self._recorded(known))
-        return placed.status.message
+        if placed.waiting:
+            return self._tell(known, f"waiting on {placed.node} for {', '.join(placed.waits_s)}")
+        self._tell(known, self._recorded(known))
+        if placed.node is None:
+            return placed.status.message
+        self.engine.pending.pop(known.uid, None)
+        return placed.node
 
     def place_all(self) -> dict[str, str]:
         """Place the pending pods in the order of the queue; what `place` said of each, by name."""
-        queued = [_Queued(pod, self.clock.now()) for pod in self.engine.pending.values()]
-        return {each.pod.name: self.place(each.pod) for each in self._sorted(queued)}
+        return {pod.name: self.place(pod) for pod in self.engine.in_queue_order(list(self.engine.pending.values()))}
 
     def bind(self, pod: Pod) -> str:
         """Place the pod and run PreBind, Bind and PostBind; what they write is in `writes`."""
@@ -220,8 +218,7 @@ class Harness:
     def advance(self, seconds: float) -> None:
         """Let time pass. A pod that Permit has held too long loses its node."""
         self.clock.advance(seconds)
-        for waiting in self.engine.waiting.all():
-            waiting.expire(self.clock.monotonic_s())
+        self._settle()
 
     def add(self, *objects: KubeObject) -> None:
         """Objects that are new, or that have changed."""
@@ -282,12 +279,6 @@ class Harness:
             if not any(name in profile.instances for profile in profiles):
                 raise UsageError(f'the configuration runs "{name}" nowhere; name it, at multiPoint for example')
 
-    def _sorted(self, queued: list[_Queued]) -> list[_Queued]:
-        if not queued:
-            return queued
-        (sort,) = self._framework(queued[0].pod).profile.at(QUEUE_SORT)
-        return sorted(queued, key=cmp_to_key(lambda one, other: sort.less(other, one) - sort.less(one, other)))
-
     def _diagnosed(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
         filtering = self._framework(pod).filtering
         cycle = self.engine.begin(self._known(pod))
@@ -313,21 +304,14 @@ class Harness:
         self._told[pod.key] = text
         return text
 
-    def _hold(self, pod: Pod, placed: Placed) -> str:
-        """The pod waits on its node; whoever lets it go or turns it away settles it."""
-        waiting = self.engine.waiting.get(pod.uid)
-        assert waiting is not None
-        waiting.on_settled = lambda status: self._settle(pod, status)
-        return self._tell(pod, f"waiting on {placed.node} for {', '.join(placed.waits_s)}")
-
-    def _settle(self, pod: Pod, status: Status) -> None:
-        self.engine.waiting.remove(pod.uid)
-        if status.ok:
-            self._tell(pod, self._recorded(pod))
-            self.engine.pending.pop(pod.uid, None)
-        else:
-            self._give_back(pod)
-            self._tell(pod, status.message)
+    def _settle(self) -> None:
+        """Notice what became of the pods that waited: somebody let them go, or turned them away, or time was up."""
+        for pod, status in self.engine.settle():
+            if status.ok:
+                self._tell(pod, self._recorded(pod))
+                self.engine.pending.pop(pod.uid, None)
+            else:
+                self._tell(pod, status.message)
 
     def _give_back(self, pod: Pod) -> None:
         """Undo Reserve and the assumption."""
@@ -335,12 +319,6 @@ class Harness:
         assert node is not None
         self._framework(pod).committing.unreserve(self.engine.cycles.pop(pod.uid), node)
         self.engine.cache.forget(pod.bound_to(node))
-
-
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    pod: Pod
-    timestamp: datetime
 
 
 class _Engine(PodEngine):

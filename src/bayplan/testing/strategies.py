@@ -142,6 +142,38 @@ def check_forms_agree(
     agree()
 
 
+def check_sharing_agrees(
+    plugin: type[Any],
+    *,
+    pods: st.SearchStrategy[Pod] | None = None,
+    clusters: st.SearchStrategy[Cluster] | None = None,
+    args: Any = None,
+    max_examples: int = 50,
+) -> None:
+    """Fail unless pods that share answers, by the plugin's `signature` and `depends_on`, get what they would get alone.
+
+    Series of pods are placed on two clusters, one of which evaluates every pod in full.
+    """
+    kinds = st.lists(_PODS if pods is None else pods, min_size=1, max_size=3)
+    some_clusters = _CLUSTERS if clusters is None else clusters
+
+    @settings(max_examples=max_examples, deadline=None, phases=_PHASES, suppress_health_check=[HealthCheck.too_slow])
+    @given(data=st.data(), kinds=kinds, cluster=some_clusters)
+    def agree(data: st.DataObject, kinds: list[Pod], cluster: Cluster) -> None:
+        series = data.draw(st.lists(st.sampled_from(kinds), min_size=3, max_size=8), label="series")
+        with _alone(plugin, cluster, args) as sharing, _alone(plugin, cluster, args, share=False) as plain:
+            for number, kind in enumerate(series):
+                pod = _renamed(kind, f"new{number}")
+                shared, alone = _told(sharing, pod), _told(plain, pod)
+                assert shared == alone, f"{pod.name} gets {shared} where answers are shared, but alone {alone}"
+
+    agree()
+
+
+def _told(cluster: Harness, pod: Pod) -> tuple[str, str]:
+    return cluster.place(pod), cluster.why(pod)
+
+
 def _found(
     plugin: type[Any], twin: type[Any] | None, pod: Pod, cluster: Cluster, args: Any, rows: Sequence[int]
 ) -> list[str]:
@@ -155,10 +187,15 @@ def _found(
     return found
 
 
-def _alone(plugin: type[Any], cluster: Cluster, args: Any) -> Harness:
-    given_args = {} if args is None else {plugin.name: args}
+def _alone(plugin: type[Any], cluster: Cluster, args: Any, *, share: bool = True) -> Harness:
     return Harness(
-        [plugin], nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects, args=given_args, only=True
+        [plugin],
+        nodes=cluster.nodes,
+        pods=cluster.pods,
+        objects=cluster.objects,
+        args={} if args is None else {plugin.name: args},
+        only=True,
+        share=share,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from bayplan.cli import main
+from bayplan.errors import ConfigError
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 NODE = {
@@ -77,6 +78,15 @@ def one_sentence(ended: Ended) -> str:
 # all verbs
 
 
+@pytest.mark.parametrize(
+    "verb", [["place"], ["config"], ["config", "check"], ["config", "show"], ["conformance"]], ids=" ".join
+)
+def test_help_has_examples(run: Run, verb: list[str]) -> None:
+    _, found, examples = run(*verb, "--help").out.partition("Examples:\n")
+    assert found
+    assert f"bayplan {' '.join(verb)}" in examples.partition("Options:")[0]
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["place", "--help"], ["config", "show", "-h"]], ids=" ".join)
 def test_help_is_no_mistake(run: Run, arguments: list[str]) -> None:
     ended = run(*arguments)
@@ -129,11 +139,15 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
         pytest.param("a: [", 1, "bad.yaml: ", id="malformed-yaml"),
         pytest.param("kind: Pod\napiVersion: v1\n", 1, "bad.yaml: ", id="another-kind"),
         pytest.param(HEAD + "parallelism: many\n", 1, "bad.yaml: ", id="wrong-type"),
-        pytest.param(HEAD + "nonsense: 1\n", 1, 'unknown field "nonsense"', id="unknown-field"),
+        pytest.param(
+            HEAD + "nonsense: 1\n", 1, 'unknown field "nonsense"; see docs/configuration.md', id="unknown-field"
+        ),
+        pytest.param("a: 1\na: 2\n", 1, "bad.yaml: ", id="several-lines"),
+        pytest.param("a: " + "x" * 5000, 1, "…; see docs/configuration.md", id="quoted-file"),
         pytest.param(
             HEAD + "profiles: [{plugins: {filter: {enabled: [{name: Nobody}]}}}]\n",
             1,
-            'FilterPlugin "Nobody" does not exist',
+            'FilterPlugin "Nobody" does not exist; known plugins: DefaultBinder, ',
             id="unknown-plugin",
         ),
         pytest.param(
@@ -151,12 +165,47 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
     ],
 )
 def test_what_is_wrong_with_a_configuration(run: Run, write: Write, text: str, code: int, words: str) -> None:
-    path = write("bad.yaml", text)
-    for verb in ("check", "show"):
-        ended = run("config", verb, path)
+    path, cluster = write("bad.yaml", text), write("all.yaml", [NODE, pod("p")])
+    for call in (["config", "check", path], ["config", "show", path], ["place", "-f", cluster, "--config", path]):
+        ended = run(*call)
         assert ended.code == code
         assert words in one_sentence(ended)
-        assert str(path) in ended.err
+        assert ended.err.startswith(f"error: {path}: ")
+        assert len(ended.err) < 2000
+
+
+def test_a_fault_without_a_file_names_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConfigError("odd", stage="profile")
+
+    monkeypatch.setattr("bayplan.cli.options.build_engine", refused)
+    assert one_sentence(run("config", "show")) == "odd; see docs/configuration.md"
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["done", "broken"])
+def test_plugins_release_what_they_hold(run: Run, write: Write, tmp_path: Path, broken: bool) -> None:
+    (tmp_path / "plugins").mkdir()
+    write("plugins/mine.py", CLOSING.format(flag=str(tmp_path / "closed"), answer="7" if broken else "None"))
+    config = write("c.yaml", HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Closing}]}}}]\n")
+    cluster = write("all.yaml", [NODE, pod("p")])
+    for call in (["place", "-f", cluster, "--config"], ["config", "check"], ["config", "show"]):
+        run(*call, config, "--plugins-dir", tmp_path / "plugins")
+        assert (tmp_path / "closed").read_text() == "yes"
+        (tmp_path / "closed").unlink()
+
+
+CLOSING = """
+from pathlib import Path
+
+class Closing:
+    name = "Closing"
+
+    def filter(self, cycle, node):
+        return {answer}
+
+    def close(self):
+        Path("{flag}").write_text("yes")
+"""
 
 
 def test_two_queue_sorts(run: Run, write: Write, tmp_path: Path) -> None:
@@ -291,7 +340,35 @@ def test_wide_output_has_the_scores(run: Run, write: Write) -> None:
     nodes = [{**NODE, "metadata": {"name": name}} for name in ("a", "b")]
     out = run("place", "-f", write("all.yaml", [*nodes, pod("p")]), "-o", "wide").out
     assert "SCORES" in out
-    assert "TaintToleration" in out
+    assert "TaintToleration=300" in out
+    assert "ImageLocality" not in out  # gave nothing
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_names_are_never_cut(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    names = [f"{'a-node-of-a-long-name-' * 3}{number}" for number in range(2)]
+    owner = "a-pod-of-a-long-name-" * 3 + "0"
+    path = write("all.yaml", [*({**NODE, "metadata": {"name": name}} for name in names), pod(owner)])
+    out = run("place", "-f", path, "-o", "wide").out
+    assert "…" not in out
+    assert out.count(f"default/{owner} ") == 2
+    assert all(out.count(f"{name} ") >= 2 for name in names)
+
+
+def test_wide_output_fits_a_terminal(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    nodes = [{**NODE, "metadata": {"name": f"worker-{number}"}} for number in range(6)]
+    out = run("place", "-f", write("all.yaml", [*nodes, pod("p"), pod("q", "9")]), "-o", "wide").out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_several_victims_are_listed_as_people_do(run: Run, write: Write) -> None:
+    there = [pod(name, "1", nodeName="a") for name in ("x", "z")]
+    objects = [NODE, *there, pod("vip", "2", priority=9)]
+    (placed,) = json.loads(run("place", "-f", write("all.yaml", objects), "-o", "json").out)
+    assert placed["why"].startswith("evicted {} and {}; ".format(*placed["evicted"]))
+    assert sorted(placed["evicted"]) == ["default/x", "default/z"]
 
 
 def test_what_is_not_looked_at_is_said(run: Run, write: Write) -> None:
@@ -303,9 +380,13 @@ def test_what_is_not_looked_at_is_said(run: Run, write: Write) -> None:
 @pytest.mark.parametrize(
     ("objects", "code", "words"),
     [
-        pytest.param("a: [\n", 1, "", id="malformed-yaml"),
+        pytest.param("a: [\n", 1, "all.yaml, document 1: yaml: ", id="malformed-yaml"),
+        pytest.param("a: 1\na: 2\n", 1, 'line 2: key "a" already set in map', id="several-lines"),
+        pytest.param([NODE, pod("p"), pod("p")], 1, "Pod default/p stands twice, in ", id="twins"),
+        pytest.param([NODE, pod("p", "-1")], 1, '"-1" is negative; write zero or more', id="negative"),
+        pytest.param([NODE, pod("p", containers=[])], 1, 'document 2: Pod "p": spec.containers', id="no-containers"),
         pytest.param([NODE, pod("p", "many")], 1, '"many" is no quantity', id="impossible-quantity"),
-        pytest.param([NODE, {"kind": "Pod", "metadata": {}}], 1, "a Pod has no metadata.name", id="no-name"),
+        pytest.param([NODE, {**pod("p"), "metadata": {}}], 1, "document 2: a Pod has no metadata.name", id="no-name"),
         pytest.param([{"metadata": {"name": "x"}}], 1, "has no kind", id="no-kind"),
         pytest.param(
             [NODE, pod("p", priorityClassName="nobody")],
@@ -430,21 +511,119 @@ def test_a_scenario_that_cannot_be_read_disagrees(run: Run, write: Write) -> Non
     assert any(each["where"] == "failure" for each in json.loads(ended.out)["disagreements"])
 
 
+def test_a_recording_without_lines(run: Run, write: Write) -> None:
+    ended = run("conformance", write("bad.jsonl", ""))
+    assert ended.code == 2
+    assert "has no lines" in one_sentence(ended)
+
+
+def scenario(**fields: Any) -> dict[str, Any]:
+    return {"scenario": {"name": "mine 1", **fields}}
+
+
 @pytest.mark.parametrize(
-    ("text", "code", "words"),
+    ("text", "name", "words"),
     [
-        pytest.param("not json\n", 1, "line 1, is not JSON", id="not-json"),
+        pytest.param("not json\n", "line 1", "the line is not JSON: ", id="not-json"),
+        pytest.param("[]\n", "line 1", 'the line has no object "scenario"; see docs', id="no-scenario"),
+        pytest.param('{"scenario": 7}\n', "line 1", 'has no object "scenario"', id="scenario-is-no-object"),
+        pytest.param(f'{{"scenario": {"[" * 9000}\n', "line 1", "the line is not JSON: ", id="deep"),
+        pytest.param(lines(scenario(nodes=5)), "mine 1", "nodes is not a list; see docs", id="nodes"),
+        pytest.param(lines(scenario(nodes=[5])), "mine 1", "nodes[0] is not an object", id="node"),
+        pytest.param(lines(scenario(nodes=[], storageClasses={})), "mine 1", "storageClasses is not a list", id="kind"),
+        pytest.param(lines(scenario(config=5)), "mine 1", "config is not a text", id="config"),
+        pytest.param(lines({"scenario": {"name": 5}}), "5", "name is not a text", id="name"),
+        pytest.param(lines({**scenario(), "expected": 5}), "mine 1", "expected is not an object", id="expected"),
+        pytest.param(lines({**scenario(), "exact": 5}), "mine 1", "exact is not true or false", id="exact"),
+        pytest.param(lines(scenario(nodes=[], steps=5)), "mine 1", "steps is not a list", id="steps"),
+        pytest.param(lines(scenario(nodes=[], steps=[5])), "mine 1", "steps[0] is not an object", id="step"),
         pytest.param(
-            '{"scenario": {"name": "x", "nodes": []}}\n[]\n', 1, 'line 2, has no "scenario"', id="no-scenario"
+            lines(scenario(nodes=[], steps=[{"bogus": 1}])),
+            "mine 1",
+            'steps[0] does not know "bogus"',
+            id="unknown-step",
         ),
-        pytest.param('{"scenario": 7}\n', 1, 'line 1, has no "scenario"', id="scenario-is-no-object"),
-        pytest.param("", 2, "has no lines", id="empty"),
+        pytest.param(lines(scenario(nodes=[], steps=[{}])), "mine 1", "steps[0] has 0 actions", id="empty-step"),
+        pytest.param(
+            lines(scenario(nodes=[], steps=[{"dropNode": "a", "dropPod": "b"}])), "mine 1", "has 2 actions", id="two"
+        ),
+        pytest.param(
+            lines(scenario(nodes=[], steps=[{"schedule": "p"}])),
+            "mine 1",
+            "steps[0].schedule is not an object",
+            id="pod",
+        ),
+        pytest.param(
+            lines(scenario(nodes=[], steps=[{"relabel": "a/b"}])),
+            "mine 1",
+            "steps[0].labels are not texts",
+            id="labels",
+        ),
+        pytest.param(lines(scenario(nodes=[], steps=[{"dropNode": "a"}])), "mine 1", 'node "a" is not in', id="nobody"),
+        pytest.param(
+            lines(scenario(nodes=[{"metadata": 7}])), "mine 1", "a Node without a name cannot be", id="object"
+        ),
     ],
 )
-def test_what_is_wrong_with_a_recording(run: Run, write: Write, text: str, code: int, words: str) -> None:
-    ended = run("conformance", write("bad.jsonl", text))
-    assert ended.code == code
-    assert words in one_sentence(ended)
+def test_a_line_that_cannot_be_answered(
+    run: Run, write: Write, tmp_path: Path, text: str, name: str, words: str
+) -> None:
+    good = lines(line("fit 1", TOO_BIG, expected=REFUSED))
+    path, said = write("bad.jsonl", text + good), tmp_path / "said.jsonl"
+    ended = run("conformance", path, "--answers", said)
+    assert ended.code == 1
+    assert f"{name} (line 1):\n  failure   " in ended.out
+    assert words in ended.out
+    assert ended.out.splitlines()[-1] == "AGREE 1 of 1"
+    first, second = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert first["name"] == name
+    assert words in first["failure"]
+    assert second["verdicts"] == REFUSED["verdicts"]
+
+
+def test_failures_for_programs(run: Run, write: Write) -> None:
+    ended = run("conformance", write("bad.jsonl", lines(scenario(nodes=5))), "-o", "json")
+    assert ended.code == 1
+    told = json.loads(ended.out)
+    assert (told["agree"], told["compared"], told["disagreements"]) == (0, 0, [])
+    (failure,) = told["failures"]
+    assert (failure["scenario"], failure["line"]) == ("mine 1", 1)
+    assert failure["failure"].startswith("nodes is not a list; ")
+
+
+def test_failures_are_counted_by_family(run: Run, write: Write) -> None:
+    out = run("conformance", write("bad.jsonl", lines(scenario(nodes=5), line("fit 1", NAMED)))).out
+    assert [row.split() for row in out.splitlines()[-4:-1]] == [
+        ["family", "scenarios", "compared", "agree", "failed"],
+        ["mine", "1", "0", "0", "1"],
+        ["fit", "1", "0", "0", "0"],
+    ]
+
+
+def test_pods_without_nodes_are_an_attempt(run: Run, write: Write, tmp_path: Path) -> None:
+    said = tmp_path / "said.jsonl"
+    path = write("new.jsonl", lines(scenario(pending=[NAMED]), scenario(), {"scenario": {"name": "", "pods": []}}))
+    assert run("conformance", path, "--answers", said).code == 0
+    first, second, third = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    assert [each["message"] for each in first["verdicts"]] == ["0/0 nodes are available:"]
+    assert set(second["profiles"]) == {"default-scheduler"}
+    assert third["verdicts"] == []
+
+
+def test_a_refusal_that_names_no_stage(run: Run, write: Write) -> None:
+    ended = run("conformance", write("odd.jsonl", lines({**scenario(config="a: ["), "expected": {"error": "odd"}})))
+    assert ended.code == 1
+    assert ended.out.splitlines()[-1] == "AGREE 0 of 1"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_recording_from_standard_input(
+    run: Run, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    data = pack(lines(line("fit 1", TOO_BIG, expected=REFUSED)).encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    ended = run("conformance", "-")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "AGREE 1 of 1")
 
 
 def test_a_recording_that_is_not_there(run: Run, tmp_path: Path) -> None:

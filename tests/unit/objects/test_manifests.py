@@ -13,7 +13,7 @@ from bayplan.errors import ObjectError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import SYSTEM_PRIORITIES, admitted, with_identity, with_priority
 from bayplan.objects.kinds import KINDS, convert, decode, kind_of, kinds_by_name, without_nulls
-from bayplan.objects.manifests import load_manifests
+from bayplan.objects.manifests import Loaded, load_manifests
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.snapshot.catalog import CATALOGUED
@@ -21,8 +21,9 @@ from builders import changed, make_pod
 
 Write = Callable[[str, str], Path]
 
-POD = "kind: Pod\nmetadata: {name: p}\n"
-NODE = "kind: Node\nmetadata: {name: node}\n"
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\n"
+V1 = "apiVersion: v1\n"
 
 
 @pytest.fixture
@@ -95,50 +96,113 @@ def test_json_is_read_directly() -> None:
 def test_documents_lists_and_json(write: Write) -> None:
     paths = [
         write("a.yaml", f"{POD}---\n{NODE}"),
-        write(
-            "b.yaml", "kind: List\nitems:\n- {kind: Pod, metadata: {name: q}}\n- {kind: Node, metadata: {name: m}}\n"
-        ),
-        write("c.json", '{"kind": "PodList", "items": [{"metadata": {"name": "r"}}]}'),
-        write("d.yaml", "kind: PodList\nitems:\n"),
+        write("b.yaml", f"{V1}kind: List\nitems:\n- {V1}  kind: Pod\n  metadata: {{name: q}}\n"),
+        write("c.json", '{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "r"}}]}'),
+        write("d.yaml", f"{V1}kind: PodList\nitems:\n"),
+        write("e.yaml", f"{V1}kind: List\nitems:\n- {V1}  kind: NodeList\n  items: [{{metadata: {{name: m}}}}]\n"),
     ]
     loaded = load_manifests(paths)
-    assert named(loaded.objects) == [("Pod", "p"), ("Node", "node"), ("Pod", "q"), ("Node", "m"), ("Pod", "r")]
+    assert named(loaded.objects) == [("Pod", "p"), ("Node", "node"), ("Pod", "q"), ("Pod", "r"), ("Node", "m")]
     assert loaded.skipped == ()
+    assert [place.rpartition("/")[2] for place in loaded.places] == [
+        "a.yaml, document 1",
+        "a.yaml, document 2",
+        "b.yaml, document 1, item 1",
+        "c.json, document 1, item 1",
+        "e.yaml, document 1, item 1, item 1",
+    ]
+
+
+def test_a_file_that_is_named_twice_is_read_once(write: Write, tmp_path: Path) -> None:
+    path = write("a.yaml", POD)
+    assert named(load_manifests([tmp_path, path, path]).objects) == [("Pod", "p")]
 
 
 def test_folders_are_searched_in_order(write: Write, tmp_path: Path) -> None:
     write("z.yaml", POD.replace("p}", "last}"))
     write("a.yml", POD.replace("p}", "first}"))
-    write("deep/er/m.json", '{"kind": "Pod", "metadata": {"name": "middle"}}')
+    write("deep/er/m.json", '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "middle"}}')
     write("readme.md", "not looked at")
     assert [item.name for item in load_manifests([tmp_path]).objects] == ["first", "middle", "last"]
 
 
 def test_kinds_that_a_scheduler_does_not_look_at_are_told(write: Write) -> None:
-    path = write("a.yaml", f"kind: ConfigMap\nmetadata: {{name: c}}\n---\n{POD}---\nkind: Secret\n")
+    named_map = f"{V1}kind: ConfigMap\nmetadata: {{name: c}}\n"
+    path = write("a.yaml", f"{named_map}---\n{POD}---\n{V1}kind: Secret\n---\n{V1}kind: Event\nmetadata: x\n")
     loaded = load_manifests([path])
     assert named(loaded.objects) == [("Pod", "p")]
-    assert loaded.skipped == (f"ConfigMap c in {path}", f"Secret  in {path}")
+    assert loaded.skipped == (f"ConfigMap c in {path}", f"Secret  in {path}", f"Event  in {path}")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"), [("example.com/v1", "Pod"), ("serving.knative.dev/v1", "Service"), ("v1", "StatefulSet")]
+)
+def test_a_kind_of_another_group_is_not_ours(write: Write, api_version: str, kind: str) -> None:
+    path = write("a.yaml", f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n")
+    assert load_manifests([path]) == Loaded((), (f"{api_version} {kind} x in {path}",))
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2"])
+def test_versions_of_one_shape(write: Write, version: str) -> None:
+    path = write("a.yaml", f"apiVersion: resource.k8s.io/{version}\nkind: DeviceClass\nmetadata: {{name: x}}\n")
+    assert named(load_manifests([path]).objects) == [("DeviceClass", "x")]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        pytest.param(POD, POD, "Pod default/p stands twice", id="pods"),
+        pytest.param(NODE, NODE, "Node node stands twice", id="nodes"),
+        pytest.param(
+            POD, POD.replace("p}", "p, namespace: default}"), "Pod default/p stands twice", id="default-namespace"
+        ),
+    ],
+)
+def test_two_objects_of_one_name(write: Write, first: str, second: str, words: str) -> None:
+    one, other = write("one.yaml", first), write("other.yaml", f"{V1}kind: ConfigMap\n---\n{second}")
+    with pytest.raises(ObjectError, match=words) as refusal:
+        load_manifests([one, other])
+    assert f"in {one}, document 1 and in {other}, document 2; leave one out" in str(refusal.value)
+
+
+def test_names_may_repeat_across_kinds_and_namespaces(write: Write) -> None:
+    path = write("a.yaml", f"{POD}---\n{POD.replace('p}', 'p, namespace: x}')}---\n{NODE.replace('node}', 'p}')}")
+    assert len(load_manifests([path]).objects) == 3
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         pytest.param("metadata: {name: x}\n", "has no kind; a manifest starts with apiVersion and kind", id="no-kind"),
-        pytest.param("kind: 7\n", "has no kind", id="kind-is-no-text"),
-        pytest.param("kind: List\nitems: [7]\n", "an item of the List is not an object", id="item-is-no-object"),
-        pytest.param("kind: Pod\nmetadata: 7\n", "a Pod without a name cannot be read", id="wrong-type"),
+        pytest.param("apiVersion: v1\nkind: 7\n", "has no kind", id="kind-is-no-text"),
         pytest.param(
-            "kind: Pod\nspec: {containers: [{name: a}, {name: b, resources: {requests: {cpu: much}}}]}\n",
-            r'spec\.containers\[1\]\.resources\.requests\.cpu: "much" is no quantity \(.*\); write it like 500m, 2',
-            id="quantity",
+            "kind: Pod\nmetadata: {name: x}\n", "Pod x has no apiVersion; add apiVersion: v1", id="no-version"
         ),
-        pytest.param("kind: Node\nstatus: {allocatable: {cpu: 1x}}\n", r'status\.allocatable\.cpu: "1x"', id="node"),
+        pytest.param("kind: ConfigMap\n", "ConfigMap has no apiVersion; a manifest starts", id="no-version-unknown"),
         pytest.param(
-            "kind: ResourceSlice\nspec: {devices: [{name: d, capacity: {memory: {value: much}}}]}\n",
-            r'capacity\.memory: "much" is no quantity',
-            id="device",
+            "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n",
+            "ResourceClaim of resource.k8s.io/v1beta1 is not read; write it as resource.k8s.io/v1 or",
+            id="wrong-version",
         ),
+        pytest.param(f"{V1}kind: List\nitems: [7]\n", "item 1: an item of the List is not an object", id="item"),
+        pytest.param(f"{V1}kind: List\nitems: x\n", "the items of the List are no list", id="items"),
+        pytest.param(f"{V1}kind: List\nitems: [{{kind: Pod}}]\n", "item 1: Pod has no apiVersion", id="item-version"),
+        pytest.param(f"{V1}kind: Pod\nmetadata: 7\n", "a Pod without a name cannot be read", id="wrong-type"),
+        pytest.param(
+            f"{V1}kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [7]}}\n",
+            r'Pod "p" cannot be read: spec\.containers\[0\] is a whole number; write an object',
+            id="wrong-type-deep",
+        ),
+        pytest.param(
+            f"{V1}kind: Pod\nmetadata: {{name: y}}\n", "name is true or false; write a text, in quotes", id="y"
+        ),
+        pytest.param(f"a: {'[' * 300}{']' * 300}\n", "document 1: yaml: line 1: exceeded max depth of 200", id="deep"),
+        pytest.param("a: .nan\n", "document 1: json: unsupported value: NaN", id="nan"),
+        pytest.param(f"{POD}---\na: [\n", "document 2: yaml: ", id="second-document"),
+        pytest.param('{"a": 1, "a": 2}', 'document 1: duplicate field "a"', id="json-duplicate"),
+        pytest.param(f'{{"a": {"9" * 5000}}}', "a number has thousands of digits", id="json-digits"),
+        pytest.param(f'{{"a": {"[" * 5000}', "json: exceeded max depth of 200", id="json-deep"),
+        pytest.param(f'{{"a": {"[" * 300}{"]" * 300}}}', "json: exceeded max depth of 200", id="json-deep-enough"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(write: Write, text: str, words: str) -> None:
@@ -146,6 +210,26 @@ def test_what_is_wrong_is_said_with_its_place(write: Write, text: str, words: st
     with pytest.raises(ObjectError, match=words) as refusal:
         load_manifests([path])
     assert "bad.yaml" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(f"{V1}kind: Pod\nspec: {{containers: [{{}}]}}", r"a Pod has no metadata\.name", id="no-name"),
+        pytest.param(POD, r"spec\.containers: there is none", id="no-containers"),
+        pytest.param(
+            f"{POD}spec: {{containers: [{{}}], priorityClassName: nobody}}\n",
+            'asks for priority class "nobody"',
+            id="priority-class",
+        ),
+    ],
+)
+def test_what_an_api_server_refuses_has_its_place_too(write: Write, text: str, words: str) -> None:
+    path = write("bad.yaml", f"{NODE}---\n{text}")
+    loaded = load_manifests([path])
+    with pytest.raises(ObjectError, match=words) as refusal:
+        list(admitted(loaded.objects, loaded.places))
+    assert str(refusal.value).startswith(f"{path}, document 2: ")
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

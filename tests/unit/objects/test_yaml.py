@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,82 @@ def test_errors_of_manifests_name_the_file(tmp_path: Path, content: bytes, messa
 def test_a_missing_manifest_is_an_object_error(tmp_path: Path) -> None:
     with pytest.raises(ObjectError, match="cannot read"):
         list(read_manifests(tmp_path / "absent.yaml"))
+
+
+# what could take all memory, or all of the stack
+
+BOMB = "\n".join(
+    ["a: &a [x,x,x,x,x,x,x,x,x]"] + [f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in pairwise("abcdefgh")]
+)
+
+
+def test_a_few_lines_cannot_stand_for_a_million_values() -> None:
+    with pytest.raises(ObjectError, match=r"^yaml: document contains excessive aliasing$"):
+        read_document(BOMB)
+
+
+def test_merges_count_as_aliases_do() -> None:
+    lines = ["a: &a {" + ", ".join(f"k{number}: 1" for number in range(9)) + "}"]
+    lines += [f"{b}: &{b} {{p: {{<<: *{a}}}, q: [{','.join([f'{{<<: *{a}}}'] * 9)}]}}" for a, b in pairwise("abcdefgh")]
+    with pytest.raises(ObjectError, match="excessive aliasing"):
+        read_document("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("own", "aliases", "refused"),
+    [
+        # Nothing is refused below a thousand values, nor where a hundredth of the document is its own.
+        pytest.param(0, 30, False, id="small"),
+        pytest.param(0, 2000, True, id="all-of-it"),
+        pytest.param(6000, 1000, False, id="some-of-it"),
+    ],
+)
+def test_repeating_oneself_is_allowed(own: int, aliases: int, refused: bool) -> None:
+    text = f"a: &a [{','.join(['x'] * 300)}]\nown: [{','.join(['y'] * own)}]\nb: [{','.join(['*a'] * aliases)}]"
+    if refused:
+        with pytest.raises(ObjectError, match="excessive aliasing"):
+            read_document(text)
+    else:
+        assert len(read_document(text)["b"]) == aliases
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[" * 300 + "]" * 300, id="lists"),
+        pytest.param("".join(f"{' ' * level}a:\n" for level in range(300)), id="mappings"),
+        pytest.param("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 300)), id="aliases"),
+        pytest.param(
+            "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}}}\n" for n in range(1, 300)), id="merges"
+        ),
+    ],
+)
+def test_nesting_has_an_end(text: str) -> None:
+    with pytest.raises(ObjectError, match=r"yaml: line \d+: exceeded max depth of 200$"):
+        read_document(text)
+
+
+def test_what_is_deep_but_not_too_deep() -> None:
+    value = read_document("[" * 200 + "]" * 200)
+    assert str(value) == "[" * 200 + "]" * 200
+
+
+@pytest.mark.parametrize("text", ["a: &a {b: *a}", "a: &a [*a]", "a: &a {<<: *a}"])
+def test_what_contains_itself(text: str) -> None:
+    with pytest.raises(ObjectError, match="anchor 'a' value contains itself"):
+        read_document(text)
+
+
+def test_an_alias_means_the_anchor_before_it() -> None:
+    assert read_document("a: &x 1\nb: *x\nc: &x 2\nd: *x") == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+def test_numbers_of_thousands_of_digits_are_texts() -> None:
+    digits = "9" * 5000
+    assert read_document(f"a: {digits}") == {"a": digits}
+    assert read_document(f"a: 0{'0' * 5000}7") == {"a": 7}
+
+
+def test_binary_that_is_none() -> None:
+    with pytest.raises(ObjectError, match="!!binary value contains invalid base64 data"):
+        read_document("a: !!binary é")

@@ -186,7 +186,7 @@ def scored(node: str, total: int, **parts: int) -> ScoredNode:
         pytest.param(record("ns/p", message="0/3 nodes …"), "0/3 nodes …", id="nowhere"),
         pytest.param(
             record("ns/p", nominated="n1", victims=("a/v", "a/w")),
-            "fits nowhere yet; n1 will do once a/v, a/w are gone",
+            "fits nowhere yet; n1 will do once a/v and a/w are gone",
             id="nominated",
         ),
         pytest.param(record("ns/p", node="n1", outcome="scheduled", feasible=1), "the only node that fits", id="only"),

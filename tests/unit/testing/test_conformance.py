@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from bayplan.framework.registry import Registry
-from bayplan.testing.conformance import Disagreement, Line, LineKind, answer, disagreements, read_lines
+from bayplan.testing.conformance import Disagreement, Line, LineKind, answer, disagreements, read_lines, run
 
 
 @pytest.mark.parametrize(
     ("scenario", "exact", "kind"),
     [
         pytest.param({"nodes": []}, None, LineKind.ATTEMPT, id="attempt"),
+        pytest.param({"pending": []}, None, LineKind.ATTEMPT, id="attempt-without-nodes"),
+        pytest.param({"pods": [], "config": ""}, None, LineKind.ATTEMPT, id="pods-alone"),
         pytest.param({"config": ""}, None, LineKind.CONFIGURATION, id="configuration"),
         pytest.param({"nodes": [], "steps": []}, None, LineKind.SERIES, id="series"),
         pytest.param({"nodes": [], "events": []}, None, LineKind.HINTS, id="hints"),
@@ -31,7 +33,8 @@ def test_what_a_line_asks_for(scenario: dict[str, Any], exact: bool | None, kind
 )
 def test_the_family_is_the_first_word(name: str, family: str) -> None:
     assert Line(1, {"name": name}, None).family == family
-    assert Line(7, {}, None).name == "line 7"
+    assert Line(7, {}, None).name == Line(7, {"name": ""}, None).name == "line 7"
+    assert Line(7, {"name": " - "}, None).family == "line"
 
 
 def test_empty_lines_are_skipped_and_numbers_kept(tmp_path: Path) -> None:
@@ -41,6 +44,19 @@ def test_empty_lines_are_skipped_and_numbers_kept(tmp_path: Path) -> None:
         (2, {"x": 1}, None),
         (4, None, True),
     ]
+
+
+def test_a_scenario_that_breaks_us_costs_its_own_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> dict[str, Any]:
+        raise KeyError("odd")
+
+    monkeypatch.setitem(run._ANSWERERS, LineKind.ATTEMPT, broken)
+    told = answer(Line(1, {"name": "a", "nodes": []}, None), Registry())
+    assert told == {"name": "a", "failure": "Bayplan broke on it, KeyError: 'odd'; please report the scenario"}
+
+
+def test_a_line_with_a_fault_is_not_tried() -> None:
+    assert answer(Line(3, {}, None, fault="odd"), Registry()) == {"name": "line 3", "failure": "odd"}
 
 
 @pytest.mark.parametrize("kind", ["events", "ops"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from bayplan.errors import UsageError
 from bayplan.framework import (
@@ -28,13 +29,31 @@ from bayplan.framework import (
 )
 from bayplan.plugins.node_ports import NodePorts
 from bayplan.plugins.taint_toleration import TaintToleration
-from bayplan.testing import Cluster, Harness, check_forms_agree, clusters, label_sets, nodes, pods
+from bayplan.testing import Cluster, Harness, check_forms_agree, check_sharing_agrees, clusters, label_sets, nodes, pods
 
-FEW = clusters(nodes(labels=label_sets({"disk": ["ssd", "hdd"]})), max_pods=3)
+# As little as the plugins here look at: what is not drawn need not be shrunk.
+PODS = pods(
+    labels=label_sets({"app": ["web", "db"]}),
+    cpu=None,
+    memory=None,
+    priority=None,
+    host_ports=st.sampled_from(([], [80])),
+    node_selector={},
+    tolerations=[],
+)
+NODES = nodes(
+    labels=label_sets({"disk": ["ssd", "hdd"]}),
+    zone="",
+    cpu=st.sampled_from(("500m", "2", "4")),
+    memory="1Gi",
+    capacity={},
+    taints=st.sampled_from(([], ["gpu"])),
+)
+FEW = clusters(NODES, PODS, max_nodes=3, max_pods=2)
 
 
 def few(plugin: type[Any], **options: Any) -> None:
-    check_forms_agree(plugin, clusters=FEW, max_examples=30, **options)
+    check_forms_agree(plugin, pods=PODS, clusters=FEW, max_examples=30, **options)
 
 
 class Honest:
@@ -181,7 +200,7 @@ class Plain:
 
 class Lazy(Plain):
     def score(self, cycle: Cycle, node: NodeView) -> int:
-        return node.allocatable("cpu")
+        return 1
 
 
 class Strict(Plain):
@@ -239,6 +258,54 @@ def test_a_failing_example_is_short_enough_to_read() -> None:
     (note,) = [line for line in "\n".join(caught.value.__notes__).splitlines() if "cluster=" in line]
     assert "'name': 'n0'" in note
     assert "owner_references" not in note
+
+
+# sharing
+
+
+class Signed:
+    """Likes nodes with few pods of the pod's app, and says what that depends on."""
+
+    name = "Signed"
+
+    def signature(self, pod: Pod) -> Any:
+        return (pod.labels.get("app"),)
+
+    def depends_on(self, cycle: Cycle) -> Any:
+        return ()
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        app = cycle.pod.labels.get("app")
+        siblings = [sum(info.pod.labels.get("app") == app for info in node.pods) for node in nodes]
+        return np.maximum(0, 100 - 10 * np.array(siblings, dtype=np.int64))
+
+
+class SignsTooLittle(Signed):
+    def signature(self, pod: Pod) -> Any:
+        return ()
+
+
+class DependsOnMore(Signed):
+    """Looks at the whole cluster and does not say so."""
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        crowded = int(cycle.snapshot.table.pod_count.sum()) % 2
+        return np.where(nodes.rows == crowded, 100, 0)
+
+
+class LooksAtPods(Signed):
+    looks_at_pods = False
+
+
+def test_shared_answers_that_are_right_pass() -> None:
+    check_sharing_agrees(Signed, pods=PODS, clusters=FEW, max_examples=30)
+    check_sharing_agrees(Honest, pods=PODS, clusters=FEW, max_examples=30)
+
+
+@pytest.mark.parametrize("plugin", [SignsTooLittle, DependsOnMore, LooksAtPods], ids=lambda each: each.__name__)
+def test_shared_answers_that_are_wrong_are_found(plugin: type[Any]) -> None:
+    with pytest.raises(AssertionError, match="where answers are shared, but alone"):
+        check_sharing_agrees(plugin, pods=PODS, clusters=FEW)
 
 
 # strategies

@@ -30,7 +30,7 @@ def answer(line: Line, registry: Registry) -> dict[str, Any]:
         return answerer(line.scenario, registry)
     except BayplanError as fault:
         return _failure(line, str(fault))
-    except Exception as bug:  # noqa: BLE001  (one scenario that breaks us must not cost the answers to the others)
+    except Exception as bug:  # one scenario that breaks us must not cost the answers to the others
         return _failure(line, f"Bayplan broke on it, {type(bug).__name__}: {bug}; please report the scenario")
 
 

@@ -20,7 +20,7 @@ _STEPS: dict[str, type] = {
     "dropPod": str,
     "relabel": str,
 }
-_WORDS = {dict: "an object", str: "a text"}
+_WORDS: dict[type, str] = {dict: "an object", str: "a text"}
 _FORMAT = "see docs/conformance.md for the format"
 
 

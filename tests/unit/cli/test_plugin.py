@@ -1,0 +1,172 @@
+"""`bayplan plugin new` writes files that pass every check at once, and refuses what cannot work."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bayplan.cli import main
+from bayplan.cli.plugin import LONGEST_NAME
+from bayplan.framework.discovery import with_plugins_from
+from bayplan.framework.registry import Registry
+from docs.fences import ROOT
+
+CHECKS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]["select"]
+
+
+def run(*arguments: str) -> int:
+    """The exit code of a command."""
+    try:
+        main(arguments)
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def tool(folder: Path, *arguments: str) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_new_plugins_pass_every_check(tmp_path: Path) -> None:
+    """Both forms, with names as short and as long as they may be; together, because starting mypy takes seconds."""
+    for form, name in (("node", "N"), ("table", "AbCdEfGhIj" * 3 + "AbCd")):
+        assert run("plugin", "new", name, "--form", form, "--dir", str(tmp_path)) == 0
+    assert sorted(len(entry.name) for entry in with_plugins_from(Registry(), tmp_path)) == [1, LONGEST_NAME]
+    tool(tmp_path, "pytest", "-q", "-p", "no:cacheprovider")
+    tool(tmp_path, "mypy", "--strict", "--cache-dir", os.devnull, ".")
+    tool(tmp_path, "ruff", "check", "--isolated", "--no-cache", "--line-length", "120", "--select", ",".join(CHECKS))
+    tool(tmp_path, "ruff", "format", "--isolated", "--no-cache", "--line-length", "120", "--check")
+
+
+def test_a_new_plugin_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        run("plugin", "new", "RackAware", "--dir", str(tmp_path / "made" / "here"))
+    finally:
+        os.umask(before)
+    folder = tmp_path / "made" / "here"
+    assert stat.S_IMODE((folder / "rack_aware.py").stat().st_mode) == 0o644
+    assert [entry.name for entry in with_plugins_from(Registry(), folder)] == ["RackAware"]
+
+
+@pytest.mark.parametrize(
+    ("given", "file", "name"),
+    [
+        ("RackAware", "rack_aware.py", "RackAware"),
+        ("rack-aware", "rack_aware.py", "RackAware"),
+        ("rack_aware", "rack_aware.py", "RackAware"),
+        ("GPUFit2", "gpu_fit2.py", "GPUFit2"),
+        ("racks", "racks.py", "Racks"),
+    ],
+)
+def test_a_name_may_be_written_in_several_ways(given: str, file: str, name: str, tmp_path: Path) -> None:
+    run("plugin", "new", given, "--dir", str(tmp_path))
+    assert f'    name = "{name}"\n' in (tmp_path / file).read_text(encoding="utf-8")
+    assert (tmp_path / f"test_{file}").exists()
+
+
+def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("plugin", "new", "RackAware", "--dir", str(tmp_path))
+    wrote, test, use = capsys.readouterr().out.splitlines()
+    assert wrote == f"wrote {tmp_path}/rack_aware.py and {tmp_path}/test_rack_aware.py"
+    assert test == f"test it:  python -m pytest {tmp_path}/test_rack_aware.py"
+    assert f"--plugins-dir {tmp_path}" in use
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("", "'' is no name for a plugin; use letters and digits, as in RackAware", id="empty"),
+        pytest.param("Rack Aware", "is no name for a plugin", id="space"),
+        pytest.param("../Rack", "is no name for a plugin", id="path"),
+        pytest.param("R" * 35, "is too long to be read in a table; use at most 34 letters", id="long"),
+        pytest.param("2Racks", "is no name for a plugin", id="digit-first"),
+        pytest.param("json", "a file json.py would hide something of Python's own; choose another name", id="stdlib"),
+        pytest.param("None", "would hide something of Python's own", id="keyword"),
+        pytest.param("class", "would hide something of Python's own", id="keyword-module"),
+        pytest.param("node-name", 'there is a plugin "NodeName" already; choose another name', id="shipped"),
+    ],
+)
+def test_names_that_cannot_work(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plugin", "new", name, "--dir", str(tmp_path)) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taken", ["rack_aware.py", "test_rack_aware.py"])
+def test_nothing_is_overwritten(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / taken).write_text("mine", encoding="utf-8")
+    assert run("plugin", "new", "RackAware", "--dir", str(tmp_path)) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / taken} exists already; nothing was written\n"
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [(taken, "mine")]
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert run("plugin", "new", "RackAware", "--dir", str(tmp_path / "file")) == 2
+    assert "file cannot be written: " in capsys.readouterr().err
+
+
+def test_a_form_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plugin", "new", "RackAware", "--form", "row") == 2
+    assert "'row' is not one of 'node', 'table'" in capsys.readouterr().err
+
+
+# list
+
+
+def test_the_list_names_points_and_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("plugin", "new", "RackAware", "--dir", str(tmp_path))
+    capsys.readouterr()
+    assert run("plugin", "list", "-o", "json", "--plugins-dir", str(tmp_path)) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert listed["NodePorts"] == {
+        "name": "NodePorts",
+        "points": ["preFilter", "filter"],
+        "byDefault": True,
+        "from": "shipped",
+    }
+    assert listed["RackAware"] == {
+        "name": "RackAware",
+        "points": ["filter", "score"],
+        "byDefault": False,
+        "from": str(tmp_path / "rack_aware.py"),
+    }
+    assert not listed["GangScheduling"]["byDefault"]
+
+
+def test_a_file_below_the_current_folder_is_named_shortly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("plugin", "new", "RackAware", "--dir", "mine")
+    capsys.readouterr()
+    run("plugin", "list", "-o", "json", "--plugins-dir", str(tmp_path / "mine"))
+    assert json.loads(capsys.readouterr().out)[-1]["from"] == "mine/rack_aware.py"
+
+
+def test_the_list_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run("plugin", "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "POINTS", "BY", "DEFAULT", "FROM"]
+    assert ["PrioritySort", "queueSort", "yes", "shipped"] in [line.split() for line in lines]
+
+
+def test_a_plugin_file_that_cannot_be_loaded_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("def\n", encoding="utf-8")
+    broken.chmod(0o644)
+    assert run("plugin", "list", "--plugins-dir", str(tmp_path)) == 1
+    assert "broken.py, line 1: " in capsys.readouterr().err
