@@ -209,14 +209,16 @@ class PodEngine:
 
     def in_queue_order(self, pods: Sequence[Pod]) -> list[Pod]:
         """Pods that entered the queue in this order, as it would hand them out: one QueueSort serves all profiles."""
-        (sorter,) = next(iter(self._attempts.values())).framework.profile.at(QUEUE_SORT)
+        framework = next(iter(self._attempts.values())).framework
+        (sorter,) = framework.profile.at(QUEUE_SORT)
         start = self._clock.now()
         entered = [_Entered(pod, start + timedelta(microseconds=place)) for place, pod in enumerate(pods)]
 
         def order(first: _Entered, second: _Entered) -> int:
             return -1 if sorter.less(first, second) else int(sorter.less(second, first))
 
-        return [each.pod for each in sorted(entered, key=cmp_to_key(order))]
+        ordered = framework.boundary.call(sorter, QUEUE_SORT, sorted, entered, key=cmp_to_key(order))
+        return [each.pod for each in ordered]
 
     def begin(self, pod: Pod | PodInfo) -> Cycle:
         """A cycle for the pod on a snapshot of now."""

@@ -9,6 +9,7 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
+from bayplan.errors import PluginError
 from bayplan.framework import Status, Wait, unschedulable
 from bayplan.scheduler.engine import PodEngine
 from builders import make_node, make_pod
@@ -110,3 +111,22 @@ def test_a_permit_that_refuses_says_so_of_one_node(engine: PodEngine) -> None:
 def test_pods_are_handed_out_in_the_order_of_the_queue(engine: PodEngine) -> None:
     pods = [make_pod("low", priority=1), make_pod("high", priority=9), make_pod("later", priority=9)]
     assert [pod.name for pod in engine.in_queue_order(pods)] == ["high", "later", "low"]
+
+
+def test_a_queue_order_that_raises_is_named() -> None:
+    class Shaky:
+        name = "Shaky"
+
+        def less(self, first: Any, second: Any) -> bool:  # noqa: ARG002
+            raise ValueError("no order today")
+
+    registry = known_plugins().with_plugins(Shaky)
+    text = CONFIG.replace(
+        "multiPoint: {enabled: [{name: Guard}]}",
+        "queueSort: {disabled: [{name: PrioritySort}], enabled: [{name: Shaky}]}",
+    )
+    shaky = PodEngine(
+        configured(text, registry), registry, filled_cache([]), clock=ManualClock(), chance=random.Random(0)
+    )
+    with pytest.raises(PluginError, match='plugin "Shaky" at queueSort: ValueError: no order today'):
+        shaky.in_queue_order([make_pod("a"), make_pod("b")])
