@@ -101,6 +101,7 @@ class World:
     nominated: dict[str, list[PodInfo]]
     wanted: int
     offset: int
+    plugins: tuple[type, ...]
 
     @classmethod
     def drawn(cls, seed: int) -> World:
@@ -122,12 +123,13 @@ class World:
             nominated={name: [PodInfo(_guest(rng, name))] for name in guests},
             wanted=rng.randint(0, 5),
             offset=rng.randrange(len(nodes)),
+            plugins=rng.choice([PLUGINS, PLUGINS[1:]]),
         )
 
     def searched(self, kind: type[Filtering], extra: tuple[Any, ...]) -> Findings:
         """What a search finds on a fresh start."""
         handle = FakeHandle(self.snapshot.catalog)
-        plugins = [*(make_plugin(plugin, handle=handle) for plugin in PLUGINS), *extra]
+        plugins = [*(make_plugin(plugin, handle=handle) for plugin in self.plugins), *extra]
         asked_first = [plugin for plugin in plugins if hasattr(plugin, "pre_filter")]
         filters = kind(asked_first, plugins, Boundary(ManualClock(), PluginTimings()), FakeNominations(self.nominated))
         cycle = make_cycle(self.pod, self.snapshot)

@@ -210,14 +210,15 @@ class DryRun:
         done = found = 0
         likely = wanted
         while done < len(rows):
-            tried = rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)]
-            outcomes = batch.outcomes(tried)
-            for row in tried:
-                outcome = outcomes[row] if row in outcomes else self.victims_on(row)
+            missing = max(wanted - found, _FEWEST_ROWS)
+            tried = batch.outcomes(rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)], missing)
+            for row, outcome in tried:
+                if outcome is None:
+                    outcome = self.victims_on(row)
                 found += isinstance(outcome, Victims)
                 yield row, outcome
             done += len(tried)
-            likely = min(2 * done, max(wanted - found, 1) * done // found) if found else 2 * done
+            likely = missing * done // found if found else len(rows)
 
     def victims_on(self, row: int) -> Victims | Status:
         """Who has to go from one node, or why nobody's going helps."""

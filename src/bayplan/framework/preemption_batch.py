@@ -44,22 +44,23 @@ class Batch:
         self._awaited = filters.awaited_nodes(cycle)
         weights.follow(cycle.snapshot)
 
-    def outcomes(self, rows: Sequence[int]) -> dict[int, Victims | Status]:
-        """Who has to go from each row, or why nobody's going helps. Rows that must be tried alone are left out."""
-        if self._awaited:
-            names = self.cycle.snapshot.nodes.names
-            rows = [row for row in rows if names[row] not in self._awaited]
-        slots, at = self._weaker(rows)
-        counts = np.bincount(at, minlength=len(rows))
-        found: dict[int, Victims | Status] = dict.fromkeys(rows, self._nobody)
-        tried = np.flatnonzero(counts)
-        if len(tried):
-            renumbered = np.cumsum(counts > 0) - 1
-            trial = _Trial(self, [rows[position] for position in tried.tolist()], slots, renumbered[at])
-            found |= trial.outcomes()
-            for row in trial.broken_rows():
-                del found[row]
-        return found
+    def outcomes(self, rows: Sequence[int], enough: int) -> list[tuple[int, Victims | Status | None]]:
+        """Who has to go from each row, or why nobody's going helps; None for a row that must be tried alone.
+
+        Ends early, with the row that makes `enough` of those that are helped: only there people are let stay.
+        """
+        names = self.cycle.snapshot.nodes.names
+        together = [row for row in rows if names[row] not in self._awaited] if self._awaited else rows
+        slots, at = self._weaker(together)
+        counts = np.bincount(at, minlength=len(together))
+        found: dict[int, Victims | Status | None] = dict.fromkeys(together, self._nobody)
+        if len(slots):
+            tried = [together[position] for position in np.flatnonzero(counts).tolist()]
+            trial = _Trial(self, tried, slots, (np.cumsum(counts > 0) - 1)[at])
+            found |= trial.outcomes(enough)
+            if trial.ended_at is not None:
+                rows = rows[: rows.index(trial.ended_at) + 1]
+        return [(row, found.get(row)) for row in rows]
 
     def _weaker(self, rows: Sequence[int]) -> tuple[RowVector, RowVector]:
         """The slots of all weaker pods on the rows, and for each its place among `rows`; in order of places."""
@@ -82,6 +83,7 @@ class _Trial:
         self._rows = rows
         self._fork = batch.cycle.snapshot.nodes.fork(rows, pods=_Lists(self, len(rows)))
         self._broken = np.zeros(len(rows), dtype=np.bool_)
+        self.ended_at: int | None = None
         # Entries: all weaker pods, row by row. Those of one row change places when it is known who counts more.
         self._slots, self._at = slots, at
         self._starts = np.searchsorted(at, np.arange(len(rows) + 1))
@@ -89,19 +91,26 @@ class _Trial:
         self._weigh()
         self._take_all_off()
 
-    def outcomes(self) -> dict[int, Victims | Status]:
+    def outcomes(self, enough: int) -> dict[int, Victims | Status | None]:
+        """What came of each row, or of those up to `ended_at`."""
         verdicts = self._batch.filters.judge_table(self._cycle, NodeTable(self._fork))
         self._broken |= verdicts.codes == Code.ERROR
-        found: dict[int, Victims | Status] = dict(zip(self._rows, verdicts.statuses(), strict=True))
+        found: dict[int, Victims | Status | None] = dict(zip(self._rows, verdicts.statuses(), strict=True))
         helped = verdicts.feasible
         if helped.any():
+            self._end_with(helped, enough)
             violates = self._arrange(helped)
             self._put_back(helped)
             found |= self._victims(helped, violates)
-        return found
+        broken = (self._rows[position] for position in np.flatnonzero(self._broken).tolist())
+        return found | dict.fromkeys(broken)
 
-    def broken_rows(self) -> Iterator[int]:
-        return (self._rows[position] for position in np.flatnonzero(self._broken).tolist())
+    def _end_with(self, helped: BoolVector, enough: int) -> None:
+        """Leave so many rows helped, the first ones."""
+        positions = np.flatnonzero(helped)
+        if len(positions) > enough:
+            helped[positions[enough:]] = False
+            self.ended_at = self._rows[positions[enough - 1]]
 
     def pods_on(self, position: int) -> list[PodInfo]:
         """The pods of a row as they stand now, in the order that taking off and putting back one by one makes."""
@@ -170,7 +179,7 @@ class _Trial:
 
     def _victims(self, helped: BoolVector, violates: BoolVector) -> Iterator[tuple[int, Victims | Status]]:
         """What came of it, row by row: who could not come back has to go."""
-        gone = ~self._back
+        gone = ~self._back & helped[self._at]
         victims = self._held(self._slots[gone])
         pods = [info.pod for info in victims]
         cuts = _sums(gone, self._starts)

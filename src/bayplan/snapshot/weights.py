@@ -51,13 +51,11 @@ class _Reading:
         if not len(asked):
             return [], []
         self.known[asked] = True
-        seen, fresh, told = self._infos, [], []
-        for slot in asked.tolist():
-            info = infos[slot]
-            if info is not None and seen[slot] is not info:
-                seen[slot] = info
-                fresh.append(slot)
-                told.append(info)
+        seen = self._infos
+        fresh = [slot for slot in asked.tolist() if seen[slot] is not infos[slot]]
+        told = [info for slot in fresh if (info := infos[slot]) is not None]
+        for slot, info in zip(fresh, told, strict=True):
+            seen[slot] = info
         return fresh, told
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import Filtering
+from bayplan.framework.plugin import Rejection
 from bayplan.framework.preemption import DryRun, Findings, candidates_wanted, resolvable_rows
 from bayplan.framework.preemption_victims import Budget, Victims, budgets_of, more_important, split_by_budget
 from bayplan.framework.status import Code, Status, error, unschedulable
@@ -19,7 +20,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.workloads import PodDisruptionBudget
 from bayplan.plugins.node_resources_fit import NodeResourcesFit
-from bayplan.snapshot import NodeView, PodInfo, Snapshot
+from bayplan.snapshot import NodeTable, NodeView, PodInfo, Snapshot
 from bayplan.telemetry.timings import PluginTimings
 from builders import FakeNominations, make_cycle, make_filtering, make_plugin, make_pod, make_snapshot
 from preemption_builders import NOW, app, budget, node, row_of_nodes, vip, weak
@@ -346,6 +347,63 @@ def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> Non
     found = dry_run(vip(), snapshot).search([0, 1, 2, 3], wanted=wanted, offset=offset)
     assert list(found.candidates) == looked_at
     assert found.statuses == {}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param("-" * 100 + "f" * 100, id="late, then all"),
+        pytest.param("-" * 8 + "f" + "-" * 80 + "f" + "-" * 110, id="few"),
+        pytest.param("w" * 90 + "-" * 30 + "f" * 20 + "w" * 60, id="many that violate a budget come first"),
+        pytest.param("f-w-" * 50, id="mixed"),
+        pytest.param("w" * 200, id="none that violates nothing"),
+        pytest.param("-" * 200, id="none at all"),
+    ],
+)
+@pytest.mark.parametrize(("wanted", "offset"), [(1, 0), (20, 0), (20, 150), (150, 7)])
+def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, wanted: int, offset: int) -> None:
+    many = [node(f"n{number}", cpu="2") for number in range(200)]
+    loads = [
+        weak(f"x{number}", node=f"n{number}", cpu="2", labels={"app": kind}, priority=500 if kind == "-" else 0)
+        for number, kind in enumerate(pattern)
+    ]
+    search = dry_run(vip(), make_snapshot(many, loads), budgets=[budget(selector=app("w"))])
+    found = search.search(range(200), wanted=wanted, offset=offset)
+    rows = [*range(offset, 200), *range(offset)]
+    seen = "".join(pattern[row] for row in rows)
+    enough = (end for end in range(1, 201) if "f" in seen[:end] and end - seen[:end].count("-") >= wanted)
+    looked_at = rows[: next(enough, 200)]
+    free, against = ([f"n{row}" for row in looked_at if pattern[row] == kind] for kind in "fw")
+    assert list(found.candidates) == free[:wanted] + against[:wanted]
+    assert list(found.statuses) == [row for row in looked_at if pattern[row] == "-"]
+
+
+class Tally:
+    """A filter that counts how often it is asked."""
+
+    name = "Tally"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
+        self.asked += 1
+        yield Rejection(nodes.pod_count > 3, "crowded")
+
+
+def test_rows_are_tried_side_by_side() -> None:
+    many = [node(f"n{number}") for number in range(300)]
+    loads = [weak(f"x{number}-{each}", node=f"n{number}") for number in range(300) for each in range(5)]
+    tally = Tally()
+    found = dry_run(vip(), make_snapshot(many, loads), tally).search(range(300), wanted=300, offset=7)
+    assert {name: len(victims.pods) for name, victims in found.candidates.items()} == {each.name: 2 for each in many}
+    assert tally.asked == 1 + 5, "once without all weaker pods, and once a round"
+
+
+def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
+    pods = [weak(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
+    search = dry_run(vip("1600m"), make_snapshot([node(cpu="1600m")], pods))
+    assert search.search([0], wanted=1, offset=0).candidates == {"a": search.victims_on(0)}
 
 
 @pytest.mark.parametrize(
