@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class _Seen:
     rows: int = -1
     slots: int = -1
     layout: int = -1
-    content: list[int] | None = None  # for each row of the snapshot, which content of the node it shows
+    content: list[int] = field(default_factory=list)  # for each row of the snapshot, which content of the node it shows
 
 
 class Cache:
@@ -239,15 +239,20 @@ class Cache:
 
     def refresh(self, snapshot: Snapshot) -> None:
         """Bring a snapshot up to date by copying what changed."""
-        seen = self._seen.setdefault(snapshot, _Seen(content=[]))
-        self._refresh_rows(snapshot, seen)
+        seen = self._seen.get(snapshot)
+        if seen is None:
+            seen = self._seen[snapshot] = _Seen()
+        if seen.layout == self._layout and (rows := self._row_journal.since(seen.rows)) is not None:
+            self._refresh_in_place(snapshot, seen, rows)
+        else:
+            self._refresh_rows(snapshot, seen)
         self._refresh_pods(snapshot, seen)
         if seen.layout != self._layout:
             index = self._nodes.index
             snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
             snapshot.layout = seen.layout = self._layout
         snapshot.generation = self._content_clock
-        if all(self._is_up_to_date(other) for other in self._seen.values()):
+        if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen.values()):
             self.vocabulary.recycle()
 
     def _is_up_to_date(self, seen: _Seen) -> bool:
@@ -255,11 +260,24 @@ class Cache:
         journals = (self._row_journal.end, self._slot_journal.end, self._layout)  # a row that goes is in no journal
         return (seen.rows, seen.slots, seen.layout) == journals
 
+    def _refresh_in_place(self, snapshot: Snapshot, seen: _Seen, rows: Iterable[int]) -> None:
+        """Copy rows that are where they were: most of the time pods came or went, and that is all."""
+        mine, theirs = self._nodes, snapshot.nodes
+        for row in rows:
+            snapshot.touched.note(row)
+            if theirs.nodes[row] is mine.nodes[row]:
+                theirs.copy_pods(mine, row)
+                theirs.see_images(row, self._images.seen_by(mine.names[row]))
+            else:
+                snapshot.renewed.note(row)
+                theirs.copy_row(mine, row, self._images.seen_by(mine.names[row]))
+            seen.content[row] = self._content[row]
+        seen.rows = self._row_journal.end
+
     def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:
         count = self._nodes.count
         noted = self._row_journal.since(seen.rows) if seen.rows >= 0 else None
         rows: Iterable[int] = range(count) if noted is None else sorted(row for row in noted if row < count)
-        assert seen.content is not None
         # Images are looked up before anything moves: a node that merely changed rows keeps the counts it had.
         images = {row: self._images_for(snapshot, seen.content, row) for row in rows}
         snapshot.nodes.truncate(count)

@@ -1,113 +1,191 @@
-"""Equivalence classes: pods that every plugin treats alike share one `Standing`.
+"""Equivalence classes: pods that plugins treat alike share what was found out about them.
 
-A pod's class key is what the plugins say of it (`signature`). A profile with a plugin that does not sign shares
-nothing, because that plugin may look at anything of a pod; a signature of None takes the one pod out. The table is
-bounded: the class that was not used for the longest time goes first.
+Sharing happens twice. Pods of which one plugin says the same (`signature`) share that plugin's answers, a `Part`; pods
+of which all plugins say the same share everything put together, a `Standing`. So a pod that differs from all others in
+what it asks for still finds its taints, images and affinities answered. A plugin that does not sign, or that signs
+None, may look at anything of a pod and is asked in full about each; the others are shared nevertheless. Whatever came
+once only is not kept: it is kept when it comes again. Tables are bounded: who was not asked for longest goes first.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
+from bayplan.framework.parts import EvaluationClock, Part, Role
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.profile import Profile
 from bayplan.framework.standing import Standing
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
-MOST_CLASSES = 256
+T = TypeVar("T")
+
+MOST_KEPT = 256
 _REMEMBERED_KEYS = 4096
 
 
-class Classes:
-    """The standings of one profile."""
+class Kept(Generic[T]):
+    """A place for what is shared by everything with one key."""
 
-    def __init__(self, profile: Profile, boundary: Boundary, limit: int = MOST_CLASSES) -> None:
-        self._boundary = boundary
-        self._points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
-        self._name = profile.scheduler_name
-        self._weights = dict(profile.weights)
+    __slots__ = ("met", "value")
+
+    def __init__(self) -> None:
+        self.met = False  # once: whatever comes again is kept
+        self.value: T | None = None
+
+
+class Shelf(Generic[T]):
+    """Places by key, and how many of them may hold something."""
+
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._revision = 0
-        self._standings: OrderedDict[Hashable, Standing] = OrderedDict()
-        self._met: OrderedDict[Hashable, None] = OrderedDict()  # kinds of pod that came once: one more makes a class
-        asked: dict[str, Any] = {plugin.name: plugin for plugins in self._points.values() for plugin in plugins}
-        self._signing = [plugin for plugin in asked.values() if hasattr(plugin, "signature")]
-        # Who does not sign may look at anything of the pod, and a standing holds the answers about another one.
-        self._usable = len(self._signing) == len(asked) and all(
-            _whole_table(plugins, method)
-            for plugins, method in (
-                (self._points[FILTER], "filter_nodes"),
-                (self._points[SCORE], "score_nodes"),
-            )
-        )
+        self._places: OrderedDict[Hashable, Kept[T]] = OrderedDict()
+        self._held: OrderedDict[Kept[T], None] = OrderedDict()
 
     def __len__(self) -> int:
+        return len(self._held)
+
+    def place(self, key: Hashable) -> Kept[T]:
+        """The place of a key; equal keys have one."""
+        kept = self._places.get(key)
+        if kept is None:
+            kept = self._places[key] = Kept()
+            if len(self._places) > _REMEMBERED_KEYS:
+                self._places.popitem(last=False)
+        return kept
+
+    def used(self, kept: Kept[T]) -> None:
+        self._held.move_to_end(kept)
+
+    def keep(self, kept: Kept[T], value: T) -> None:
+        """Keep a value if its like was met before."""
+        if not kept.met:
+            kept.met = True
+            return
+        kept.value = value
+        self._held[kept] = None
+        if len(self._held) > self._limit:
+            oldest, _ = self._held.popitem(last=False)
+            oldest.value = None
+
+    def drop(self, kept: Kept[T]) -> None:
+        kept.value = None
+        self._held.pop(kept, None)
+
+
+class Kind:
+    """What is known of a pod beforehand: the place of each plugin's part, and of all of them together."""
+
+    __slots__ = ("parts", "together")
+
+    def __init__(self, parts: tuple[Kept[Part] | None, ...], together: Kept[Standing] | None) -> None:
+        self.parts = parts  # None: the plugin is asked about this pod alone
+        self.together = together  # None: so is the profile
+
+
+class Classes:
+    """What pods of one profile share."""
+
+    def __init__(self, profile: Profile, boundary: Boundary, limit: int = MOST_KEPT) -> None:
+        self._boundary = boundary
+        self._name = profile.scheduler_name
+        points = {point: profile.at(point) for point in (PRE_FILTER, FILTER, PRE_SCORE, SCORE)}
+        asked = {plugin.name: plugin for plugins in points.values() for plugin in plugins}
+        extends = {
+            name: frozenset(point.key for point, plugins in points.items() if plugin in plugins)
+            for name, plugin in asked.items()
+        }
+        weights = dict(profile.weights)
+        self._roles = [Role(plugin, extends[name], weights.get(name, 0)) for name, plugin in asked.items()]
+        order = {name: number for number, name in enumerate(asked)}
+        self._filters = [order[plugin.name] for plugin in points[FILTER]]
+        self._scores = [order[plugin.name] for plugin in points[SCORE]]
+        self._usable = all(role.scores_tables for role in self._roles if role.scores)
+        self._limit = limit
+        self._clock = EvaluationClock()
+        self._revision = 0
+        self.long_ways: Counter[str] = Counter()  # why pods were not helped by what others know
+        self._clear()
+
+    def _clear(self) -> None:
+        self._parts: list[Shelf[Part]] = [Shelf(self._limit) for _ in self._roles]
+        self._standings: Shelf[Standing] = Shelf(self._limit)
+
+    def __len__(self) -> int:
+        """How many kinds of pod are kept."""
         return len(self._standings)
 
-    def key_of(self, info: PodInfo) -> Hashable | None:
-        """The class of a pod; None for one that shares with nobody. Computed once a pod and set of device classes."""
-        revision, key = info.class_keys.get(self._name, (-1, None))
-        if revision != self._revision:
-            key = self._signed(info) if self._usable else None
-            info.class_keys[self._name] = (self._revision, key)
-        return key
+    def kind_of(self, info: PodInfo) -> Kind:
+        """The kind of a pod, found out once a pod and set of device classes."""
+        revision: int
+        kind: Kind | None
+        revision, kind = info.kinds.get(self._name, (-1, None))
+        if kind is None or revision != self._revision:
+            kind = self._signed(info)
+            info.kinds[self._name] = (self._revision, kind)
+        return kind
 
-    def _signed(self, info: PodInfo) -> Hashable | None:
-        parts = []
-        for plugin in self._signing:
-            part = plugin.signature(info.pod)
-            if part is None:
-                return None
-            parts.append(part)
-        return tuple(parts)
+    def _signed(self, info: PodInfo) -> Kind:
+        signatures = [role.plugin.signature(info.pod) if role.signs else None for role in self._roles]
+        places = tuple(
+            None if signature is None else shelf.place(signature)
+            for shelf, signature in zip(self._parts, signatures, strict=True)
+        )
+        return Kind(places, None if None in places else self._standings.place(places))
 
     def standing(self, cycle: Cycle) -> Standing | None:
-        """The up-to-date standing of the pod's class; None where the attempt has to take the long way."""
+        """Where pods of this kind stand now; None where the attempt has to take the long way."""
+        if not self._usable:
+            return None
         revision = cycle.snapshot.catalog.revision(DeviceClass)
         if revision != self._revision:  # signatures look at the classes of devices, so all of them are out of date
             self._revision = revision
-            self._standings.clear()
-        key = self.key_of(cycle.info)
-        if key is None:
-            return None
+            self._clear()
+        kind: Kind | None = None
         try:
-            return self._caught_up(key, cycle)
-        except (Exception, SystemExit):
+            kind = self.kind_of(cycle.info)
+            return self._caught_up(kind, cycle)
+        except (Exception, SystemExit) as fault:
+            self.long_ways[type(fault).__name__] += 1
             # A plugin that cannot be shared, or one that broke: a full attempt asks it again and says what is wrong.
-            self._standings.pop(key, None)
+            if kind is not None:
+                self._drop(kind)
+            cycle.start_over()
             return None
 
-    def _caught_up(self, key: Hashable, cycle: Cycle) -> Standing | None:
-        standing = self._standings.get(key)
-        if standing is not None and standing.snapshot is cycle.snapshot:
+    def _caught_up(self, kind: Kind, cycle: Cycle) -> Standing:
+        together = kind.together
+        standing = None if together is None else together.value
+        if together is not None and standing is not None and standing.snapshot is cycle.snapshot:
             standing.refresh()
-            self._standings.move_to_end(key)
+            self._standings.used(together)
             return standing
-        if key not in self._met:  # a pod that is the only one of its kind is cheaper to evaluate on its own
-            self._met[key] = None
-            if len(self._met) > _REMEMBERED_KEYS:
-                self._met.popitem(last=False)
-            return None
-        points = self._points
-        fresh = Standing(
-            Cycle(cycle.info, cycle.snapshot),
-            points[PRE_FILTER],
-            points[FILTER],
-            points[PRE_SCORE],
-            points[SCORE],
-            self._weights,
-            self._boundary,
-        )
-        self._standings[key] = fresh
-        if len(self._standings) > self._limit:
-            self._standings.popitem(last=False)
-        return fresh
+        parts = [self._part(number, kept, cycle) for number, kept in enumerate(kind.parts)]
+        filters, scores = [parts[number] for number in self._filters], [parts[number] for number in self._scores]
+        standing = Standing(cycle.snapshot, parts, filters, scores, self._clock)
+        if together is not None:
+            self._standings.keep(together, standing)
+        return standing
 
+    def _part(self, number: int, kept: Kept[Part] | None, cycle: Cycle) -> Part:
+        role = self._roles[number]
+        if kept is None:
+            return Part(role, cycle, self._boundary, self._clock, own=True)
+        part = kept.value
+        if part is not None and part.cycle.snapshot is cycle.snapshot:
+            self._parts[number].used(kept)
+            return part
+        part = Part(role, Cycle(cycle.info, cycle.snapshot), self._boundary, self._clock)
+        self._parts[number].keep(kept, part)
+        return part
 
-def _whole_table(plugins: Sequence[Any], method: str) -> bool:
-    return all(hasattr(plugin, method) for plugin in plugins)
+    def _drop(self, kind: Kind) -> None:
+        if kind.together is not None:
+            self._standings.drop(kind.together)
+        for shelf, kept in zip(self._parts, kind.parts, strict=True):
+            if kept is not None:
+                shelf.drop(kept)

@@ -48,11 +48,16 @@ class Committing:
 
     def __init__(self, plugins: dict[Point, Sequence[Any]], boundary: Boundary) -> None:
         self._plugins = {point: tuple(plugins.get(point, ())) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}
+        self._idle_after_skip = {
+            plugin.name for plugin in self._plugins[RESERVE] if getattr(plugin, "reserves_what_it_filters", False)
+        }
         self._boundary = boundary
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status:
         """Ask every Reserve plugin; on failure all of them are undone, also those that were not asked."""
         for plugin in self._plugins[RESERVE]:
+            if plugin.name in self._idle_after_skip and plugin.name in cycle.skip_filter:
+                continue
             status = self._ask(plugin, RESERVE, plugin.reserve, cycle, node_name)
             if not status.ok:
                 self.unreserve(cycle, node_name)

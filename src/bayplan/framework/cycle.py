@@ -7,7 +7,7 @@ whose value changes while preemption tries things out says how to clone it; all 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo, Snapshot
@@ -49,18 +49,28 @@ class Cycle:
     def get(self, key: Key[T]) -> T:
         """The value of a key that must be there; `LookupError` names the key when it is not."""
         try:
-            return cast("T", self._state[key])
+            value: T = self._state[key]
+            return value
         except KeyError:
             raise LookupError(f'reading "{key.name}" from cycleState: not found') from None
 
     def find(self, key: Key[T]) -> T | None:
         """The value of a key, or None where no plugin has put one."""
-        return cast("T | None", self._state.get(key))
+        return self._state.get(key)
 
     def adopt(self, other: Cycle) -> None:
         """Take over what plugins found out about a pod that is like this one."""
-        self._state = dict(other._state)
-        self.skip_filter, self.skip_score = set(other.skip_filter), set(other.skip_score)
+        if other._state:
+            self._state |= other._state
+        if other.skip_filter:
+            self.skip_filter |= other.skip_filter
+        if other.skip_score:
+            self.skip_score |= other.skip_score
+
+    def start_over(self) -> None:
+        """Forget what plugins said."""
+        self._state = {}
+        self.skip_filter, self.skip_score = set(), set()
 
     def clone(self) -> Cycle:
         """The same attempt with changeable state of its own, to try something out."""

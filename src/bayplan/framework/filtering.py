@@ -7,7 +7,7 @@ plugin; no Python loop over nodes except for plugins that only have the one-node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,7 +181,7 @@ class Filtering:
     ) -> None:
         masks: dict[tuple[str, Code], BoolVector] = {}  # a few reasons for many nodes: one mask a reason, not a node
         left = np.flatnonzero(alive).tolist()
-        for position, status in self._boundary.call(plugin, FILTER, _refusals, plugin, cycle, table, left):
+        for position, status in self._boundary.call(plugin, FILTER, refusals, plugin, cycle, table, left):
             usable = status.code in _ACCEPTED_FROM_FILTER
             code = status.code if usable else Code.ERROR
             text_of_misuse = status.message or f"answered {status.code.label}, which is no answer to filter"
@@ -269,7 +269,7 @@ def _pre_filter_answer(plugin: Any, cycle: Cycle) -> NarrowTo | Status:
     return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
 
 
-def _refusals(plugin: Any, cycle: Cycle, table: NodeTable, positions: list[int]) -> list[tuple[int, Status]]:
+def refusals(plugin: Any, cycle: Cycle, table: NodeTable, positions: Iterable[int]) -> list[tuple[int, Status]]:
     """What a plugin that answers for one node says of each, where that is not yes."""
     refusals = []
     for position in positions:

@@ -11,6 +11,9 @@ Answers about pods that are alike are shared (`standing`). For that a plugin sta
 nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
 scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
 
+A plugin that reserves nothing for pods that it skips at PreFilter says `reserves_what_it_filters = True`, and is spared
+the call.
+
 Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
 everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release
 what the plugin holds). A factory gets `(args, handle)`; see `registry`.

@@ -20,6 +20,7 @@ from bayplan.framework.status import SUCCESS, Code, Status, error
 from bayplan.snapshot import IntVector, NodeTable
 
 _LARGEST = 2**63 - 1
+_NOTHING = -(2**63)
 
 
 @dataclass(slots=True)
@@ -158,3 +159,17 @@ def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
         return np.full(len(scores), MAX_SCORE, dtype=np.int64) if reverse else scores
     stretched: IntVector = np.sign(scores) * (MAX_SCORE * np.abs(scores) // largest)  # towards zero, as in Go
     return MAX_SCORE - stretched if reverse else stretched
+
+
+def ranked(total: IntVector, first: int, count: int) -> list[int]:
+    """The positions of the highest totals, `first` at the head; of equal ones the earlier first."""
+    found, held = [first], [total.item(first)]
+    total[first] = _NOTHING
+    for _ in range(min(count, len(total)) - 1):
+        position = int(total.argmax())
+        found.append(position)
+        held.append(total.item(position))
+        total[position] = _NOTHING
+    for position, value in zip(found, held, strict=True):
+        total[position] = value
+    return found

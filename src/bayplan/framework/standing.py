@@ -1,173 +1,29 @@
-"""What one class of pods knows about every row: who rejects it, why, and what each score plugin gives it.
+"""Where one kind of pod stands on every row: which rows have room for it, and which of them is best.
 
-Pods of one class get the same answers, so a `Standing` is made by one full evaluation and then only brought up to
-date: rows that changed since are asked again, and a plugin that depends on more than its own row is asked again in
-full when what it depends on has changed. Plugins say both next to their filter and score:
-
-- `depends_on(cycle)`: a value that changes whenever answers on untouched rows may change (pods elsewhere, services,
-  namespaces). A plugin without it is asked in full every time.
-- `looks_at_pods`: false for a plugin that sees of a row only its node.
-- `compares_candidates`: its scores depend on which nodes are candidates, so they are asked anew when those change.
-
-Totals are sums over all rows with -1 where the pod does not fit, so the best row is one `argmax` away. Cost of a
-refresh after one placement: a few Python operations for each plugin that looks at pods.
+A `Standing` puts the parts together that plugins have in it (`parts`), in the order of the profile: a row belongs to
+the first filter that rejects it, totals are sums over all rows with -1 where the pod does not fit, so the best row is
+one `argmax` away. It is kept for pods that come again, and then only follows the rows that changed and the parts that
+were asked in full since; for a pod that comes once it is put together and thrown away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.boundary import Boundary, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.plugin import MAX_SCORE, row_alone
-from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
-from bayplan.framework.scoring import Scores
-from bayplan.framework.status import Code, Status
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, RowVector, Snapshot
+from bayplan.framework.parts import FEW_ROWS, NOTHING, CannotShare, EvaluationClock, Part, Weighted, too_many
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.scoring import Scores, ranked
+from bayplan.framework.status import Code
+from bayplan.snapshot import BoolVector, IntVector, RowVector, Snapshot
 
-_FEW_ROWS = 2
-"""Up to so many changed rows are asked about one by one, more of them as a table."""
-
-_ALWAYS_REFRESHED = 32
-_REFRESHED_SHARE = 8
-"""When more than so many rows, and more than one row in so many, have changed, everything is evaluated in one go."""
-
-CodeVector = npt.NDArray[np.int8]
-
-
-class CannotStand(Exception):
-    """This pod needs a full attempt: a plugin rejects it outright, narrows the nodes, breaks, or answers nonsense."""
-
-
-@dataclass(slots=True)
-class FilterPart:
-    """One filter's own answer on every row, whatever the filters before it say."""
-
-    plugin: Any
-    active: bool = False
-    looks_at_pods: bool = True
-    codes: CodeVector = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
-    reasons: dict[str, BoolVector | None] = field(default_factory=dict)  # in the order the filter gives them
-    stamp: Hashable = None
-
-    def __post_init__(self) -> None:
-        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
-
-    def evaluate(self, cycle: Cycle, count: int) -> None:
-        """Ask about all rows."""
-        self.codes = np.zeros(count, dtype=np.int8)
-        self.reasons = {}
-        if self.active:
-            self._ask(cycle, cycle.snapshot.table)
-
-    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
-        """Ask about some rows."""
-        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "filter"):
-            for row in rows:
-                self._forget(row)
-                status = as_status(self.plugin.filter(cycle, NodeView(cycle.snapshot.nodes, row)), "", FILTER)
-                if not status.ok:
-                    self._note(row, status)
-            return
-        where = np.array(rows, dtype=np.intp)
-        if self.codes[where].any():
-            self.codes[where] = Code.SUCCESS
-            for mask in self.reasons.values():
-                if mask is not None:
-                    mask[where] = False
-        self._ask(cycle, NodeTable(cycle.snapshot.nodes, where))
-
-    def _ask(self, cycle: Cycle, table: NodeTable) -> None:
-        where = table.rows
-        for rejection in self.plugin.filter_nodes(cycle, table):
-            self.reasons.setdefault(rejection.reason, None)
-            if not rejection.mask.any():
-                continue
-            code = rejection.status_code
-            if not code.rejects:
-                raise CannotStand
-            hit = where[rejection.mask]
-            before = self.codes[hit]
-            self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
-            self._mask(rejection.reason)[hit] = True
-
-    def _note(self, row: int, status: Status) -> None:
-        if not status.rejected:
-            raise CannotStand
-        self.codes[row] = status.code
-        for text in status.reasons:
-            self._mask(text)[row] = True
-
-    def _forget(self, row: int) -> None:
-        if self.codes[row]:
-            self.codes[row] = Code.SUCCESS
-            for mask in self.reasons.values():
-                if mask is not None:
-                    mask[row] = False
-
-    def _mask(self, text: str) -> BoolVector:
-        mask = self.reasons.get(text)
-        if mask is None:
-            mask = self.reasons[text] = np.zeros(len(self.codes), dtype=np.bool_)
-        return mask
-
-
-@dataclass(slots=True)
-class ScorePart:
-    """One score plugin on every row: what it says, and what that adds to the total."""
-
-    plugin: Any
-    weight: int
-    active: bool = False
-    looks_at_pods: bool = True
-    normalizes: bool = False
-    compares_candidates: bool = False
-    raw: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    weighted: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    stamp: Hashable = None
-
-    def __post_init__(self) -> None:
-        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
-        self.normalizes = hasattr(self.plugin, "normalize")
-        self.compares_candidates = bool(getattr(self.plugin, "compares_candidates", False))
-
-    def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
-        """Ask about all rows, or about the candidates where the plugin compares them."""
-        table = cycle.snapshot.table
-        if not self.compares_candidates:
-            self.raw = _vector(self.plugin.score_nodes(cycle, table))
-        else:
-            candidates = table.narrowed(feasible)
-            self.raw = np.zeros(len(table), dtype=np.int64)
-            self.raw[feasible] = _vector(self.plugin.score_nodes(cycle, candidates))
-        self.weigh(cycle, feasible)
-
-    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
-        """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
-        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
-            for row in rows:
-                self.raw[row] = score = self.plugin.score(cycle, NodeView(cycle.snapshot.nodes, row))
-                self.weighted[row] = _checked(score) * self.weight
-            return
-        where = np.array(rows, dtype=np.intp)
-        self.raw[where] = fresh = _vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
-        self.weighted[where] = _checked_all(fresh) * self.weight
-
-    def weigh(self, cycle: Cycle, feasible: BoolVector) -> None:
-        """Normalise over the candidates and apply the weight."""
-        if not self.normalizes:
-            self.weighted = _checked_all(self.raw, feasible) * self.weight
-            return
-        candidates = cycle.snapshot.table.narrowed(feasible)
-        final = _vector(self.plugin.normalize(cycle, candidates, self.raw[feasible]))
-        self.weighted = np.zeros(len(self.raw), dtype=np.int64)
-        self.weighted[feasible] = _checked_all(final) * self.weight
+_NOBODY = -1
 
 
 class RejectionCount(NamedTuple):
@@ -178,288 +34,321 @@ class RejectionCount(NamedTuple):
     nodes: int
 
 
+class _Addend:
+    """What one score plugin adds to the totals."""
+
+    __slots__ = ("changes", "part", "weighted")
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.changes = -1  # of the part, when this was computed
+        self.weighted: Weighted = NOTHING  # of one that scores alone the part's own vector counts
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the plugin has something to say about these pods."""
+        return not self.part.quiet if self.part.compares else self.part.scoring
+
+    @property
+    def vector(self) -> IntVector | None:
+        """Scores by row, weighted where the plugin does not score alone; None where they are the same everywhere."""
+        return self.part.raw if self.part.scores_alone else self.weighted.vector
+
+    @property
+    def factor(self) -> int:
+        return self.part.role.weight if self.part.scores_alone else 1
+
+    def over(self, rows: BoolVector) -> IntVector:
+        if self.part.scores_alone:
+            return self.part.raw[rows] * self.factor
+        return self.weighted.over(rows)
+
+
+class _Cast(NamedTuple):
+    """Who has something to say about these pods."""
+
+    followers: list[Part]  # those who look at the pods of a row
+    names: tuple[str, ...]  # of the score plugins
+    scores: list[tuple[IntVector | None, int]]  # of each a vector and its factor, or one number for all rows
+    simple: bool  # pods that come or go on a row change totals there and nowhere else
+
+    def total(self, row: int) -> int:
+        total = 0
+        for vector, factor in self.scores:
+            if vector is None:
+                total += factor
+                continue
+            score = vector.item(row)
+            if not 0 <= score * factor <= MAX_SCORE * factor:
+                raise CannotShare
+            total += score * factor
+        return total
+
+
 class Standing:
-    """One class of pods against all rows of one snapshot."""
+    """One kind of pod against all rows of one snapshot. `filters` and `scores` are parts in the profile's order."""
 
     def __init__(
         self,
-        cycle: Cycle,
-        pre_filters: Sequence[Any],
-        filters: Sequence[Any],
-        pre_scores: Sequence[Any],
-        scores: Sequence[Any],
-        weights: dict[str, int],
-        boundary: Boundary,
+        snapshot: Snapshot,
+        parts: Sequence[Part],
+        filters: Sequence[Part],
+        scores: Sequence[Part],
+        clock: EvaluationClock,
     ) -> None:
-        self._boundary = boundary
-        self.cycle = cycle
-        self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
-        self._pre_scores = {plugin.name: plugin for plugin in pre_scores}
-        self._filters = [FilterPart(plugin) for plugin in filters]
-        self._others = [plugin for name, plugin in self._pre_filters.items() if name not in _names(filters)]
-        self._scores = [ScorePart(plugin, weights[plugin.name]) for plugin in scores]
-        self._quiet = [plugin for name, plugin in self._pre_scores.items() if name not in _names(scores)]
+        self.snapshot = snapshot
+        self._clock = clock
+        self._evaluations = 0
+        self._parts = parts
+        self._filters = filters
+        self._scores = [_Addend(part) for part in scores]
+        self._watching = [part for part in parts if part.role.watches]
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
-        self.owner: CodeVector = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row, -1: none
+        self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
         self.total: IntVector = np.zeros(0, dtype=np.int64)
         self.candidates = 0
         self._layout = -1
         self._touched = self._renewed = 0
+        self._versions: list[int] = []
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
-        parts: list[FilterPart | ScorePart] = [*self._filters, *self._scores]
-        self._watching = [part for part in parts if not _is_row_alone(part.plugin)]
-        self.rebuild()
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.cycle.snapshot
+        self._best: RowVector | None = None  # None: to be looked for
+        self._cast: _Cast | None = None  # None: to be found out
+        self._known: Cycle | None = None  # None: to be collected from the parts
+        self._rebuild()
 
     # keeping up -------------------------------------------------------------------------------------------------
-
-    def rebuild(self) -> None:
-        """Evaluate everything."""
-        snapshot = self.snapshot
-        self.cycle.skip_filter, self.cycle.skip_score = set(), set()
-        for plugin in self._others:
-            self._run_pre_filter(plugin)
-        for part in self._filters:
-            self._evaluate_filter(part)
-        self._settle_feasible()
-        self._evaluate_scores(self._scores, everything=True)
-        self._add_up()
-        self._reasons = None
-        self._mark(snapshot)
 
     def refresh(self) -> None:
         """Catch up with the snapshot."""
         snapshot = self.snapshot
-        rows = snapshot.touched.since(self._touched)
-        renewed = snapshot.renewed.since(self._renewed)
-        many = max(_ALWAYS_REFRESHED, len(self.feasible) // _REFRESHED_SHARE)
-        if snapshot.layout != self._layout or rows is None or renewed is None or len(rows) > many:
-            self.rebuild()
+        if snapshot.layout != self._layout:
+            self._rebuild()
             return
-        moved = {id(part) for part in self._watching if self._stamp(part.plugin) != part.stamp}
-        if rows or moved:
-            self._catch_up(sorted(rows), [row for row in rows if row in renewed], moved)
-            self._mark(snapshot)
+        for part in self._watching:
+            part.catch_up()
+        rows = snapshot.touched.since(self._touched)
+        if rows is None or too_many(len(rows), len(snapshot)):
+            self._rebuild()
+        elif snapshot.renewed.end != self._renewed or len(rows) > FEW_ROWS or not self._follow(rows):
+            self._catch_up(sorted(rows))
+        elif rows:
+            self._touched = snapshot.touched.end
+            self._best = None
 
-    def _catch_up(self, touched: Sequence[int], fresh: Sequence[int], moved: set[int]) -> None:
+    def _follow(self, rows: set[int]) -> bool:
+        """Catch up with pods that came or went on a few rows; false where more than these rows is concerned."""
+        cast = self._cast or self._find_cast()
+        if not cast.simple:
+            return False
+        end = self.snapshot.touched.end
+        for part in cast.followers:
+            part.follow(rows, self._touched, end)
+        if self._clock.evaluations != self._evaluations:
+            if [part.version for part in self._parts] != self._versions:
+                return False
+            self._evaluations = self._clock.evaluations
+        for row in rows:
+            if self.owner[row] != _NOBODY:
+                return False
+            for part in cast.followers:
+                if part.rejects and part.codes[row]:
+                    return False
+            self.total[row] = cast.total(row)
+        return True
+
+    def _find_cast(self) -> _Cast:
+        followers = [part for part in self._parts if part.role.looks_at_pods and (part.filtering or part.scoring)]
+        speaking = [addend for addend in self._scores if addend.speaks]
+        self._cast = _Cast(
+            followers,
+            tuple(addend.part.role.name for addend in speaking),
+            [(vector, a.factor) if (vector := a.vector) is not None else (None, a.weighted.flat) for a in speaking],
+            bool(self._scores) and all(a.part.scores_alone for a in speaking if a.part.role.looks_at_pods),
+        )
+        return self._cast
+
+    def _rebuild(self) -> None:
+        self._settle_all()
+        for part in self._parts:
+            if part.own and part.role.pre_scores and not part.role.scores and self.candidates > 1:
+                part.pre_score(self.snapshot.table.narrowed(self.feasible))
+        for addend in self._scores:
+            self._weigh(addend)
+        self._add_up()
+        self._mark()
+
+    def _catch_up(self, rows: Sequence[int]) -> None:
         before = self.feasible
-        in_full = self._refresh_filters(touched, fresh, moved)
-        if in_full:
-            self._settle_feasible()
-            self._reasons = None
+        for part in self._parts:
+            part.catch_up()
+        asked = {id(part) for part, version in zip(self._parts, self._versions, strict=True) if part.version != version}
+        if any(id(part) in asked for part in self._filters):
+            self._settle_all()
         else:
-            self._settle_rows(touched)
+            self._settle_rows(rows)
         changed = self.feasible is not before and not np.array_equal(before, self.feasible)
-        if not self.candidates or (changed and not before.any()):
-            self._evaluate_scores(self._scores, everything=False)
+        again = False
+        for addend in self._scores:
+            part = addend.part
+            if part.scores_alone:
+                again |= id(part) in asked
+            elif changed or part.changes != addend.changes or (part.compares and part.role.looks_at_pods and rows):
+                self._weigh(addend)
+                again = True
+        if again or changed:
             self._add_up()
         else:
-            self._refresh_scores(touched, fresh, moved, candidates_changed=changed)
+            self._add_up_rows(rows)
+        self._mark()
 
-    def _refresh_filters(self, touched: Sequence[int], fresh: Sequence[int], moved: set[int]) -> bool:
-        """True when some filter was asked in full."""
-        in_full = False
-        for part in self._filters:
-            if id(part) in moved:
-                self._evaluate_filter(part)
-                in_full = True
-            elif part.active and (rows := touched if part.looks_at_pods else fresh):
-                part.refresh(self.cycle, rows)
-        return in_full
+    def _mark(self) -> None:
+        snapshot = self.snapshot
+        self._layout = snapshot.layout
+        self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
+        self._versions = [part.version for part in self._parts]
+        self._evaluations = self._clock.evaluations
+        self._best = self._cast = self._known = None
 
-    def _refresh_scores(
-        self, touched: Sequence[int], fresh: Sequence[int], moved: set[int], *, candidates_changed: bool
-    ) -> None:
-        again: list[ScorePart] = []
-        for part in self._scores:
-            if id(part) in moved or (candidates_changed and part.compares_candidates):
-                again.append(part)
-                continue
-            if not part.active:
-                continue
-            rows = touched if part.looks_at_pods else fresh
-            if rows and (part.normalizes or part.compares_candidates):
-                again.append(part)
-            elif rows:
-                part.refresh(self.cycle, rows)
-            elif candidates_changed and part.normalizes:
-                part.weigh(self.cycle, self.feasible)
-        if again:
-            self._evaluate_scores(again, everything=False)
-        if again or candidates_changed:
-            self._add_up()
-        else:
-            self._add_up_rows(touched)
+    # filters ----------------------------------------------------------------------------------------------------
 
-    # parts ------------------------------------------------------------------------------------------------------
-
-    def _evaluate_filter(self, part: FilterPart) -> None:
-        part.active = self._run_pre_filter(part.plugin)
-        self._boundary.timed(part.plugin, FILTER, part.evaluate, self.cycle, len(self.snapshot))
-        part.stamp = self._stamp(part.plugin)
-
-    def _run_pre_filter(self, plugin: Any) -> bool:
-        """Whether the plugin wants to filter."""
-        self.cycle.skip_filter.discard(plugin.name)
-        if plugin.name not in self._pre_filters:
-            return True
-        status = as_status(plugin.pre_filter(self.cycle), plugin.name, PRE_FILTER)
-        if status.code is Code.SKIP:
-            self.cycle.skip_filter.add(plugin.name)
-            return False
-        if not status.ok:
-            raise CannotStand
-        return True
-
-    def _evaluate_scores(self, parts: Sequence[ScorePart], *, everything: bool) -> None:
-        candidates = self.snapshot.table.narrowed(self.feasible)
-        if everything:
-            for plugin in self._quiet:
-                self._run_pre_score(plugin, candidates)
+    def _settle_all(self) -> None:
         count = len(self.snapshot)
-        for part in parts:
-            part.active = len(candidates) > 0 and self._run_pre_score(part.plugin, candidates)
-            if part.active:
-                self._boundary.timed(part.plugin, SCORE, part.evaluate, self.cycle, self.feasible)
-            else:
-                part.raw, part.weighted = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-            part.stamp = self._stamp(part.plugin)
-
-    def _run_pre_score(self, plugin: Any, candidates: NodeTable) -> bool:
-        self.cycle.skip_score.discard(plugin.name)
-        if plugin.name not in self._pre_scores:
-            return True
-        status = as_status(plugin.pre_score(self.cycle, candidates), plugin.name, PRE_SCORE)
-        if status.code is Code.SKIP:
-            self.cycle.skip_score.add(plugin.name)
-            return False
-        if not status.ok:
-            raise CannotStand
-        return True
-
-    def _stamp(self, plugin: Any) -> Hashable:
-        depends: Callable[[Cycle], Hashable] | None = getattr(plugin, "depends_on", None)
-        return object() if depends is None else depends(self.cycle)
-
-    # sums -------------------------------------------------------------------------------------------------------
-
-    def _settle_feasible(self) -> None:
-        count = len(self.snapshot)
-        self.owner = np.full(count, -1, dtype=np.int8)
+        owner = np.full(count, _NOBODY, dtype=np.int8)
         feasible = np.ones(count, dtype=np.bool_)
+        for part in self._parts:
+            if not part.own:
+                part.catch_up()
         for number, part in enumerate(self._filters):
-            if not part.active or not part.codes.any():
-                continue
-            rejected = part.codes != Code.SUCCESS
-            self.owner[rejected & feasible] = number
-            feasible &= ~rejected
-        self.feasible = feasible
+            if part.own:
+                part.evaluate(feasible)
+            if part.rejects:
+                rejected = part.codes != Code.SUCCESS
+                owner[rejected & feasible] = number
+                feasible &= ~rejected
+        for part in self._parts:
+            if part.own and not part.role.filters:
+                part.evaluate()
+        self.owner, self.feasible = owner, feasible
         self.candidates = int(np.count_nonzero(feasible))
+        self._reasons = None
 
     def _settle_rows(self, rows: Sequence[int]) -> None:
-        if len(rows) > _FEW_ROWS:
-            self._settle_many(np.array(rows, dtype=np.intp))
-            return
-        feasible = self.feasible
-        for row in rows:
-            number = next((n for n, part in enumerate(self._filters) if part.active and part.codes[row]), -1)
-            if number < 0 and self.owner[row] < 0:
-                continue
-            self.owner[row] = number
-            self._reasons = None
-            if feasible[row] != (number < 0):
-                self.candidates += 1 if number < 0 else -1
-                if feasible is self.feasible:
-                    feasible = feasible.copy()
-                feasible[row] = number < 0
-        self.feasible = feasible
-
-    def _settle_many(self, rows: RowVector) -> None:
-        owner = np.full(len(rows), -1, dtype=np.int8)
+        where = np.array(rows, dtype=np.intp)
+        owner = np.full(len(rows), _NOBODY, dtype=np.int8)
         for number in range(len(self._filters) - 1, -1, -1):
             part = self._filters[number]
-            if part.active:
-                owner[part.codes[rows] != Code.SUCCESS] = number
-        if np.array_equal(owner, self.owner[rows]) and not (owner >= 0).any():
-            return
-        self._reasons = None
-        self.owner[rows] = owner
-        fits = owner < 0
-        if not np.array_equal(fits, self.feasible[rows]):
+            if part.rejects:
+                owner[part.codes[where] != Code.SUCCESS] = number
+        fits = owner == _NOBODY
+        if not fits.all() or (self.owner[where] != _NOBODY).any():
+            self._reasons = None
+        self.owner[where] = owner
+        if not np.array_equal(fits, self.feasible[where]):
             self.feasible = self.feasible.copy()
-            self.feasible[rows] = fits
+            self.feasible[where] = fits
             self.candidates = int(np.count_nonzero(self.feasible))
 
+    # totals -----------------------------------------------------------------------------------------------------
+
+    def _weigh(self, addend: _Addend) -> None:
+        part = addend.part
+        if not part.scores_alone:
+            speaks = self.candidates > part.own and (part.compares or part.scoring)  # one candidate needs no opinion
+            all_rows = self.candidates == len(self.feasible)
+            addend.weighted = part.weighted(self.feasible, all_rows=all_rows) if speaks else NOTHING
+        addend.changes = part.changes
+
     def _add_up(self) -> None:
-        total = np.zeros(len(self.feasible), dtype=np.int64)
-        for part in self._scores:
-            if part.active:
-                total += part.weighted
-        if not self._scores:
-            total += 1
-        total[~self.feasible] = -1
+        total: IntVector | None = None
+        flat = 0 if self._scores else 1
+        for addend in self._scores:
+            if not addend.part.scores_alone:
+                vector = addend.weighted.vector
+                flat += addend.weighted.flat if vector is None else 0
+            else:
+                vector = addend.part.alone(self.feasible) if addend.part.scoring else None
+            if vector is None:
+                continue
+            if total is None:
+                total, flat = vector + flat, 0
+            else:
+                total += vector
+        if total is None:
+            total = np.full(len(self.feasible), flat, dtype=np.int64)
+        elif flat:
+            total += flat
+        if self.candidates < len(total):
+            total[~self.feasible] = -1
         self.total = total
 
     def _add_up_rows(self, rows: Sequence[int]) -> None:
-        if len(rows) > _FEW_ROWS:
-            where = np.array(rows, dtype=np.intp)
-            total = np.full(len(where), 0 if self._scores else 1, dtype=np.int64)
-            for part in self._scores:
-                if part.active:
-                    total += part.weighted[where]
-            self.total[where] = np.where(self.feasible[where], total, -1)
-            return
-        for row in rows:
-            if self.feasible[row]:
-                self.total[row] = sum(int(part.weighted[row]) for part in self._scores if part.active)
-                if not self._scores:
-                    self.total[row] = 1
-            else:
-                self.total[row] = -1
-
-    def _mark(self, snapshot: Snapshot) -> None:
-        self._layout = snapshot.layout
-        self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
+        where = np.array(rows, dtype=np.intp)
+        total = np.full(len(rows), 0 if self._scores else 1, dtype=np.int64)
+        for addend in self._scores:
+            if addend.speaks and (vector := addend.vector) is not None:
+                scores = vector[where] * addend.factor
+                total += scores
+            elif addend.speaks:
+                total += addend.weighted.flat
+        self.total[where] = np.where(self.feasible[where], total, -1)
 
     # telling ----------------------------------------------------------------------------------------------------
+
+    def lend(self, cycle: Cycle) -> None:
+        """Give a pod of this kind what plugins found out about it."""
+        known = self._known
+        if known is None:
+            known = self._known = Cycle(cycle.info, self.snapshot)
+            for part in self._parts:
+                if not part.own:
+                    known.adopt(part.cycle)
+        cycle.adopt(known)
 
     def scores(self) -> Scores:
         """Totals and their parts for the candidates."""
         feasible = self.feasible
-        parts = {part.plugin.name: part.weighted[feasible] for part in self._scores if part.active}
+        parts = {addend.part.role.name: addend.over(feasible) for addend in self._scores if addend.speaks}
         return Scores(self.total[feasible], parts)
 
     def best_rows(self) -> RowVector:
         """The rows with the highest total."""
-        return np.flatnonzero(self.total == self.total.max())
+        best = self._best
+        if best is None:
+            total = self.total
+            best = self._best = (total == total[total.argmax()]).nonzero()[0]
+        return best
 
-    def ranking(self, first: int, count: int) -> list[tuple[int, int, list[tuple[str, int]]]]:
-        """The chosen row and the best others: row, total, and what each plugin gave."""
-        total = self.total
-        rows, held = [first], [int(total[first])]
-        total[first] = -1
-        while len(rows) < min(count, self.candidates):
-            row = int(total.argmax())
-            rows.append(row)
-            held.append(int(total[row]))
-            total[row] = -1
-        for row, value in zip(rows, held, strict=True):
-            total[row] = value
-        parts = [(part.plugin.name, part.weighted) for part in self._scores if part.active]
-        return [
-            (row, value, [(name, int(weighted[row])) for name, weighted in parts])
-            for row, value in zip(rows, held, strict=True)
-        ]
+    def ranking(self, first: int, count: int) -> list[int]:
+        """The chosen row, which is one of the best, and the best others."""
+        best = self.best_rows()
+        if len(best) >= count:
+            others = [row for row in best[:count].tolist() if row != first]
+            return [first, *others[: count - 1]]
+        return ranked(self.total, first, min(count, self.candidates))
+
+    @property
+    def scoring(self) -> tuple[str, ...]:
+        """The score plugins that have something to say."""
+        return (self._cast or self._find_cast()).names
+
+    def scores_at(self, rows: list[int]) -> bytes:
+        """Totals of these rows, then what each of `scoring` gave to them."""
+        numbers: list[int] = self.total.take(rows).tolist()
+        for vector, factor in (self._cast or self._find_cast()).scores:
+            if vector is None:
+                numbers += [factor] * len(rows)
+            elif factor == 1:
+                numbers += vector.take(rows).tolist()
+            else:
+                numbers += (factor * vector.take(rows)).tolist()
+        return array("q", numbers).tobytes()
 
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""
         if self._reasons is None:
             self._reasons = tuple(
                 RejectionCount(reason.plugin, reason.text, int(np.count_nonzero(reason.mask)))
-                for reason in self.diagnosis().verdicts.reasons
+                for reason in (self.diagnosis().verdicts.reasons if self.candidates < len(self.feasible) else ())
             )
         return self._reasons
 
@@ -471,41 +360,17 @@ class Standing:
             mine = self.owner == number
             if not mine.any():
                 continue
+            name = part.role.name
             verdicts.codes[mine] = part.codes[mine]
-            verdicts.plugins[part.plugin.name] = mine
+            verdicts.plugins[name] = mine
             for text, mask in part.reasons.items():
                 if mask is not None and (held := mask & mine).any():
-                    verdicts.reasons.append(Reason(part.plugin.name, text, held))
-            diagnosis.unschedulable_plugins.add(part.plugin.name)
+                    verdicts.reasons.append(Reason(name, text, held))
+            diagnosis.unschedulable_plugins.add(name)
             if (part.codes[mine] == Code.PENDING).any():
-                diagnosis.pending_plugins.add(part.plugin.name)
+                diagnosis.pending_plugins.add(name)
         diagnosis.verdicts = verdicts
         return diagnosis
 
 
-def _names(plugins: Sequence[Any]) -> set[str]:
-    return {plugin.name for plugin in plugins}
-
-
-def _is_row_alone(plugin: Any) -> bool:
-    return getattr(type(plugin), "depends_on", None) is row_alone
-
-
-def _vector(answer: object) -> IntVector:
-    if not isinstance(answer, np.ndarray):
-        raise CannotStand
-    return answer.astype(np.int64, copy=False)
-
-
-def _checked(score: int) -> int:
-    if not 0 <= score <= MAX_SCORE:
-        raise CannotStand
-    return score
-
-
-def _checked_all(scores: IntVector, where: BoolVector | None = None) -> IntVector:
-    """Scores that are in range where it matters: on candidates."""
-    judged = scores if where is None else scores[where]
-    if len(judged) and (judged.min() < 0 or judged.max() > MAX_SCORE):
-        raise CannotStand
-    return scores
+__all__ = ["CannotShare", "RejectionCount", "Standing"]

@@ -149,7 +149,7 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.add(other.neg())
 
     def neg(self) -> Quantity:
-        amount = -self.amount if self.wide else _int64(-self.amount)
+        amount = -self.amount if self.wide else int64(-self.amount)
         return Quantity(amount, self.exponent, self.wide, self.format)
 
     def larger(self, other: Quantity) -> Quantity:
@@ -311,22 +311,22 @@ def _shift_up(amount: int, places: int) -> tuple[int, bool]:
     if _INT64_MIN <= product <= _INT64_MAX:
         return product, True
     # These steps are single multiplications that wrap around; the others stop at the first digit too many.
-    return (_int64(product) if places in (1, 2, 3, 6, 9) else 0), False
+    return (int64(product) if places in (1, 2, 3, 6, 9) else 0), False
 
 
 def _scaled_wide(amount: int, shift: int) -> int:
     """The wide form's `amount * 10**shift` as 64 bits: rounded up, except that short negatives go up twice."""
     if shift == 0:
-        return _int64(amount)
+        return int64(amount)
     if shift > 0:
         factor = _ten(shift) if shift <= _MAX_NARROW_DIGITS else _INT64_MIN
-        return _int64(_int64(amount) * factor)
+        return int64(int64(amount) * factor)
     divisor = _ten(-shift)
     if amount < _INT64_MAX and -shift <= _MAX_NARROW_DIGITS:
-        low = _int64(amount)
+        low = int64(amount)
         towards_zero = abs(low) // divisor * (1 if low >= 0 else -1)
         return towards_zero + (low % divisor != 0)
-    return _int64(_int64(amount // divisor) + (amount % divisor != 0))
+    return int64(int64(amount // divisor) + (amount % divisor != 0))
 
 
 def _canonical(quantity: Quantity) -> str:
@@ -379,7 +379,7 @@ def _ten(power: int) -> int:
     return ten
 
 
-def _int64(number: int) -> int:
+def int64(number: int) -> int:
     """The low 64 bits, read as two's complement."""
     return (number - _INT64_MIN) % 2**64 + _INT64_MIN
 

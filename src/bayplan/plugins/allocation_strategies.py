@@ -13,19 +13,26 @@ from itertools import pairwise
 import numpy as np
 
 from bayplan.framework.plugin import MAX_SCORE
-from bayplan.plugins.go_division import int64, one_quotient, quotient
+from bayplan.objects.quantity import int64
+from bayplan.plugins.amount_mirror import AmountMirror, FloatVector
+from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_fit_args import (
     LEAST_ALLOCATED,
     MOST_ALLOCATED,
     ScoringStrategy,
 )
-from bayplan.plugins.resource_columns import ResourceCell, ResourceColumn
+from bayplan.plugins.resource_columns import Cell, Demand, ResourceColumn
 from bayplan.plugins.resource_specs import MAX_CUSTOM_SCORE, MAX_UTILIZATION, UtilizationShapePoint
-from bayplan.snapshot import BoolVector, IntVector
+from bayplan.snapshot import SMALL, BoolVector, IntVector
+
+_FLOAT_MAX_SCORE = float(MAX_SCORE)
 
 Share = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
+ShareOfFloats = Callable[[FloatVector, FloatVector], FloatVector]
+"""The same in floats, which may overwrite `requested`. Exact where amounts are below `SMALL`: a share that is no whole
+number is further from the next one than floats of that size are apart."""
 
 ShareOfOne = Callable[[int, int], int]
 """The same for one row."""
@@ -34,10 +41,32 @@ ShareOfOne = Callable[[int, int], int]
 class AllocationScorer:
     """The weighted average of what a strategy says of each resource."""
 
-    def __init__(self, share: Share, share_of_one: ShareOfOne, *, ignore_zero: bool = False) -> None:
+    def __init__(
+        self,
+        share: Share,
+        share_of_one: ShareOfOne,
+        *,
+        of_floats: ShareOfFloats | None = None,
+        ignore_zero: bool = False,
+    ) -> None:
         self._share = share
+        self._share_of_floats = of_floats
         self._share_of_one = share_of_one
         self._ignore_zero = ignore_zero
+
+    def score_floats(self, mirror: AmountMirror, demand: Demand, weights: Sequence[int]) -> IntVector | None:
+        """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
+        if self._share_of_floats is None or not demand or not all(0 <= amount < SMALL for amount in demand):
+            return None
+        total: FloatVector | None = None
+        for has, taken, amount, weight in zip(mirror.has, mirror.taken, demand, weights, strict=True):
+            share = self._share_of_floats(taken + amount, has)
+            if weight != 1:
+                share *= weight
+            total = share if total is None else np.add(total, share, out=total)
+        assert total is not None
+        total /= sum(weights)
+        return total.astype(np.int64)
 
     def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:
         """One score a row. A resource that a row does not have counts for nothing there."""
@@ -60,17 +89,17 @@ class AllocationScorer:
         divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
         return rounded(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
-    def score_one(self, cells: Iterable[ResourceCell]) -> int:
+    def score_one(self, cells: Iterable[Cell]) -> int:
         """The same for one row."""
         total = weights = 0
-        for cell in cells:
-            if cell.allocatable == 0:
+        for weight, allocatable, allocated, demand in cells:
+            if allocatable == 0:
                 continue
-            share = self._share_of_one(cell.requested, cell.allocatable)
+            share = self._share_of_one(allocated + demand, allocatable)
             if self._ignore_zero and share <= 0:
                 continue
-            total += share * cell.weight
-            weights += cell.weight
+            total += share * weight
+            weights += weight
         if not weights:
             return 0
         return (2 * total + weights) // (2 * weights) if self._ignore_zero else one_quotient(total, weights)
@@ -79,9 +108,9 @@ class AllocationScorer:
 def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
     """The scorer that valid arguments ask for."""
     if strategy.type == LEAST_ALLOCATED:
-        return AllocationScorer(least_allocated, least_allocated_one)
+        return AllocationScorer(least_allocated, least_allocated_one, of_floats=least_allocated_floats)
     if strategy.type == MOST_ALLOCATED:
-        return AllocationScorer(most_allocated, most_allocated_one)
+        return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
     assert strategy.requested_to_capacity_ratio is not None
     shape = strategy.requested_to_capacity_ratio.shape
     return AllocationScorer(along(shape), one_along(shape), ignore_zero=True)
@@ -92,18 +121,35 @@ def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return np.where(requested > capacity, 0, free)
 
 
+def least_allocated_floats(requested: FloatVector, capacity: FloatVector) -> FloatVector:
+    share = np.subtract(capacity, requested, out=requested)
+    share *= _FLOAT_MAX_SCORE
+    share /= capacity
+    np.maximum(share, 0.0, out=share)
+    return np.floor(share, out=share)
+
+
 def least_allocated_one(requested: int, capacity: int) -> int:
     if requested > capacity:
         return 0
+    if requested >= 0 and capacity < SMALL:
+        return (capacity - requested) * MAX_SCORE // capacity
     return one_quotient(int64(int64(capacity - requested) * MAX_SCORE), capacity)
-
-
-def most_allocated_one(requested: int, capacity: int) -> int:
-    return one_quotient(int64(min(requested, capacity) * MAX_SCORE), capacity)
 
 
 def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
+
+
+def most_allocated_floats(requested: FloatVector, capacity: FloatVector) -> FloatVector:
+    share = np.minimum(requested, capacity, out=requested)
+    share *= _FLOAT_MAX_SCORE
+    share /= capacity
+    return np.floor(share, out=share)
+
+
+def most_allocated_one(requested: int, capacity: int) -> int:
+    return one_quotient(int64(min(requested, capacity) * MAX_SCORE), capacity)
 
 
 def along(shape: Sequence[UtilizationShapePoint]) -> Share:

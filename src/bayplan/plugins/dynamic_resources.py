@@ -61,6 +61,7 @@ class DynamicResources:
     depends_on = row_alone
     ARGS = dynamic_resources_args.ARGS
     per_row = True
+    reserves_what_it_filters = True
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         args = dynamic_resources_args.apply_defaults(args)

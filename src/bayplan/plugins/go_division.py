@@ -10,14 +10,6 @@ import numpy as np
 
 from bayplan.snapshot import IntVector
 
-_SIGN = 1 << 63
-_WORD = 1 << 64
-
-
-def int64(value: int) -> int:
-    """A whole number as an int64 holds it: what does not fit wraps around."""
-    return value if -_SIGN <= value < _SIGN else (value + _SIGN) % _WORD - _SIGN
-
 
 def one_quotient(dividend: int, divisor: int) -> int:
     """The same as `quotient` for one number."""

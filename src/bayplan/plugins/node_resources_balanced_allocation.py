@@ -12,7 +12,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan.devices.classes import ResourceClasses
 from bayplan.framework.cycle import Cycle, Key
@@ -22,12 +21,11 @@ from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
 from bayplan.plugins import node_resources_balanced_allocation_args
+from bayplan.plugins.amount_mirror import AmountMirror, FloatVector
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_balanced_allocation_args import NodeResourcesBalancedAllocationArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
-
-FloatVector = npt.NDArray[np.float64]
+from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, NodeView
 
 SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesBalancedAllocation")
 
@@ -42,6 +40,8 @@ class NodeResourcesBalancedAllocation:
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         self._columns = ResourceColumns(args.resources, handle, guess=False)
         self._classes = ResourceClasses(handle.catalog)
+        self._mirror = self._columns.mirror(self._row_changed)
+        self._before: IntVector = np.zeros(0, dtype=np.int64)  # the balance of each row of the mirror
 
     @classmethod
     def factory(cls, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> NodeResourcesBalancedAllocation:
@@ -67,12 +67,44 @@ class NodeResourcesBalancedAllocation:
             demand = self._demand(cycle.pod)
         if not any(demand):
             return np.zeros(len(nodes), dtype=np.int64)
+        mirror = self._mirror
+        if mirror is not None and nodes.is_all_of(cycle.snapshot) and mirror.follow(cycle.snapshot):
+            return self._in_floats(mirror, demand)
         columns = list(self._columns.of(nodes, demand))
         capacities = [_Capacity.of(column.allocatable) for column in columns]
-        before = balance([each.share(column.allocated) for each, column in zip(capacities, columns, strict=True)])
-        after = balance([each.share(column.requested) for each, column in zip(capacities, columns, strict=True)])
+        before, after = (
+            balance([each.share(taken) for each, taken in zip(capacities, amounts, strict=True)], len(nodes))
+            for amounts in ([column.allocated for column in columns], [column.requested for column in columns])
+        )
         half = MAX_SCORE // 2
-        return half + quotient(np.broadcast_to(half + after - before, len(nodes)), 2)
+        return half + quotient(half + after - before, 2)
+
+    def _in_floats(self, mirror: AmountMirror, demand: Demand) -> IntVector:
+        """The same for all rows of a mirror, with the balance as it is now at hand."""
+        shares = []
+        for has, taken, amount in zip(mirror.has, mirror.taken, demand, strict=True):
+            value = taken + amount
+            value /= has
+            shares.append(_Share(np.minimum(value, 1.0, out=value), None))
+        gain = balance(shares, mirror.has.shape[1])
+        gain -= self._before
+        half = MAX_SCORE // 2
+        gain += half  # at least 0: both were between 50 and 100
+        gain >>= 1
+        gain += half
+        return gain
+
+    def _row_changed(self, columns: NodeColumns, rows: list[int] | None) -> None:
+        """The mirror has changed, and with it the balance of these rows."""
+        mirror = self._mirror
+        assert mirror is not None
+        if rows is None:
+            shares = [_Share(np.minimum(t / h, 1.0), None) for h, t in zip(mirror.has, mirror.taken, strict=True)]
+            self._before = balance(shares, columns.count)
+            return
+        for row in rows:
+            pairs = zip(mirror.has[:, row].tolist(), mirror.taken[:, row].tolist(), strict=True)
+            self._before[row] = balance_of_one([min(taken / has, 1.0) for has, taken in pairs])
 
     def score(self, cycle: Cycle, node: NodeView) -> int:
         """The same for one node: for bringing what is known of a few rows up to date."""
@@ -84,9 +116,8 @@ class NodeResourcesBalancedAllocation:
         cells = self._columns.at(node, demand)
         if cells is None:
             return int(self.score_nodes(cycle, node.alone)[0])
-        known = [cell for cell in cells if cell.allocatable != 0]
-        before = balance_of_one([min(cell.allocated / cell.allocatable, 1.0) for cell in known])
-        after = balance_of_one([min(cell.requested / cell.allocatable, 1.0) for cell in known])
+        before = balance_of_one([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
+        after = balance_of_one([min((taken + more) / has, 1.0) for _, has, taken, more in cells if has])
         half = MAX_SCORE // 2
         return half + one_quotient(half + after - before, 2)
 
@@ -111,13 +142,14 @@ class _Capacity:
 
     @classmethod
     def of(cls, allocatable: IntVector) -> _Capacity:
-        known: BoolVector = allocatable != 0
-        if known.all():
+        if allocatable.all():
             return cls(allocatable.astype(np.float64), None)
+        known: BoolVector = allocatable != 0
         return cls(np.where(known, allocatable, 1).astype(np.float64), known)
 
     def share(self, taken: IntVector) -> _Share:
-        value = np.minimum(taken / self.amount, 1.0)
+        value = taken / self.amount
+        np.minimum(value, 1.0, out=value)
         return _Share(value if self.known is None else np.where(self.known, value, 0.0), self.known)
 
 
@@ -138,20 +170,23 @@ def balance_of_one(shares: list[float]) -> int:
     return int((1.0 - deviation) * MAX_SCORE)
 
 
-def balance(shares: list[_Share]) -> IntVector:
+def balance(shares: list[_Share], rows: int) -> IntVector:
     """50 to 100 for each row; 100 where fewer than two resources count."""
     everywhere = all(share.known is None for share in shares)
-    deviation = _deviation(shares) if everywhere else _deviation_by_row(shares)
-    balanced: IntVector = ((1.0 - deviation) * float(MAX_SCORE)).astype(np.int64)
-    return balanced
+    balanced = _deviation(shares, rows) if everywhere else _deviation_by_row(shares)
+    np.subtract(1.0, balanced, out=balanced)
+    balanced *= float(MAX_SCORE)
+    return balanced.astype(np.int64)
 
 
-def _deviation(shares: list[_Share]) -> FloatVector:
+def _deviation(shares: list[_Share], rows: int) -> FloatVector:
     """The standard deviation on rows that have every resource; for two, half of their distance is the same."""
     if len(shares) < 2:
-        return np.zeros(1)
+        return np.zeros(rows)
     if len(shares) == 2:
-        return np.abs((shares[0].value - shares[1].value) / 2)
+        distance = shares[0].value - shares[1].value
+        distance /= 2
+        return np.abs(distance, out=distance)
     return _standard_deviation(shares, np.float64(len(shares)))
 
 

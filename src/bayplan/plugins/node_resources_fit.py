@@ -40,12 +40,17 @@ from bayplan.plugins.allocation_strategies import allocation_scorer
 from bayplan.plugins.node_resources_fit_args import NodeResourcesFitArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+from bayplan.snapshot.vocabulary import FIXED_RESOURCES
 
+_PODS = FIXED_RESOURCES.index(PODS)
 TOO_MANY_PODS = "Too many pods"
 _FIRST = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
-REQUESTS: Key[dict[str, int]] = Key("PreFilterNodeResourcesFit")
-"""What the pod must find free, by resource."""
+Needs = list[tuple[str, int]]
+"""Resources and amounts, in the order in which reasons are given."""
+
+REQUESTS: Key[Needs] = Key("PreFilterNodeResourcesFit")
+"""What the pod must find free."""
 SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesFit")
 
 
@@ -66,6 +71,8 @@ class NodeResourcesFit:
         self._classes = ResourceClasses(handle.catalog)
         self._columns = ResourceColumns(args.strategy.resources, handle, guess=True)
         self._scorer = allocation_scorer(args.strategy)
+        self._mirror = self._columns.mirror()
+        self._weights = [spec.weight for spec in args.strategy.resources]
 
     @property
     def cured_by(self) -> tuple[Cure, ...]:
@@ -90,7 +97,7 @@ class NodeResourcesFit:
         return frozenset(requests.items()), self._columns.demand(fit_score_requests(pod))
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        cycle.put(REQUESTS, filter_requests(cycle.pod))
+        cycle.put(REQUESTS, self._checked(filter_requests(cycle.pod)))
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
@@ -100,7 +107,7 @@ class NodeResourcesFit:
             yield Rejection.broken(nodes, text)
             return
         yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
-        for name, amount in self._checked(requests):
+        for name, amount in requests:
             yield from self._short_of(name, amount, nodes)
 
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
@@ -110,11 +117,16 @@ class NodeResourcesFit:
             return error(f'error reading "{REQUESTS.name}" from cycleState: not found')
         reasons = []
         never = False
-        if len(node.pods) + 1 > node.allocatable(PODS):
+        columns, row = node.columns, node.row
+        find = columns.vocabulary.resources.find
+        if columns.pod_count.item(row) + 1 > columns.allocatable.item(_PODS, row):
             reasons.append(TOO_MANY_PODS)
-        for name, amount in self._checked(requests):
-            allocatable = node.allocatable(name)
-            if amount > allocatable - node.requested(name) and not (allocatable <= 0 and self._has_class(name)):
+        for name, amount in requests:
+            number = find(name)
+            known = 0 <= number < columns.allocatable.shape[0]
+            allocatable = columns.allocatable.item(number, row) if known else 0
+            requested = columns.requested.item(number, row) if known else 0
+            if amount > allocatable - requested and not (allocatable <= 0 and self._has_class(name)):
                 reasons.append(insufficient(name))
                 never |= amount > allocatable
         if not reasons:
@@ -129,6 +141,10 @@ class NodeResourcesFit:
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:  # PreScore is off in this profile
             demand = self._demand(cycle.pod)
+        if self._mirror is not None and nodes.is_all_of(cycle.snapshot) and self._mirror.follow(cycle.snapshot):
+            scores = self._scorer.score_floats(self._mirror, demand, self._weights)
+            if scores is not None:
+                return scores
         return self._scorer.score(self._columns.of(nodes, demand), len(nodes))
 
     def score(self, cycle: Cycle, node: NodeView) -> int:
@@ -144,14 +160,10 @@ class NodeResourcesFit:
     def _demand(self, pod: Pod) -> Demand:
         return self._columns.demand(fit_score_requests(pod))
 
-    def _checked(self, requests: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        """The requests that a node must have room for, in the order in which reasons are given."""
-        for name in _FIRST:
-            if requests.get(name):
-                yield name, requests[name]
-        for name in sorted(requests):
-            if name not in _FIRST and requests[name] and not self._ignores(name):
-                yield name, requests[name]
+    def _checked(self, requests: Mapping[str, int]) -> Needs:
+        """The requests that a node must have room for."""
+        others = sorted(name for name in requests if name not in _FIRST and not self._ignores(name))
+        return [(name, requests[name]) for name in (*_FIRST, *others) if requests.get(name)]
 
     def _has_class(self, name: str) -> bool:
         """Whether devices may stand behind a resource."""

@@ -7,7 +7,7 @@ Cost: columns are returned as they are; only a resource that devices stand behin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from bayplan.devices.classes import ResourceClasses
 from bayplan.framework.handle import Handle
 from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, is_dra_extended_resource_name, is_scalar_resource
+from bayplan.plugins.amount_mirror import AmountMirror
 from bayplan.plugins.device_totals import DeviceTotals
 from bayplan.plugins.resource_specs import ResourceSpec
-from bayplan.snapshot import IntVector, NodeTable, NodeView
+from bayplan.snapshot import IntVector, NodeColumns, NodeTable, NodeView
 
 Demand = tuple[int, ...]
 """What the pod asks for, in the order of the configured resources."""
@@ -37,18 +38,11 @@ class ResourceColumn(NamedTuple):
         return self.allocated + self.demand
 
 
-class ResourceCell(NamedTuple):
-    """One resource on one row."""
+Cell = tuple[int, int, int, int]
+"""The same on one row: weight, allocatable, allocated, demand."""
 
-    weight: int
-    allocatable: int
-    allocated: int
-    demand: int
-
-    @property
-    def requested(self) -> int:
-        return self.allocated + self.demand
-
+_FIXED = {CPU: 0, MEMORY: 1, EPHEMERAL_STORAGE: 2}
+"""Resources that every cluster has, by the number of their column."""
 
 _GUESSED = {CPU: 0, MEMORY: 1}
 """Resources with a column of guesses for containers that ask for nothing, by its number."""
@@ -60,8 +54,16 @@ class ResourceColumns:
     def __init__(self, specs: Sequence[ResourceSpec], handle: Handle, *, guess: bool) -> None:
         self._specs = tuple(specs)
         self._guess = guess
+        self._only_fixed = all(spec.name in _FIXED for spec in self._specs)
         self._classes = ResourceClasses(handle.catalog)
         self._devices = DeviceTotals(handle)
+
+    def mirror(self, changed: Callable[[NodeColumns, list[int] | None], None] | None = None) -> AmountMirror | None:
+        """The resources as floats, where these are resources that every cluster has."""
+        if not self._only_fixed:
+            return None
+        numbers = [_FIXED[spec.name] for spec in self._specs]
+        return AmountMirror(numbers, [self._guess and spec.name in _GUESSED for spec in self._specs], changed)
 
     def demand(self, requests: Mapping[str, int]) -> Demand:
         return tuple(requests.get(spec.name, 0) for spec in self._specs)
@@ -73,15 +75,27 @@ class ResourceColumns:
                 allocatable, allocated = self._columns(nodes, spec.name)
                 yield ResourceColumn(spec.weight, allocatable, allocated, amount)
 
-    def at(self, node: NodeView, demand: Demand) -> list[ResourceCell] | None:
+    def at(self, node: NodeView, demand: Demand) -> list[Cell] | None:
         """The same for one row, as plain numbers; None where devices may stand in, which only columns can say."""
+        if not self._only_fixed:
+            return self._cells(node, demand)
+        columns, row = node.columns, node.row
+        allocatable, guessed = columns.allocatable, columns.nonzero if self._guess else columns.requested
+        cells = []
+        for spec, amount in zip(self._specs, demand, strict=True):
+            number = _FIXED[spec.name]
+            allocated = guessed if number < 2 else columns.requested  # guesses are numbered alike
+            cells.append((spec.weight, allocatable.item(number, row), allocated.item(number, row), amount))
+        return cells
+
+    def _cells(self, node: NodeView, demand: Demand) -> list[Cell] | None:
         columns, row = node.columns, node.row
         cells = []
         for spec, amount in zip(self._specs, demand, strict=True):
             name = spec.name
             if name in _GUESSED and self._guess:
-                allocated = int(columns.nonzero[_GUESSED[name], row])
-            elif name in (CPU, MEMORY, EPHEMERAL_STORAGE):
+                allocated = columns.nonzero.item(_GUESSED[name], row)
+            elif name in _FIXED:
                 allocated = node.requested(name)
             elif not is_scalar_resource(name):
                 continue  # nobody has any of it
@@ -91,7 +105,7 @@ class ResourceColumns:
                 return None
             else:
                 allocated = node.requested(name)
-            cells.append(ResourceCell(spec.weight, node.allocatable(name), allocated, amount))
+            cells.append((spec.weight, node.allocatable(name), allocated, amount))
         return cells
 
     def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
@@ -99,7 +113,7 @@ class ResourceColumns:
             return nodes.allocatable(CPU), nodes.nonzero_cpu
         if self._guess and name == MEMORY:
             return nodes.allocatable(MEMORY), nodes.nonzero_memory
-        if name in (CPU, MEMORY, EPHEMERAL_STORAGE):
+        if name in _FIXED:
             return nodes.allocatable(name), nodes.requested(name)
         if not is_scalar_resource(name):  # `pods` and names that mean nothing: no node has any
             nothing = np.zeros(len(nodes), dtype=np.int64)

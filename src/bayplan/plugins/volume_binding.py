@@ -98,6 +98,7 @@ class VolumeBinding:
     depends_on = row_alone
     ARGS = volume_binding_args.ARGS
     per_row = True
+    reserves_what_it_filters = True
     cured_by = (
         Cure(Resource.STORAGE_CLASS, Action.ADD | Action.UPDATE, class_changed),
         Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, own_claim_changed),
@@ -129,7 +130,7 @@ class VolumeBinding:
         if reason is not None:
             return unresolvable(reason)
         if not any(True for _ in claim_uses(cycle.pod)):
-            cycle.put(STATE, BindingState())
+            cycle.put(STATE, BindingState(all_bound=True))
             return SKIP
         assumptions = self._handle.volumes
         try:

@@ -131,7 +131,7 @@ class Attempts:
         return self.classes.standing(cycle)
 
     def _from_standing(self, cycle: Cycle, standing: Standing) -> Decision:
-        cycle.adopt(standing.cycle)
+        standing.lend(cycle)
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
         columns, best = cycle.snapshot.nodes, standing.best_rows()

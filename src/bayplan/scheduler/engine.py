@@ -202,9 +202,10 @@ class PodEngine:
     def prepare(self, pod: Pod) -> PodInfo:
         """The pod with what can be computed before its turn comes: a queue does so when the pod enters."""
         info = PodInfo(pod)
+        info.complete(self.cache.vocabulary)
         attempts = self._attempts.get(pod.scheduler_name)
         if attempts is not None and attempts.classes is not None:
-            attempts.classes.key_of(info)
+            attempts.classes.kind_of(info)
         return info
 
     def in_queue_order(self, pods: Sequence[Pod]) -> list[Pod]:

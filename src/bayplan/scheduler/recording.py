@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from bayplan.framework.diagnosis import Diagnosis, Reason
-from bayplan.framework.standing import Standing
+from bayplan.framework.scoring import ranked
+from bayplan.framework.standing import RejectionCount, Standing
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
 from bayplan.telemetry.decisions import (
     BEST_NODES,
     LARGEST_RECORD_BYTES,
+    NO_RANKING,
     REASON_BYTES,
     DecisionRecord,
+    Ranking,
     ReasonCount,
-    ScoredNode,
     text_bytes,
 )
 
@@ -47,7 +50,7 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
         message=_cut(decision.message),
         nodes=diagnosis.node_count if diagnosis else 0,
         feasible=len(decision.nodes) if decision.nodes is not None else 0,
-        best=tuple(_within(_BEST_BYTES, _best(decision), lambda scored: scored.size_bytes)),
+        ranking=_best(decision),
         reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
         nominated=decision.nominate or "",
         victims=tuple(_within(_VICTIMS_BYTES, decision.victims, text_bytes)),
@@ -60,11 +63,13 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
 
 def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> DecisionRecord:
     """The same for a decision that was read off what pods of one kind share."""
-    names = standing.snapshot.nodes.names
-    ranking = standing.ranking(standing.snapshot.nodes.index[node], BEST_NODES) if standing.candidates > 1 else ()
-    best = (ScoredNode(names[row], total, tuple(parts)) for row, total, parts in ranking)
-    reasons = sorted(standing.rejections(), key=lambda each: -each.nodes)
-    counted = (ReasonCount(each.plugin, each.text[:_LONGEST_REASON], each.nodes) for each in reasons)
+    columns = standing.snapshot.nodes
+    names = columns.names
+    ranking = NO_RANKING
+    if standing.candidates > 1:
+        rows = standing.ranking(columns.index[node], BEST_NODES)
+        names_of = [names[row] for row in rows]
+        ranking = Ranking.within(_BEST_BYTES, names_of, standing.scoring, standing.scores_at(rows))
     return DecisionRecord(
         at=at,
         pod=pod.key,
@@ -75,9 +80,17 @@ def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> Dec
         message="",
         nodes=len(names),
         feasible=standing.candidates,
-        best=tuple(_within(_BEST_BYTES, best, lambda scored: scored.size_bytes)),
-        reasons=tuple(_within(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES)),
+        ranking=ranking,
+        reasons=_shared_reasons(standing.rejections()),
     )
+
+
+@lru_cache(maxsize=64)
+def _shared_reasons(rejections: tuple[RejectionCount, ...]) -> tuple[ReasonCount, ...]:
+    """Rejections seldom change from one pod of a kind to the next."""
+    ordered = sorted(rejections, key=lambda each: -each.nodes)
+    counted = (ReasonCount(each.plugin, each.text[:_LONGEST_REASON], each.nodes) for each in ordered)
+    return tuple(_within(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES))
 
 
 def _cut(message: str) -> str:
@@ -101,22 +114,17 @@ def _outcome(decision: Decision) -> str:
     return "unschedulable" if decision.status.rejected else "error"
 
 
-def _best(decision: Decision) -> tuple[ScoredNode, ...]:
+def _best(decision: Decision) -> Ranking:
     nodes, scores = decision.nodes, decision.scores
     if nodes is None or scores is None or decision.node is None:
-        return ()
-    names = nodes.names
-    order = np.argsort(-scores.total, kind="stable")[:BEST_NODES].tolist()
-    chosen = int(np.flatnonzero(nodes.rows == nodes.columns.index[decision.node])[0])
-    order = [chosen, *(position for position in order if position != chosen)][:BEST_NODES]  # of many that tie: this one
-    return tuple(
-        ScoredNode(
-            names[position],
-            int(scores.total[position]),
-            tuple((plugin, int(vector[position])) for plugin, vector in scores.by_plugin.items()),
-        )
-        for position in order
-    )
+        return NO_RANKING
+    chosen = nodes.columns.index[decision.node]
+    if not nodes.is_whole:
+        chosen = int((nodes.rows == chosen).argmax())
+    positions = ranked(scores.total, chosen, BEST_NODES)  # of many that tie: this one first
+    numbers = b"".join(vector[positions].tobytes() for vector in (scores.total, *scores.by_plugin.values()))
+    names = [nodes.columns.names[row] for row in (positions if nodes.is_whole else nodes.rows[positions].tolist())]
+    return Ranking.within(_BEST_BYTES, names, tuple(scores.by_plugin), numbers)
 
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:

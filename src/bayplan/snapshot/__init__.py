@@ -1,7 +1,7 @@
 """Frozen columns: the cluster as an attempt, a session or a simulation sees it."""
 
 from bayplan.snapshot.catalog import Catalog
-from bayplan.snapshot.columns import ImageState, NodeColumns
+from bayplan.snapshot.columns import SMALL, ImageState, NodeColumns
 from bayplan.snapshot.labels import LabelColumn
 from bayplan.snapshot.pod_info import PodInfo
 from bayplan.snapshot.pods import PodColumns
@@ -10,6 +10,7 @@ from bayplan.snapshot.table import NodeTable, NodeView, RowVector
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, PodKind, Vocabulary
 
 __all__ = [
+    "SMALL",
     "BoolVector",
     "Catalog",
     "IdVector",

@@ -16,10 +16,14 @@ import numpy.typing as npt
 
 from bayplan.objects.core import Node
 from bayplan.objects.ports import HostPort
+from bayplan.objects.quantity import int64
 from bayplan.objects.resources import allocatable_amounts
 from bayplan.snapshot.labels import LabelColumns
 from bayplan.snapshot.pod_info import PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabulary
+
+SMALL = 1 << 46
+"""Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
 
 IntMatrix = npt.NDArray[np.int64]
 
@@ -51,6 +55,7 @@ class NodeColumns:
         self.requested: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
         self.nonzero: IntMatrix = np.zeros((2, capacity), dtype=np.int64)
         self.pod_count: IntVector = np.zeros(capacity, dtype=np.int64)
+        self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.taint_ids: IdVector = np.zeros(capacity, dtype=np.int32)
         self.feature_ids: IdVector = np.zeros(capacity, dtype=np.int32)
@@ -121,6 +126,18 @@ class NodeColumns:
         self._place(source, row, row)
         self.see_images(row, images)
 
+    def copy_pods(self, source: NodeColumns, row: int) -> None:
+        """The same where the node is the one that is shown already: only what its pods make of the row."""
+        if source.requested.shape[0] > self.requested.shape[0]:
+            self._reserve_resources()
+        self.requested[: source.requested.shape[0], row] = source.requested[:, row]
+        self.nonzero[:, row] = source.nonzero[:, row]
+        self.pod_count[row] = source.pod_count[row]
+        self.all_small = source.all_small
+        if source.ports[row] or self.ports[row]:
+            self._index_ports(row, source.ports[row])
+        self.pods[row] = source.pods[row].copy()
+
     def fork(self, rows: list[int], *, pods: list[list[PodInfo]] | None = None) -> NodeColumns:
         """A copy of some rows that can be changed freely; ids mean the same as here. `pods`: other lists than these."""
         forked = NodeColumns.__new__(NodeColumns)
@@ -139,6 +156,7 @@ class NodeColumns:
         forked.requested = self.requested[:, where]
         forked.nonzero = self.nonzero[:, where]
         forked.pod_count = self.pod_count[where]
+        forked.all_small = self.all_small
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
         forked.feature_ids = self.feature_ids[where]
@@ -201,6 +219,7 @@ class NodeColumns:
         """
         self._reserve_resources()
         self.pod_count[rows] += pods
+        self.all_small = False  # nobody scores what is tried out here
         self.requested[: len(requests), rows] += requests
         self.nonzero[:, rows] += nonzero
 
@@ -213,12 +232,21 @@ class NodeColumns:
 
     def _account(self, row: int, info: PodInfo, sign: int) -> None:
         amounts = info.amounts(self.vocabulary)
-        self._reserve_resources()
+        requested, nonzero = self.requested, self.nonzero
+        if requested.shape[0] < len(self.vocabulary.resources):
+            self._reserve_resources()
+            requested = self.requested
         for resource, amount in amounts:
-            self.requested[resource, row] += sign * amount
-        cpu, memory = info.nonzero
-        self.nonzero[0, row] += sign * cpu
-        self.nonzero[1, row] += sign * memory
+            amount = requested.item(resource, row) + sign * amount
+            requested[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
+        for resource, amount in enumerate(info.nonzero):
+            amount = nonzero.item(resource, row) + sign * amount
+            nonzero[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
+
+    def _large(self, amount: int) -> int:
+        """An amount that floats may not hold exactly, as Go's int64 counts it."""
+        self.all_small = False
+        return int64(amount)
 
     def _take_port(self, row: int, port: HostPort) -> None:
         mine = self.ports[row]
@@ -256,7 +284,7 @@ class NodeColumns:
         self._reserve_resources()
         self.allocatable[:, row] = 0
         for resource, amount in amounts:
-            self.allocatable[resource, row] = amount
+            self.allocatable[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
         self.labels.put(row, node)
 
     def _place(self, source: NodeColumns, origin: int, row: int) -> None:
@@ -267,6 +295,7 @@ class NodeColumns:
         self.requested[:resources, row] = source.requested[:, origin]
         self.nonzero[:, row] = source.nonzero[:, origin]
         self.pod_count[row] = source.pod_count[origin]
+        self.all_small &= source.all_small
         self.unschedulable[row] = source.unschedulable[origin]
         self.taint_ids[row] = source.taint_ids[origin]
         self.feature_ids[row] = source.feature_ids[origin]

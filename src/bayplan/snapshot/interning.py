@@ -16,13 +16,13 @@ K = TypeVar("K", bound=Hashable)
 class Interner(Generic[K]):
     """Values to ids and back, with a use count for each id."""
 
-    __slots__ = ("_count", "_free", "_id", "_log", "_log_start", "_released", "values")
+    __slots__ = ("_count", "_free", "_id", "_log", "_log_start", "released", "values")
 
     def __init__(self) -> None:
         self._id: dict[K, int] = {}
         self._count: list[int] = []
         self._free: list[int] = []
-        self._released: list[int] = []
+        self.released: list[int] = []  # given back, and perhaps still shown by a snapshot
         self.values: list[K | None] = []
         self._log: list[int] = []  # ids in the order they were given a value: readers keep a cursor into it
         self._log_start = 0
@@ -50,7 +50,7 @@ class Interner(Generic[K]):
             value = self.values[number]
             assert value is not None
             del self._id[value]
-            self._released.append(number)
+            self.released.append(number)
 
     def get(self, value: K) -> int:
         """The id of `value`, or -1 where nobody uses it."""
@@ -78,10 +78,10 @@ class Interner(Generic[K]):
 
     def recycle(self) -> None:
         """No snapshot holds a released id any more: they may be given out again."""
-        for number in self._released:
+        for number in self.released:
             self.values[number] = None
-        self._free.extend(self._released)
-        self._released.clear()
+        self._free.extend(self.released)
+        self.released.clear()
 
     def _assign(self, value: K) -> int:
         if self._free:

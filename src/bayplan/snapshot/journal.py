@@ -9,20 +9,17 @@ from __future__ import annotations
 class Journal:
     """Numbers (rows or slots) in the order they changed."""
 
-    __slots__ = ("_entries", "_limit", "_start")
+    __slots__ = ("_entries", "_limit", "_start", "end")
 
     def __init__(self, limit: int = 65_536) -> None:
         self._entries: list[int] = []
         self._start = 0
         self._limit = limit
-
-    @property
-    def end(self) -> int:
-        """The cursor of a reader that has seen everything."""
-        return self._start + len(self._entries)
+        self.end = 0  # the cursor of a reader that has seen everything
 
     def note(self, number: int) -> None:
         self._entries.append(number)
+        self.end += 1
         if len(self._entries) > self._limit:
             half = len(self._entries) // 2
             del self._entries[:half]
@@ -32,4 +29,4 @@ class Journal:
         """The numbers noted after `cursor`; None where they are no longer known and all may have changed."""
         if cursor < self._start:
             return None
-        return set(self._entries[cursor - self._start :])
+        return set(self._entries[cursor - self._start :]) if cursor < self.end else set()

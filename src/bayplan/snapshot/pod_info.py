@@ -7,8 +7,8 @@ from `pod` itself, by the rules of `objects.resources`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 
 from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.core import Pod
@@ -25,7 +25,8 @@ class PodInfo:
         self.uid = pod.metadata.uid
         self.priority = pod.priority
         self.terminating = pod.terminating
-        self.class_keys: dict[str, tuple[int, Hashable | None]] = {}  # by profile: with which pods it shares answers
+        self._amounts: tuple[Vocabulary, list[tuple[int, int]]] | None = None
+        self.kinds: dict[str, tuple[int, Any]] = {}  # by profile: with which pods it shares answers, and since when
 
     @property
     def key(self) -> str:
@@ -76,5 +77,13 @@ class PodInfo:
 
     def amounts(self, vocabulary: Vocabulary) -> list[tuple[int, int]]:
         """Requests as (resource column, amount)."""
-        index = vocabulary.resources.index
-        return [(index(name), amount) for name, amount in self.requests.items()]
+        known = self._amounts
+        if known is None or known[0] is not vocabulary:
+            index = vocabulary.resources.index
+            known = self._amounts = (vocabulary, [(index(name), amount) for name, amount in self.requests.items()])
+        return known[1]
+
+    def complete(self, vocabulary: Vocabulary) -> None:
+        """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
+        self.amounts(vocabulary)
+        _ = self.nonzero, self.host_ports, self.affinity, self.claim_keys, self.kind, self.pod.key

@@ -8,7 +8,7 @@ refuse to be written: whoever wants to change one copies it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from bayplan.snapshot.interning import Interner
 from bayplan.snapshot.labels import LabelColumn
 from bayplan.snapshot.pod_info import PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector
+
+if TYPE_CHECKING:
+    from bayplan.snapshot.snapshot import Snapshot
 
 RowVector = npt.NDArray[np.intp]
 V = TypeVar("V", bound=Any)
@@ -106,6 +109,10 @@ class NodeTable:
     @property
     def is_whole(self) -> bool:
         return self._rows is None
+
+    def is_all_of(self, snapshot: Snapshot) -> bool:
+        """Whether this is every row of a snapshot, in its order."""
+        return self._rows is None and self.columns is snapshot.nodes
 
     @property
     def rows(self) -> RowVector:

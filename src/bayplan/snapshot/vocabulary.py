@@ -79,6 +79,11 @@ class Vocabulary:
         self.kinds: Interner[PodKind] = Interner()
         self.affinities: Interner[PodAffinityTerms] = Interner()
 
+    @property
+    def has_released(self) -> bool:
+        """Whether ids wait to be given out again."""
+        return bool(self.kinds.released or self.affinities.released or self.taints.released or self.features.released)
+
     def recycle(self) -> None:
         """Let released ids be given out again; called when every snapshot is up to date."""
         self.taints.recycle()

@@ -7,8 +7,9 @@ which nodes were rejected by each plugin as packed bits. The ring that keeps rec
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -17,6 +18,7 @@ BEST_NODES = 5
 LARGEST_RECORD_BYTES = 4096
 REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
+_SCORE_BYTES = 40  # of one plugin's part in one node's total
 
 
 def text_bytes(text: str) -> int:
@@ -31,9 +33,42 @@ class ScoredNode(msgspec.Struct, frozen=True, gc=False):
     total: int
     by_plugin: tuple[tuple[str, int], ...]
 
+
+class Ranking(msgspec.Struct, frozen=True, gc=False):
+    """The best nodes as numbers, which is what a decision can afford: whoever reads a record spells them out."""
+
+    nodes: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    scores: bytes = b""  # int64: the total of each node, then what each plugin gave to each
+
+    @classmethod
+    def within(cls, budget: int, nodes: Sequence[str], plugins: tuple[str, ...], scores: bytes) -> Ranking:
+        """As many of the nodes as fit a number of bytes."""
+        if text_bytes("".join(nodes)) + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
+            return cls(tuple(nodes), plugins, scores)
+        kept = 0
+        for node in nodes:
+            budget -= text_bytes(node) + _SCORE_BYTES * len(plugins)
+            if budget < 0:
+                break
+            kept += 1
+        scores = b"".join(scores[at : at + 8 * kept] for at in range(0, len(scores), 8 * len(nodes)))
+        return cls(tuple(nodes[:kept]), plugins, scores)
+
     @property
     def size_bytes(self) -> int:
-        return text_bytes(self.node) + 40 * len(self.by_plugin)
+        return len("".join(self.nodes)) + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
+
+    def spelled_out(self) -> tuple[ScoredNode, ...]:
+        numbers = array("q", self.scores).tolist()
+        count = len(self.nodes)
+        return tuple(
+            ScoredNode(node, total, tuple(zip(self.plugins, numbers[count + place :: count], strict=True)))
+            for place, (node, total) in enumerate(zip(self.nodes, numbers[:count], strict=True))
+        )
+
+
+NO_RANKING = Ranking()
 
 
 class ReasonCount(msgspec.Struct, frozen=True, gc=False):
@@ -57,18 +92,25 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     message: str
     nodes: int
     feasible: int
-    best: tuple[ScoredNode, ...] = ()
+    ranking: Ranking = NO_RANKING
     reasons: tuple[ReasonCount, ...] = ()
     nominated: str = ""
     victims: tuple[str, ...] = ()
 
     @property
+    def best(self) -> tuple[ScoredNode, ...]:
+        """The chosen node and the best others."""
+        return self.ranking.spelled_out()
+
+    @property
     def size_bytes(self) -> int:
         """About what the record costs: texts and bits."""
-        size = _FIXED_BYTES + text_bytes(self.pod) + text_bytes(self.uid) + text_bytes(self.message)
-        size += sum(text_bytes(reason.text) + len(reason.bits) + REASON_BYTES for reason in self.reasons)
-        size += sum(scored.size_bytes for scored in self.best)
-        return size + sum(map(text_bytes, self.victims))
+        size = _FIXED_BYTES + len(self.pod) + len(self.uid) + text_bytes(self.message) + self.ranking.size_bytes
+        for reason in self.reasons:
+            size += text_bytes(reason.text) + len(reason.bits) + REASON_BYTES
+        for victim in self.victims:
+            size += text_bytes(victim)
+        return size
 
     def sentence(self) -> str:
         """One line for people."""
@@ -83,13 +125,17 @@ class DecisionRing:
     def __init__(self, limit_bytes: int = 16 << 20) -> None:
         self._limit_bytes = limit_bytes
         self._records: deque[DecisionRecord] = deque()
+        self._sizes: deque[int] = deque()
         self._bytes = 0
 
     def add(self, record: DecisionRecord) -> None:
+        size = record.size_bytes
         self._records.append(record)
-        self._bytes += record.size_bytes
+        self._sizes.append(size)
+        self._bytes += size
         while self._bytes > self._limit_bytes and self._records:
-            self._bytes -= self._records.popleft().size_bytes
+            self._records.popleft()
+            self._bytes -= self._sizes.popleft()
 
     def __len__(self) -> int:
         return len(self._records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,7 +15,15 @@ from bayplan.framework.status import SUCCESS, Code, Status, error, unschedulable
 from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.recording import record_of
 from bayplan.snapshot import NodeTable
-from bayplan.telemetry.decisions import LARGEST_RECORD_BYTES, DecisionRecord, DecisionRing, ReasonCount, ScoredNode
+from bayplan.telemetry.decisions import (
+    LARGEST_RECORD_BYTES,
+    NO_RANKING,
+    DecisionRecord,
+    DecisionRing,
+    Ranking,
+    ReasonCount,
+    ScoredNode,
+)
 from bayplan.telemetry.explain import why
 from builders import make_node, make_pod, make_snapshot
 
@@ -175,8 +184,29 @@ def test_the_newest_record_of_a_pod() -> None:
 # what is said
 
 
+def ranking(*best: ScoredNode) -> Ranking:
+    plugins = tuple(plugin for plugin, _ in best[0].by_plugin)
+    numbers = [each.total for each in best]
+    for plugin in plugins:
+        numbers += [dict(each.by_plugin)[plugin] for each in best]
+    return Ranking(tuple(each.node for each in best), plugins, array("q", numbers).tobytes())
+
+
 def scored(node: str, total: int, **parts: int) -> ScoredNode:
     return ScoredNode(node, total, tuple(parts.items()))
+
+
+def test_a_ranking_is_spelled_out_again() -> None:
+    best = (scored("n1", 90, Fit=50, Image=40), scored("n2", -1, Fit=45, Image=2**40), scored("n3", 0, Fit=0, Image=0))
+    assert ranking(*best).spelled_out() == best
+    assert NO_RANKING.spelled_out() == ()
+
+
+def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
+    whole = ranking(*(scored(f"n{number}" * 20, number, Fit=number, Image=7) for number in range(5)))
+    cut = Ranking.within(400, whole.nodes, whole.plugins, whole.scores)
+    assert cut.spelled_out() == whole.spelled_out()[:3]
+    assert Ranking.within(10_000, whole.nodes, whole.plugins, whole.scores) == whole
 
 
 @pytest.mark.parametrize(
@@ -207,7 +237,7 @@ def scored(node: str, total: int, **parts: int) -> ScoredNode:
                 node="n1",
                 outcome="scheduled",
                 feasible=3,
-                best=(scored("n1", 90, Fit=50, Image=40), scored("n2", 70, Fit=45, Image=25)),
+                ranking=ranking(scored("n1", 90, Fit=50, Image=40), scored("n2", 70, Fit=45, Image=25)),
             ),
             "best of 3 with 90, 20 ahead of n2 (Image +15)",
             id="best-and-who-made-the-difference",
@@ -218,27 +248,35 @@ def scored(node: str, total: int, **parts: int) -> ScoredNode:
                 node="n1",
                 outcome="scheduled",
                 feasible=2,
-                best=(scored("n1", 9, Fit=9), scored("n2", 9, Fit=9)),
+                ranking=ranking(scored("n1", 9, Fit=9), scored("n2", 9, Fit=9)),
             ),
             "best of 2 with 9; 1 other as good, chosen by lot",
             id="a-tie",
         ),
         pytest.param(
             record(
-                "ns/p", node="n1", outcome="scheduled", feasible=9, best=tuple(scored(f"n{n}", 9) for n in range(3))
+                "ns/p",
+                node="n1",
+                outcome="scheduled",
+                feasible=9,
+                ranking=ranking(*(scored(f"n{n}", 9) for n in range(3))),
             ),
             "best of 9 with 9; 2 others as good, chosen by lot",
             id="a-tie-of-three",
         ),
         pytest.param(
             record(
-                "ns/p", node="n1", outcome="scheduled", feasible=9, best=tuple(scored(f"n{n}", 9) for n in range(5))
+                "ns/p",
+                node="n1",
+                outcome="scheduled",
+                feasible=9,
+                ranking=ranking(*(scored(f"n{n}", 9) for n in range(5))),
             ),
             "best of 9 with 9; 4 or more others as good, chosen by lot",
             id="a-tie-of-more-than-are-kept",
         ),
         pytest.param(
-            record("ns/p", node="n1", outcome="scheduled", feasible=2, best=(scored("n1", 9),)),
+            record("ns/p", node="n1", outcome="scheduled", feasible=2, ranking=ranking(scored("n1", 9))),
             "best of 2 with 9",
             id="nothing-to-compare-with",
         ),

@@ -73,7 +73,7 @@ class _Series:
         """The same from what pods like this one know already."""
         if not standing.feasible.any():
             return {"pod": cycle.pod.key, "message": standing.diagnosis().sentence()}
-        cycle.adopt(standing.cycle)
+        standing.lend(cycle)
         nodes = cycle.snapshot.table.narrowed(standing.feasible)
         return self._place(framework, cycle, nodes, standing.scores().total)
 

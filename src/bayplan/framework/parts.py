@@ -1,0 +1,350 @@
+"""What one plugin says of every row about one kind of pod, kept up to date.
+
+Pods that a plugin cannot tell apart (its `signature` of them is equal) get the same answers, so a `Part` is made by one
+full evaluation and then only brought up to date: rows that changed since are asked again, and everything is asked
+again when what the plugin depends on elsewhere has changed. Plugins say both next to their filter and score:
+
+- `depends_on(cycle)`: a value that changes whenever answers on untouched rows may change (pods elsewhere, services,
+  namespaces). A plugin without it is asked in full every time.
+- `looks_at_pods`: false for a plugin that sees of a row only its node.
+- `compares_candidates`: its scores depend on which nodes are candidates, so whoever knows the candidates asks for them.
+
+Cost of catching up with one placement: a few Python operations for a plugin that looks at pods, a comparison of two
+numbers for one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.framework.boundary import Boundary, as_status
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.filtering import refusals
+from bayplan.framework.plugin import MAX_SCORE, row_alone
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.status import Code, Status
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+
+FEW_ROWS = 2
+"""Up to so many changed rows are asked about one by one, more of them as a table."""
+
+_ALWAYS_REFRESHED = 32
+_REFRESHED_SHARE = 8
+
+CodeVector = npt.NDArray[np.int8]
+
+
+class CannotShare(Exception):
+    """This pod needs an attempt of its own: a plugin rejects it outright, narrows the nodes or breaks."""
+
+
+def too_many(changed: int, rows: int) -> bool:
+    """Whether so many changed rows are better evaluated together with all others."""
+    return changed > max(_ALWAYS_REFRESHED, rows // _REFRESHED_SHARE)
+
+
+class Role:
+    """What a plugin does in one profile, and what it says about itself."""
+
+    def __init__(self, plugin: Any, points: frozenset[str], weight: int) -> None:
+        self.plugin = plugin
+        self.name: str = plugin.name
+        self.weight = weight
+        self.pre_filters, self.filters = PRE_FILTER.key in points, FILTER.key in points
+        self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
+        self.signs = hasattr(plugin, "signature")
+        self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
+        self.filters_tables = hasattr(plugin, "filter_nodes")
+        self.filters_one = hasattr(plugin, "filter")
+        self.scores_tables = hasattr(plugin, "score_nodes")
+        self.scores_one = hasattr(plugin, "score")
+        self.wants_rows_left = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
+        self.normalizes = hasattr(plugin, "normalize")
+        self.compares = bool(getattr(plugin, "compares_candidates", False))
+        self.watches = getattr(type(plugin), "depends_on", None) is not row_alone
+        self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
+
+
+def _anything(cycle: Cycle) -> Hashable:  # noqa: ARG001
+    """What a plugin depends on that does not say: it has changed since, whenever that was."""
+    return object()
+
+
+class EvaluationClock:
+    """Counts full evaluations of any part, so that whoever follows many of them need not look at each."""
+
+    __slots__ = ("evaluations",)
+
+    def __init__(self) -> None:
+        self.evaluations = 0
+
+
+class Part:
+    """One plugin, one kind of pod, all rows.
+
+    `changes` grows whenever an answer may have changed, `version` whenever answers may have changed on rows that
+    nothing happened to. A part of one pod's `own` is used for that pod alone: of a plugin that signs nothing.
+    """
+
+    def __init__(
+        self, role: Role, cycle: Cycle, boundary: Boundary, clock: EvaluationClock, *, own: bool = False
+    ) -> None:
+        self.role = role
+        self._clock = clock
+        self.cycle = cycle
+        self.own = own
+        self.compares = role.compares or own  # whose scores are asked for once the candidates are known
+        self.scores_alone = not role.normalizes and not self.compares  # on each row, whatever the others are
+        self._boundary = boundary
+        self.version = self.changes = 0
+        self.filtering = False  # whether the plugin has something to say about these pods
+        self.rejects = False  # whether it may reject some row
+        self.codes: CodeVector = np.zeros(0, dtype=np.int8)
+        self.reasons: dict[str, BoolVector | None] = {}  # in the order the filter gives them
+        self.scoring = False
+        self.quiet: bool | None = None  # of a plugin that compares candidates: whether it sits these pods out
+        self.raw: IntVector = np.zeros(0, dtype=np.int64)
+        self._stamp: Hashable = None
+        self._layout = -1
+        self._cursor = 0
+        self._weighted: tuple[int, Weighted] | None = None  # with all rows as candidates, at which `changes`
+
+    # keeping up -------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Follow the snapshot."""
+        role, snapshot = self.role, self.cycle.snapshot
+        if snapshot.layout != self._layout or (role.watches and role.depends_on(self.cycle) != self._stamp):
+            self.evaluate()
+            return
+        journal = snapshot.touched if role.looks_at_pods else snapshot.renewed
+        end = journal.end
+        if end == self._cursor:
+            return
+        if self.filtering or self.scoring:
+            rows = journal.since(self._cursor)
+            if rows is None or too_many(len(rows), len(snapshot)):
+                self.evaluate()
+                return
+            self._refresh(rows)
+        self._cursor = end
+
+    def follow(self, rows: set[int], start: int, end: int) -> None:
+        """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
+        if self._cursor != start or self._layout != self.cycle.snapshot.layout:
+            self.catch_up()
+            return
+        self._refresh(rows)
+        self._cursor = end
+
+    def evaluate(self, left: BoolVector | None = None) -> None:
+        """Ask about everything; of a plugin that walks over nodes, only about the rows that are `left`."""
+        role, cycle = self.role, self.cycle
+        self.version += 1
+        self.changes += 1
+        self._clock.evaluations += 1
+        self.filtering = self._pre_filtered() and role.filters
+        self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
+        self.reasons = {}
+        self.rejects = False
+        if self.filtering:
+            self._boundary.timed(role.plugin, FILTER, self._filter_all, left)
+        self.quiet = None
+        wanted = not self.compares and (role.scores or role.pre_scores) and self.pre_score(cycle.snapshot.table)
+        self.scoring = wanted and role.scores
+        if self.scoring:
+            self._boundary.timed(role.plugin, SCORE, self._score_all)
+        snapshot = cycle.snapshot
+        self._layout = snapshot.layout
+        self._cursor = (snapshot.touched if role.looks_at_pods else snapshot.renewed).end
+        if role.watches:
+            self._stamp = role.depends_on(cycle)
+
+    def _refresh(self, rows: set[int]) -> None:
+        self.changes += 1
+        role, cycle = self.role, self.cycle
+        columns = cycle.snapshot.nodes
+        few = len(rows) <= FEW_ROWS
+        if few and (role.filters_one or not self.filtering) and (role.scores_one or not self.scoring):
+            for row in rows:
+                node = NodeView(columns, row)
+                if self.filtering:
+                    self._filter_one(node)
+                if self.scoring:
+                    self.raw[row] = role.plugin.score(cycle, node)
+            return
+        table: NodeTable | None = None
+        if self.filtering:
+            if not role.filters_tables:
+                for row in rows:
+                    self._filter_one(NodeView(columns, row))
+            else:
+                table = NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
+                self._forget(table.rows)
+                self._filter_table(table)
+        if self.scoring:
+            table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
+            self.raw[table.rows] = _vector(role.plugin.score_nodes(cycle, table), len(table))
+
+    # filtering --------------------------------------------------------------------------------------------------
+
+    def _pre_filtered(self) -> bool:
+        """Whether the plugin wants to filter."""
+        role, cycle = self.role, self.cycle
+        cycle.skip_filter.discard(role.name)
+        if not role.pre_filters:
+            return True
+        status = as_status(role.plugin.pre_filter(cycle), role.name, PRE_FILTER)
+        if status.code is Code.SKIP:
+            cycle.skip_filter.add(role.name)
+            return False
+        if not status.ok:
+            raise CannotShare
+        return True
+
+    def _filter_all(self, left: BoolVector | None) -> None:
+        table = self.cycle.snapshot.table
+        if self.role.wants_rows_left and left is not None:
+            table = table.narrowed(left)
+        if self.role.filters_tables:
+            self._filter_table(table)
+            return
+        where = table.rows
+        for position, status in refusals(self.role.plugin, self.cycle, table, range(len(where))):
+            self._note(int(where[position]), status)
+
+    def _filter_table(self, table: NodeTable) -> None:
+        for rejection in self.role.plugin.filter_nodes(self.cycle, table):
+            self.reasons.setdefault(rejection.reason, None)
+            if not rejection.mask.any():
+                continue
+            code = rejection.status_code
+            if not code.rejects or len(rejection.mask) != len(table):
+                raise CannotShare
+            hit = table.rows[rejection.mask]
+            before = self.codes[hit]
+            self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
+            self._mask(rejection.reason)[hit] = True
+            self.rejects = True
+
+    def _filter_one(self, node: NodeView) -> None:
+        if self.codes[node.row]:
+            self._forget(node.row)
+        answer = self.role.plugin.filter(self.cycle, node)
+        if answer is not None and not (status := as_status(answer, "", FILTER)).ok:
+            self._note(node.row, status)
+
+    def _note(self, row: int, status: Status) -> None:
+        if not status.rejected:
+            raise CannotShare
+        self.codes[row] = status.code
+        self.rejects = True
+        for text in status.reasons or ("",):
+            self._mask(text)[row] = True
+
+    def _forget(self, rows: Any) -> None:
+        if not self.rejects:
+            return
+        self.codes[rows] = Code.SUCCESS
+        for mask in self.reasons.values():
+            if mask is not None:
+                mask[rows] = False
+
+    def _mask(self, text: str) -> BoolVector:
+        mask = self.reasons.get(text)
+        if mask is None:
+            mask = self.reasons[text] = np.zeros(len(self.codes), dtype=np.bool_)
+        return mask
+
+    # scoring ----------------------------------------------------------------------------------------------------
+
+    def pre_score(self, candidates: NodeTable) -> bool:
+        """Whether the plugin wants to score."""
+        role, cycle = self.role, self.cycle
+        cycle.skip_score.discard(role.name)
+        if not role.pre_scores:
+            return True
+        status = as_status(role.plugin.pre_score(cycle, candidates), role.name, PRE_SCORE)
+        if status.code is Code.SKIP:
+            cycle.skip_score.add(role.name)
+            return False
+        if not status.ok:
+            raise CannotShare
+        return True
+
+    def _score_all(self) -> None:
+        table = self.cycle.snapshot.table
+        # A copy: what a plugin returned may be a column, or something it keeps.
+        self.raw = np.array(_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
+
+    def weighted(self, feasible: BoolVector, *, all_rows: bool) -> Weighted:
+        """What a plugin that normalises or compares adds to each total, when these rows are the candidates."""
+        if not all_rows or self.compares:
+            return self._weigh(feasible, all_rows=all_rows)
+        if self._weighted is None or self._weighted[0] != self.changes:
+            self._weighted = (self.changes, self._weigh(feasible, all_rows=True))
+        return self._weighted[1]
+
+    def _weigh(self, feasible: BoolVector, *, all_rows: bool) -> Weighted:
+        role = self.role
+        candidates = self.cycle.snapshot.table.narrowed(feasible)
+        if self.compares:
+            if self.quiet or not self.pre_score(candidates):
+                self.quiet = True
+                return NOTHING
+            answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
+            final = _vector(answer, len(candidates))
+        else:
+            final = self.raw if all_rows else self.raw[feasible]
+        if role.normalizes:
+            final = _vector(role.plugin.normalize(self.cycle, candidates, final), len(candidates))
+        return Weighted(final, role.weight, None if all_rows else feasible)
+
+    def alone(self, feasible: BoolVector) -> IntVector:
+        """What a plugin that scores alone adds to each total; what it says of others than candidates is no matter."""
+        if len(self.raw) and self.raw.view(np.uint64).max() > MAX_SCORE and _out_of_range(self.raw[feasible]):
+            raise CannotShare
+        return self.raw if self.role.weight == 1 else self.raw * self.role.weight
+
+
+class Weighted:
+    """Parts of totals: one number a row, or one number where it is the same on all candidates."""
+
+    __slots__ = ("flat", "vector")
+
+    def __init__(self, scores: IntVector, weight: int, candidates: BoolVector | None) -> None:
+        if _out_of_range(scores):
+            raise CannotShare
+        self.vector: IntVector | None = None
+        self.flat = scores.item(0) * weight if len(scores) else 0
+        if len(scores) and (scores != scores[0]).any():
+            scores = scores * weight
+            if candidates is not None:
+                whole = np.zeros(len(candidates), dtype=np.int64)
+                whole[candidates] = scores
+                scores = whole
+            self.vector = scores
+
+    def over(self, rows: BoolVector) -> IntVector:
+        """For each of these rows."""
+        if self.vector is not None:
+            return self.vector[rows]
+        return np.full(np.count_nonzero(rows), self.flat, dtype=np.int64)
+
+
+def _out_of_range(scores: IntVector) -> bool:
+    return len(scores) > 0 and bool(scores.view(np.uint64).max() > MAX_SCORE)  # negative ones are very large
+
+
+def _vector(answer: object, count: int) -> IntVector:
+    if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
+        raise CannotShare
+    return np.ascontiguousarray(answer, dtype=np.int64)
+
+
+NOTHING = Weighted(np.zeros(0, dtype=np.int64), 0, None)
+"""What a plugin adds that sits a pod out."""
