@@ -38,10 +38,11 @@ class _PodState:
     expires_s: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Seen:
-    """How far a snapshot has followed."""
+    """How far a snapshot has followed a cache."""
 
+    cache: Cache
     rows: int = -1
     slots: int = -1
     layout: int = -1
@@ -69,7 +70,7 @@ class Cache:
         self._layout = 0
         self._content_clock = 0
         self._content: list[int] = []  # for each row, a number that changes with the node and the pods on it
-        self._seen: weakref.WeakKeyDictionary[Snapshot, _Seen] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakSet[_Seen] = weakref.WeakSet()  # held by the snapshots that they are about
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -239,9 +240,10 @@ class Cache:
 
     def refresh(self, snapshot: Snapshot) -> None:
         """Bring a snapshot up to date by copying what changed."""
-        seen = self._seen.get(snapshot)
-        if seen is None:
-            seen = self._seen[snapshot] = _Seen()
+        seen = snapshot.follower
+        if not isinstance(seen, _Seen) or seen.cache is not self:
+            seen = snapshot.follower = _Seen(self)
+            self._seen.add(seen)
         if seen.layout == self._layout and (rows := self._row_journal.since(seen.rows)) is not None:
             self._refresh_in_place(snapshot, seen, rows)
         else:
@@ -252,7 +254,7 @@ class Cache:
             snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
             snapshot.layout = seen.layout = self._layout
         snapshot.generation = self._content_clock
-        if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen.values()):
+        if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen):
             self.vocabulary.recycle()
 
     def _is_up_to_date(self, seen: _Seen) -> bool:

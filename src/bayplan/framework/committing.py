@@ -31,6 +31,9 @@ class PermitOutcome:
     waits: dict[str, float] = field(default_factory=dict)
 
 
+_PERMITTED = PermitOutcome()
+
+
 @dataclass(slots=True)
 class PreBindPlan:
     """Which PreBind plugins have work, in groups that may run side by side."""
@@ -74,6 +77,8 @@ class Committing:
 
     def permit(self, cycle: Cycle, node_name: str) -> PermitOutcome:
         """Ask every Permit plugin; a rejection ends it, waits are collected."""
+        if not self._plugins[PERMIT]:
+            return _PERMITTED
         outcome = PermitOutcome()
         for plugin in self._plugins[PERMIT]:
             try:

@@ -107,6 +107,7 @@ class Part:
         self.reasons: dict[str, BoolVector | None] = {}  # in the order the filter gives them
         self.scoring = False
         self.quiet: bool | None = None  # of a plugin that compares candidates: whether it sits these pods out
+        self.silent = True  # whether it is known to give 0 to every row
         self.raw: IntVector = np.zeros(0, dtype=np.int64)
         self._stamp: Hashable = None
         self._layout = -1
@@ -175,7 +176,9 @@ class Part:
                 if self.filtering:
                     self._filter_one(node)
                 if self.scoring:
-                    self.raw[row] = role.plugin.score(cycle, node)
+                    self.raw[row] = score = role.plugin.score(cycle, node)
+                    if score:
+                        self.silent = False
             return
         table: NodeTable | None = None
         if self.filtering:
@@ -189,6 +192,7 @@ class Part:
         if self.scoring:
             table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
             self.raw[table.rows] = _vector(role.plugin.score_nodes(cycle, table), len(table))
+            self.silent = False
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -218,9 +222,10 @@ class Part:
             self._note(int(where[position]), status)
 
     def _filter_table(self, table: NodeTable) -> None:
+        nobody = table.nobody
         for rejection in self.role.plugin.filter_nodes(self.cycle, table):
             self.reasons.setdefault(rejection.reason, None)
-            if not rejection.mask.any():
+            if rejection.mask is nobody or not rejection.mask.any():
                 continue
             code = rejection.status_code
             if not code.rejects or len(rejection.mask) != len(table):
@@ -280,6 +285,7 @@ class Part:
         table = self.cycle.snapshot.table
         # A copy: what a plugin returned may be a column, or something it keeps.
         self.raw = np.array(_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
+        self.silent = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 
     def weighted(self, feasible: BoolVector, *, all_rows: bool) -> Weighted:
         """What a plugin that normalises or compares adds to each total, when these rows are the candidates."""

@@ -9,6 +9,7 @@ were asked in full since; for a pod that comes once it is put together and throw
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -111,7 +112,8 @@ class Standing:
         self._touched = self._renewed = 0
         self._versions: list[int] = []
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
-        self._best: RowVector | None = None  # None: to be looked for
+        self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
+        self._top = 0  # the total of the best rows
         self._cast: _Cast | None = None  # None: to be found out
         self._known: Cycle | None = None  # None: to be collected from the parts
         self._rebuild()
@@ -129,11 +131,10 @@ class Standing:
         rows = snapshot.touched.since(self._touched)
         if rows is None or too_many(len(rows), len(snapshot)):
             self._rebuild()
-        elif snapshot.renewed.end != self._renewed or len(rows) > FEW_ROWS or not self._follow(rows):
+        elif (rows or self._clock.evaluations != self._evaluations) and (
+            snapshot.renewed.end != self._renewed or len(rows) > FEW_ROWS or not self._follow(rows)
+        ):
             self._catch_up(sorted(rows))
-        elif rows:
-            self._touched = snapshot.touched.end
-            self._best = None
 
     def _follow(self, rows: set[int]) -> bool:
         """Catch up with pods that came or went on a few rows; false where more than these rows is concerned."""
@@ -153,8 +154,29 @@ class Standing:
             for part in cast.followers:
                 if part.rejects and part.codes[row]:
                     return False
-            self.total[row] = cast.total(row)
+            self._set_total(row, cast.total(row))
+        self._touched = end
         return True
+
+    def _set_total(self, row: int, total: int) -> None:
+        """One row's total is another; the best rows are still known, as long as one of them is left."""
+        before = self.total.item(row)
+        if total == before:
+            return
+        self.total[row] = total
+        best, top = self._best, self._top
+        if best is None:
+            return
+        if not isinstance(best, list):
+            best = self._best = best.tolist()
+        if before == top:
+            del best[bisect_left(best, row)]
+        if total > top:
+            self._best, self._top = [row], total
+        elif total == top:
+            insort(best, row)
+        elif not best:
+            self._best = None
 
     def _find_cast(self) -> _Cast:
         followers = [part for part in self._parts if part.role.looks_at_pods and (part.filtering or part.scoring)]
@@ -266,7 +288,7 @@ class Standing:
                 vector = addend.weighted.vector
                 flat += addend.weighted.flat if vector is None else 0
             else:
-                vector = addend.part.alone(self.feasible) if addend.part.scoring else None
+                vector = None if addend.part.silent or not addend.part.scoring else addend.part.alone(self.feasible)
             if vector is None:
                 continue
             if total is None:
@@ -310,19 +332,20 @@ class Standing:
         parts = {addend.part.role.name: addend.over(feasible) for addend in self._scores if addend.speaks}
         return Scores(self.total[feasible], parts)
 
-    def best_rows(self) -> RowVector:
-        """The rows with the highest total."""
+    def best_rows(self) -> RowVector | list[int]:
+        """The rows with the highest total, in order."""
         best = self._best
         if best is None:
             total = self.total
-            best = self._best = (total == total[total.argmax()]).nonzero()[0]
+            self._top = total.item(total.argmax())
+            best = self._best = (total == self._top).nonzero()[0]
         return best
 
     def ranking(self, first: int, count: int) -> list[int]:
         """The chosen row, which is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            others = [row for row in best[:count].tolist() if row != first]
+            others = [int(row) for row in best[:count] if row != first]
             return [first, *others[: count - 1]]
         return ranked(self.total, first, min(count, self.candidates))
 

@@ -92,10 +92,11 @@ class AllocationScorer:
     def score_one(self, cells: Iterable[Cell]) -> int:
         """The same for one row."""
         total = weights = 0
+        share_of_one = self._share_of_one
         for weight, allocatable, allocated, demand in cells:
             if allocatable == 0:
                 continue
-            share = self._share_of_one(allocated + demand, allocatable)
+            share = share_of_one(allocated + demand, allocatable)
             if self._ignore_zero and share <= 0:
                 continue
             total += share * weight

@@ -1,8 +1,9 @@
-"""Amounts of all rows as floats, following one snapshot: what scoring of resources divides, ready to be divided.
+"""What is computed of amounts on all rows again and again, kept at hand and following one snapshot.
 
 Columns of amounts are whole numbers. Shares of them are computed faster from floats, which are exact as long as every
-amount is small (`SMALL`), and converting a column costs as much as dividing it. So whoever scores resources keeps a
-mirror and brings the rows up to date that changed: a few assignments after a placement.
+amount is small (`SMALL`), and converting a column costs as much as dividing it: `AmountMirror` has them converted. Most
+pods find room everywhere: `LeastRoom` knows how little of a resource any row has left, which says so without looking.
+Both bring up to date the rows that changed: a few assignments after a placement.
 """
 
 from __future__ import annotations
@@ -13,13 +14,81 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.snapshot import NodeColumns, Snapshot
+from bayplan.snapshot import IntVector, NodeColumns, Snapshot
+from bayplan.snapshot.vocabulary import PODS
 
 FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
 
 _WORTH_COPYING = 64
 """When more rows than this changed, whole columns are converted."""
+
+
+class Follower:
+    """Which rows of one snapshot have changed since it was last asked."""
+
+    __slots__ = ("_cursor", "_layout", "_snapshot")
+
+    def __init__(self) -> None:
+        self._snapshot: weakref.ref[Snapshot] | None = None
+        self._layout = -1
+        self._cursor = 0
+
+    def changed(self, snapshot: Snapshot) -> set[int] | None:
+        """None: all of them, or so many that looking at all of them is as well."""
+        rows = None
+        if self._layout == snapshot.layout and self._snapshot is not None and self._snapshot() is snapshot:
+            rows = snapshot.touched.since(self._cursor)
+        else:
+            self._snapshot, self._layout = weakref.ref(snapshot), snapshot.layout
+        self._cursor = snapshot.touched.end
+        return None if rows is None or len(rows) > _WORTH_COPYING else rows
+
+    def start_over(self) -> None:
+        self._layout = -1
+
+
+class LeastRoom:
+    """How little of a resource the fullest row has left."""
+
+    def __init__(self) -> None:
+        self._follower = Follower()
+        self._free: dict[int, IntVector] = {}
+        self._least: dict[int, int] = {}
+
+    def follow(self, snapshot: Snapshot) -> None:
+        columns = snapshot.nodes
+        rows = self._follower.changed(snapshot)
+        if rows is None:
+            self._free.clear()
+            self._least.clear()
+            return
+        for number, free in self._free.items():
+            for row in rows:
+                left = _left(columns, number, row)
+                known = self._least.get(number)
+                if known is not None and left <= known:
+                    self._least[number] = left
+                elif free.item(row) == known:  # it was the fullest, perhaps
+                    del self._least[number]
+                free[row] = left
+
+    def of(self, columns: NodeColumns, number: int) -> int:
+        """Of the resource with this number, or of places for pods."""
+        least = self._least.get(number)
+        if least is None:
+            free = self._free.get(number)
+            if free is None:
+                count = columns.count
+                taken = columns.pod_count if number == PODS else columns.requested[number]
+                free = self._free[number] = columns.allocatable[number, :count] - taken[:count]
+            least = self._least[number] = int(free.min())
+        return least
+
+
+def _left(columns: NodeColumns, number: int, row: int) -> int:
+    taken = columns.pod_count.item(row) if number == PODS else columns.requested.item(number, row)
+    return columns.allocatable.item(number, row) - taken
 
 
 class AmountMirror:
@@ -36,9 +105,7 @@ class AmountMirror:
     ) -> None:
         self._sources = tuple(zip(numbers, guessed, strict=True))
         self._changed = changed
-        self._snapshot: weakref.ref[Snapshot] | None = None
-        self._layout = -1
-        self._cursor = 0
+        self._follower = Follower()
         self._usable = False
         self.has: FloatMatrix = np.zeros((0, 0))
         self.taken: FloatMatrix = np.zeros((0, 0))
@@ -48,20 +115,15 @@ class AmountMirror:
         columns = snapshot.nodes
         if not columns.all_small:
             return False
-        rows = None
-        if self._layout == snapshot.layout and self._snapshot is not None and self._snapshot() is snapshot:
-            rows = snapshot.touched.since(self._cursor)
-        if rows is None or len(rows) > _WORTH_COPYING:
-            self._copy_all(snapshot)
+        rows = self._follower.changed(snapshot)
+        if rows is None:
+            self._copy_all(columns)
         elif rows:
             self._copy_rows(columns, list(rows))
-        self._cursor = snapshot.touched.end
         return self._usable
 
-    def _copy_all(self, snapshot: Snapshot) -> None:
-        columns = snapshot.nodes
+    def _copy_all(self, columns: NodeColumns) -> None:
         count = columns.count
-        self._snapshot, self._layout = weakref.ref(snapshot), snapshot.layout
         self.has = np.array([columns.allocatable[number, :count] for number, _ in self._sources], dtype=np.float64)
         self.taken = np.array(
             [(columns.nonzero if guess else columns.requested)[number, :count] for number, guess in self._sources],
@@ -76,7 +138,7 @@ class AmountMirror:
             for place, (number, guess) in enumerate(self._sources):
                 has = columns.allocatable.item(number, row)
                 if not has or not self._usable:  # whether others still lack it has to be looked at as a whole
-                    self._layout = -1
+                    self._follower.start_over()
                     self._usable = False
                     return
                 self.has[place, row] = has

@@ -27,6 +27,8 @@ from bayplan.plugins.node_resources_balanced_allocation_args import NodeResource
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
 from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, NodeView
 
+_THRICE_HALF = 3 * (MAX_SCORE // 2)
+
 SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesBalancedAllocation")
 
 
@@ -41,7 +43,9 @@ class NodeResourcesBalancedAllocation:
         self._columns = ResourceColumns(args.resources, handle, guess=False)
         self._classes = ResourceClasses(handle.catalog)
         self._mirror = self._columns.mirror(self._row_changed)
-        self._before: IntVector = np.zeros(0, dtype=np.int64)  # the balance of each row of the mirror
+        # For each row of the mirror what its balance of now comes to: half + (half + after - before) / 2 is
+        # (after + 3 * half - before) / 2.
+        self._offset: IntVector = np.zeros(0, dtype=np.int64)
 
     @classmethod
     def factory(cls, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> NodeResourcesBalancedAllocation:
@@ -55,7 +59,7 @@ class NodeResourcesBalancedAllocation:
         return self._columns.demand(requests)
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
-        demand = self._demand(cycle.pod)
+        demand = self._demand(cycle)
         if not any(demand):  # such pods would all be sent to one node
             return SKIP
         cycle.put(SCORED_REQUESTS, demand)
@@ -64,7 +68,7 @@ class NodeResourcesBalancedAllocation:
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:  # PreScore is off in this profile
-            demand = self._demand(cycle.pod)
+            demand = self._demand(cycle)
         if not any(demand):
             return np.zeros(len(nodes), dtype=np.int64)
         mirror = self._mirror
@@ -87,11 +91,8 @@ class NodeResourcesBalancedAllocation:
             value /= has
             shares.append(_Share(np.minimum(value, 1.0, out=value), None))
         gain = balance(shares, mirror.has.shape[1])
-        gain -= self._before
-        half = MAX_SCORE // 2
-        gain += half  # at least 0: both were between 50 and 100
+        gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100
         gain >>= 1
-        gain += half
         return gain
 
     def _row_changed(self, columns: NodeColumns, rows: list[int] | None) -> None:
@@ -100,17 +101,17 @@ class NodeResourcesBalancedAllocation:
         assert mirror is not None
         if rows is None:
             shares = [_Share(np.minimum(t / h, 1.0), None) for h, t in zip(mirror.has, mirror.taken, strict=True)]
-            self._before = balance(shares, columns.count)
+            self._offset = _THRICE_HALF - balance(shares, columns.count)
             return
         for row in rows:
             pairs = zip(mirror.has[:, row].tolist(), mirror.taken[:, row].tolist(), strict=True)
-            self._before[row] = balance_of_one([min(taken / has, 1.0) for has, taken in pairs])
+            self._offset[row] = _THRICE_HALF - balance_of_one([min(taken / has, 1.0) for has, taken in pairs])
 
     def score(self, cycle: Cycle, node: NodeView) -> int:
         """The same for one node: for bringing what is known of a few rows up to date."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
-            demand = self._demand(cycle.pod)
+            demand = self._demand(cycle)
         if not any(demand):
             return 0
         cells = self._columns.at(node, demand)
@@ -121,8 +122,8 @@ class NodeResourcesBalancedAllocation:
         half = MAX_SCORE // 2
         return half + one_quotient(half + after - before, 2)
 
-    def _demand(self, pod: Pod) -> Demand:
-        return self._columns.demand(balanced_requests(pod))
+    def _demand(self, cycle: Cycle) -> Demand:
+        return self._columns.demand(cycle.info.once(balanced_requests))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from bayplan.objects.resources import (
 )
 from bayplan.plugins import node_resources_fit_args
 from bayplan.plugins.allocation_strategies import allocation_scorer
+from bayplan.plugins.amount_mirror import LeastRoom
 from bayplan.plugins.node_resources_fit_args import NodeResourcesFitArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
@@ -72,6 +73,7 @@ class NodeResourcesFit:
         self._columns = ResourceColumns(args.strategy.resources, handle, guess=True)
         self._scorer = allocation_scorer(args.strategy)
         self._mirror = self._columns.mirror()
+        self._room = LeastRoom()
         self._weights = [spec.weight for spec in args.strategy.resources]
 
     @property
@@ -97,7 +99,7 @@ class NodeResourcesFit:
         return frozenset(requests.items()), self._columns.demand(fit_score_requests(pod))
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        cycle.put(REQUESTS, self._checked(filter_requests(cycle.pod)))
+        cycle.put(REQUESTS, self._checked(cycle.info.once(filter_requests)))
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
@@ -106,9 +108,19 @@ class NodeResourcesFit:
             text = f'error reading "{REQUESTS.name}" from cycleState: not found'
             yield Rejection.broken(nodes, text)
             return
-        yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
+        room = self._room if nodes.is_all_of(cycle.snapshot) else None
+        if room is not None:
+            room.follow(cycle.snapshot)
+        if room is not None and room.of(nodes.columns, _PODS) >= 1:
+            yield Rejection(nodes.nobody, TOO_MANY_PODS)
+        else:
+            yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in requests:
-            yield from self._short_of(name, amount, nodes)
+            number = nodes.columns.vocabulary.resources.find(name)
+            if room is not None and number >= 0 and amount <= room.of(nodes.columns, number):
+                yield Rejection(nodes.nobody, insufficient(name))  # says in which order reasons come
+            else:
+                yield from self._short_of(name, amount, nodes)
 
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
         """The same for one node: for bringing what is known of a few rows up to date."""
@@ -134,13 +146,13 @@ class NodeResourcesFit:
         return Status(Code.UNRESOLVABLE if never else Code.UNSCHEDULABLE, reasons)
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
-        cycle.put(SCORED_REQUESTS, self._demand(cycle.pod))
+        cycle.put(SCORED_REQUESTS, self._demand(cycle))
         return None
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:  # PreScore is off in this profile
-            demand = self._demand(cycle.pod)
+            demand = self._demand(cycle)
         if self._mirror is not None and nodes.is_all_of(cycle.snapshot) and self._mirror.follow(cycle.snapshot):
             scores = self._scorer.score_floats(self._mirror, demand, self._weights)
             if scores is not None:
@@ -151,14 +163,14 @@ class NodeResourcesFit:
         """The same for one node."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
-            demand = self._demand(cycle.pod)
+            demand = self._demand(cycle)
         cells = self._columns.at(node, demand)
         if cells is None:
             return int(self.score_nodes(cycle, node.alone)[0])
         return self._scorer.score_one(cells)
 
-    def _demand(self, pod: Pod) -> Demand:
-        return self._columns.demand(fit_score_requests(pod))
+    def _demand(self, cycle: Cycle) -> Demand:
+        return self._columns.demand(cycle.info.once(fit_score_requests))
 
     def _checked(self, requests: Mapping[str, int]) -> Needs:
         """The requests that a node must have room for."""
@@ -181,7 +193,7 @@ class NodeResourcesFit:
         if self._has_class(name):  # devices serve it where the node itself has none
             short = short & (allocatable > 0)
         if not short.any():
-            yield Rejection(short, insufficient(name))  # says in which order reasons come
+            yield Rejection(nodes.nobody, insufficient(name))
             return
         never = short & (amount > allocatable)
         yield Rejection(short & ~never, insufficient(name))

@@ -31,7 +31,7 @@ NO_NODES = "no nodes available to schedule pods"
 _EXTENDER = "Extender"
 
 Attempt = Generator[ExtenderCall, ExtenderReply, "Decision"]
-TieBreak = Callable[[NodeColumns, RowVector], int]
+TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
 """Which of equally good rows: an index into them."""
 
 
@@ -136,7 +136,7 @@ class Attempts:
             return self._nowhere(cycle, standing.diagnosis())
         columns, best = cycle.snapshot.nodes, standing.best_rows()
         choice = 0 if len(best) == 1 else self.tie_break(columns, best)
-        return Decision(columns.names[int(best[choice])], standing=standing)
+        return Decision(columns.names[best[choice]], standing=standing)
 
     # filtering --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabul
 SMALL = 1 << 46
 """Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
 
+_BEFORE_REQUESTS = 3
+
 IntMatrix = npt.NDArray[np.int64]
 
 
@@ -52,9 +54,7 @@ class NodeColumns:
         self.labels = LabelColumns(self.nodes)
         resources = len(vocabulary.resources)
         self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
-        self.requested: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
-        self.nonzero: IntMatrix = np.zeros((2, capacity), dtype=np.int64)
-        self.pod_count: IntVector = np.zeros(capacity, dtype=np.int64)
+        self._share_out(np.zeros((_BEFORE_REQUESTS + resources, capacity), dtype=np.int64))
         self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.taint_ids: IdVector = np.zeros(capacity, dtype=np.int32)
@@ -62,6 +62,13 @@ class NodeColumns:
 
     def __len__(self) -> int:
         return self.count
+
+    def _share_out(self, usage: IntMatrix) -> None:
+        """Everything that pods make of a row is one matrix, so that copying a row is one operation."""
+        self._usage = usage
+        self.nonzero: IntMatrix = usage[0:2]
+        self.pod_count: IntVector = usage[2]
+        self.requested: IntMatrix = usage[_BEFORE_REQUESTS:]
 
     # rows -------------------------------------------------------------------------------------------------------
 
@@ -128,11 +135,10 @@ class NodeColumns:
 
     def copy_pods(self, source: NodeColumns, row: int) -> None:
         """The same where the node is the one that is shown already: only what its pods make of the row."""
-        if source.requested.shape[0] > self.requested.shape[0]:
+        usage = source._usage
+        if len(usage) > len(self._usage):
             self._reserve_resources()
-        self.requested[: source.requested.shape[0], row] = source.requested[:, row]
-        self.nonzero[:, row] = source.nonzero[:, row]
-        self.pod_count[row] = source.pod_count[row]
+        self._usage[: len(usage), row] = usage[:, row]
         self.all_small = source.all_small
         if source.ports[row] or self.ports[row]:
             self._index_ports(row, source.ports[row])
@@ -153,9 +159,7 @@ class NodeColumns:
         forked.port_rows = {}
         forked.labels = self.labels.fork(forked.nodes, where)
         forked.allocatable = self.allocatable[:, where]
-        forked.requested = self.requested[:, where]
-        forked.nonzero = self.nonzero[:, where]
-        forked.pod_count = self.pod_count[where]
+        forked._share_out(self._usage[:, where])
         forked.all_small = self.all_small
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
@@ -232,10 +236,8 @@ class NodeColumns:
 
     def _account(self, row: int, info: PodInfo, sign: int) -> None:
         amounts = info.amounts(self.vocabulary)
+        self._reserve_resources()
         requested, nonzero = self.requested, self.nonzero
-        if requested.shape[0] < len(self.vocabulary.resources):
-            self._reserve_resources()
-            requested = self.requested
         for resource, amount in amounts:
             amount = requested.item(resource, row) + sign * amount
             requested[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
@@ -292,9 +294,7 @@ class NodeColumns:
         self._reserve_resources()
         resources = source.allocatable.shape[0]
         self.allocatable[:resources, row] = source.allocatable[:, origin]
-        self.requested[:resources, row] = source.requested[:, origin]
-        self.nonzero[:, row] = source.nonzero[:, origin]
-        self.pod_count[row] = source.pod_count[origin]
+        self._usage[: len(source._usage), row] = source._usage[:, origin]
         self.all_small &= source.all_small
         self.unschedulable[row] = source.unschedulable[origin]
         self.taint_ids[row] = source.taint_ids[origin]
@@ -317,9 +317,7 @@ class NodeColumns:
         self.index[name] = row
 
     def _blank(self, row: int) -> None:
-        self.requested[:, row] = 0
-        self.nonzero[:, row] = 0
-        self.pod_count[row] = 0
+        self._usage[:, row] = 0
 
     def _reserve_rows(self, rows: int) -> None:
         capacity = len(self.pod_count)
@@ -327,19 +325,17 @@ class NodeColumns:
             return
         grown = max(rows, 2 * capacity)
         self.allocatable = _widened(self.allocatable, grown)
-        self.requested = _widened(self.requested, grown)
-        self.nonzero = _widened(self.nonzero, grown)
-        self.pod_count = np.resize(self.pod_count, grown)
+        self._share_out(_widened(self._usage, grown))
         self.unschedulable = np.resize(self.unschedulable, grown)
         self.taint_ids = np.resize(self.taint_ids, grown)
         self.feature_ids = np.resize(self.feature_ids, grown)
 
     def _reserve_resources(self) -> None:
-        missing = len(self.vocabulary.resources) - self.allocatable.shape[0]
+        missing = len(self.vocabulary.resources.names) - len(self.allocatable)
         if missing > 0:
             rows = np.zeros((missing, self.allocatable.shape[1]), dtype=np.int64)
             self.allocatable = np.concatenate((self.allocatable, rows))
-            self.requested = np.concatenate((self.requested, rows))
+            self._share_out(np.concatenate((self._usage, rows)))
 
 
 def _widened(matrix: IntMatrix, columns: int) -> IntMatrix:

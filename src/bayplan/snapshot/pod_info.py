@@ -7,14 +7,23 @@ from `pod` itself, by the rules of `objects.resources`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.core import Pod
 from bayplan.objects.ports import HostPort, host_ports
-from bayplan.objects.resources import accounted_nonzero, accounted_requests
+from bayplan.objects.resources import (
+    accounted_nonzero,
+    accounted_requests,
+    balanced_requests,
+    filter_requests,
+    fit_score_requests,
+)
 from bayplan.snapshot.vocabulary import PodKind, Vocabulary
+
+T = TypeVar("T")
 
 
 class PodInfo:
@@ -25,6 +34,7 @@ class PodInfo:
         self.uid = pod.metadata.uid
         self.priority = pod.priority
         self.terminating = pod.terminating
+        self._computed: dict[Callable[[Pod], Any], Any] = {}  # shared with the pod once it is on a node
         self._amounts: tuple[Vocabulary, list[tuple[int, int]]] | None = None
         self.kinds: dict[str, tuple[int, Any]] = {}  # by profile: with which pods it shares answers, and since when
 
@@ -83,7 +93,17 @@ class PodInfo:
             known = self._amounts = (vocabulary, [(index(name), amount) for name, amount in self.requests.items()])
         return known[1]
 
+    def once(self, compute: Callable[[Pod], T]) -> T:
+        """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
+        try:
+            value: T = self._computed[compute]
+        except KeyError:
+            value = self._computed[compute] = compute(self.pod)
+        return value
+
     def complete(self, vocabulary: Vocabulary) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
         self.amounts(vocabulary)
-        _ = self.nonzero, self.host_ports, self.affinity, self.claim_keys, self.kind, self.pod.key
+        _ = self.nonzero, self.host_ports, self.affinity, self.claim_keys, self.kind
+        for compute in (filter_requests, fit_score_requests, balanced_requests):
+            self.once(compute)

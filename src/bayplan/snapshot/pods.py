@@ -40,8 +40,10 @@ class PodColumns:
 
     def put(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
         """Slot `slot` now holds this pod; ids are counted by the caller."""
-        self._reserve(slot + 1)
-        self.clear(slot)
+        if slot >= self.slots:
+            self._reserve(slot + 1)
+        elif self.infos[slot] is not None:
+            self.clear(slot)
         self.version += 1
         self.infos[slot] = info
         self.rows[slot] = row
@@ -73,15 +75,16 @@ class PodColumns:
     def copy_slot(self, source: PodColumns, slot: int) -> None:
         """Make one slot equal to the same slot of `source`."""
         info = source.infos[slot] if slot < source.slots else None
-        self._reserve(slot + 1)
+        if slot >= self.slots:
+            self._reserve(slot + 1)
         if info is None:
             self.clear(slot)
             return
-        kind, affinity = int(source.kinds[slot]), int(source.affinities[slot])
+        kind, affinity = source.kinds.item(slot), source.affinities.item(slot)
         if self.infos[slot] is info and self.kinds[slot] == kind and self.affinities[slot] == affinity:
             self.rows[slot] = source.rows[slot]  # its node moved to another row
             return
-        self.put(slot, info, int(source.rows[slot]), kind, affinity)
+        self.put(slot, info, source.rows.item(slot), kind, affinity)
 
     # questions --------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ class Snapshot:
         self.order: RowVector = np.zeros(0, dtype=np.intp)  # rows, zones taking turns: the order of sampling
         self.touched = Journal()  # rows in the order they were refreshed: their pods or their node changed
         self.renewed = Journal()  # those of them that show another version of their node, or another node
+        self.follower: object = None  # the cache's own note about how far this snapshot has come
         self.generation = 0
         self.layout = 0  # changes when rows were added, dropped or moved
 

@@ -8,6 +8,7 @@ refuse to be written: whoever wants to change one copies it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -113,6 +114,11 @@ class NodeTable:
     def is_all_of(self, snapshot: Snapshot) -> bool:
         """Whether this is every row of a snapshot, in its order."""
         return self._rows is None and self.columns is snapshot.nodes
+
+    @property
+    def nobody(self) -> BoolVector:
+        """A mask of no entry at all; the same one for equally long tables."""
+        return _empty_mask(len(self))
 
     @property
     def rows(self) -> RowVector:
@@ -241,6 +247,13 @@ class NodeTable:
         if number < 0 or number >= matrix.shape[0]:
             return np.zeros(len(self), dtype=np.int64)
         return self.pick(matrix[number])
+
+
+@lru_cache(maxsize=64)
+def _empty_mask(length: int) -> BoolVector:
+    mask = np.zeros(length, dtype=np.bool_)
+    mask.flags.writeable = False
+    return mask
 
 
 def _spread(answers: BoolVector, ids: IdVector) -> BoolVector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Helps:
         return self.answer
 
 
-def first(columns: NodeColumns, rows: RowVector) -> int:  # noqa: ARG001
+def first(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:  # noqa: ARG001
     return 0
 
 
@@ -102,8 +103,8 @@ def test_the_best_node_wins() -> None:
 def test_ties_are_left_to_the_tie_break() -> None:
     offered: list[list[str]] = []
 
-    def last(columns: NodeColumns, rows: RowVector) -> int:
-        offered.append([columns.names[row] for row in rows.tolist()])
+    def last(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+        offered.append([columns.names[row] for row in rows])
         return len(rows) - 1
 
     assert decide(attempts(Likes(a=9, b=1, c=9), tie_break=last), "a", "b", "c").node == "c"
@@ -111,7 +112,7 @@ def test_ties_are_left_to_the_tie_break() -> None:
 
 
 def test_a_single_best_is_not_a_tie() -> None:
-    def never(columns: NodeColumns, rows: RowVector) -> int:  # noqa: ARG001
+    def never(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:  # noqa: ARG001
         raise AssertionError(rows)
 
     assert decide(attempts(Likes(a=9, b=1), tie_break=never), "a", "b").node == "a"

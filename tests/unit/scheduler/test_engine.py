@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -94,8 +95,8 @@ def test_ties_fall_the_same_way_with_the_same_seed() -> None:
     assert len(set(choices(1))) > 1, "chance decides, not the order of nodes"
 
 
-def last_by_name(columns: NodeColumns, rows: RowVector) -> int:
-    names = [columns.names[row] for row in rows.tolist()]
+def last_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+    names = [columns.names[row] for row in rows]
     return names.index(max(names))
 
 

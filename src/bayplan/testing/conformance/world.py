@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -53,9 +54,9 @@ def filled_cache(scenario: dict[str, Any]) -> Cache:
     return cache
 
 
-def first_by_name(columns: NodeColumns, rows: RowVector) -> int:
+def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
     """Of equally good nodes the one whose name comes first."""
-    names = [columns.names[row] for row in rows.tolist()]
+    names = [columns.names[row] for row in rows]
     return names.index(min(names))
 
 
