@@ -58,6 +58,10 @@ class Cycle:
         """The value of a key, or None where no plugin has put one."""
         return self._state.get(key)
 
+    def drop(self, key: Key[Any]) -> None:
+        """Forget a value, if there is one."""
+        self._state.pop(key, None)
+
     def adopt(self, other: Cycle) -> None:
         """Take over what plugins found out about a pod that is like this one."""
         if other._state:

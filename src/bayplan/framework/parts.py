@@ -304,6 +304,8 @@ class Part:
                 return NOTHING
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
             final = _vector(answer, len(candidates))
+            if role.watches:  # what it just counted is what it depends on from now on
+                self._stamp = role.depends_on(self.cycle)
         else:
             final = self.raw if all_rows else self.raw[feasible]
         if role.normalizes:

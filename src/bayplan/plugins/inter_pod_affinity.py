@@ -8,7 +8,7 @@ distinct kind of pod; counts by domain come from sums over columns. No Python lo
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityT
 from bayplan.objects.core import Namespace, Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import inter_pod_affinity_args as arguments
+from bayplan.plugins.pod_following import Bookmark, new_version
 from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NodeTable, NodeView, PodInfo, PodKind
 from bayplan.snapshot.columns import NodeColumns
 
@@ -56,8 +57,10 @@ class DomainCounts:
         """Add a number for each row to the domain of the row."""
         ids = nodes.label_ids(key)
         counts = self.of(nodes.label(key))
-        touched = (per_row != 0) & (ids >= 0)
-        np.add.at(counts, ids[touched], per_row[touched])
+        touched = per_row.nonzero()[0]
+        where = ids[touched]
+        keyed = where >= 0
+        np.add.at(counts, where[keyed], per_row[touched[keyed]])
 
     def add_node(self, columns: NodeColumns, labels: Mapping[str, str], key: str, by: int) -> None:
         """Add to the domain of one node."""
@@ -84,29 +87,51 @@ class RequiredState:
     """Counts for the required terms: of pods already there against us, and of ours for and against them."""
 
     terms: PodAffinityTerms
+    bookmark: Bookmark
     existing_anti: DomainCounts = field(default_factory=DomainCounts)
     affinity: DomainCounts = field(default_factory=DomainCounts)
     anti_affinity: DomainCounts = field(default_factory=DomainCounts)
+    version: int = field(default_factory=new_version)
 
     def copy(self) -> RequiredState:
-        return RequiredState(self.terms, self.existing_anti.copy(), self.affinity.copy(), self.anti_affinity.copy())
+        return RequiredState(
+            self.terms,
+            replace(self.bookmark),
+            self.existing_anti.copy(),
+            self.affinity.copy(),
+            self.anti_affinity.copy(),
+            self.version,
+        )
+
+    @property
+    def matters(self) -> bool:
+        """Whether any node can be turned down."""
+        return bool(self.terms.required or self.terms.required_anti or self.existing_anti.any)
 
 
-class _Likes:
-    """Domain counts that also remember whether anything was ever counted: sums that cancel out still count."""
+@dataclass(slots=True)
+class Likes:
+    """How much nodes are liked by domain, and whether anything was ever counted: sums that cancel out still count."""
 
-    def __init__(self, cycle: Cycle) -> None:
-        self.counts = DomainCounts()
-        self.any_entry = False
-        self._table = cycle.snapshot.table
+    terms: PodAffinityTerms
+    bookmark: Bookmark
+    counts: DomainCounts = field(default_factory=DomainCounts)
+    any_entry: bool = False
+    version: int = field(default_factory=new_version)
 
-    def add_by_row(self, key: str, weight: int, pods_by_row: IntVector) -> None:
-        self.any_entry |= bool(((pods_by_row > 0) & (self._table.label_ids(key) >= 0)).any())
-        self.counts.add_rows(self._table, key, weight * pods_by_row)
+    def add_by_row(self, nodes: NodeTable, key: str, weight: int, pods_by_row: IntVector) -> None:
+        self.any_entry |= bool(((pods_by_row > 0) & (nodes.label_ids(key) >= 0)).any())
+        self.counts.add_rows(nodes, key, weight * pods_by_row)
+
+    def add_node(self, node: NodeView, key: str, weight: int) -> None:
+        """One pod more on a node."""
+        self.any_entry |= key in node.labels
+        self.counts.add_node(node.columns, node.labels, key, weight)
+        self.version = new_version()
 
 
 REQUIRED: Key[RequiredState] = Key("PreFilterInterPodAffinity", clone=RequiredState.copy)
-LIKED: Key[DomainCounts] = Key("PreScoreInterPodAffinity")
+LIKED: Key[Likes] = Key("PreScoreInterPodAffinity")
 
 
 class InterPodAffinity:
@@ -135,17 +160,32 @@ class InterPodAffinity:
 
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On every pod for a pod that has terms, else on the pods that have some; on labels of nodes and namespaces."""
-        pods = cycle.snapshot.pods
-        seen = pods.affinity_version if cycle.info.affinity is None else pods.version
-        return seen, cycle.snapshot.renewed.end, self._catalog.revision(Namespace)
+        snapshot = cycle.snapshot
+        pods = snapshot.pods
+        required, liked = cycle.find(REQUIRED), cycle.find(LIKED)
+        if (required is None and liked is None) or cycle.info.affinity is None:
+            seen = pods.affinity_version if cycle.info.affinity is None else pods.version
+            return seen, snapshot.renewed.end, self._catalog.revision(Namespace)
+        if required is not None and not self._catch_up_required(cycle, required):
+            return object()
+        if liked is not None and not self._catch_up_liked(cycle, liked):
+            return object()
+        # What is not kept had nothing to count, and anybody may change that.
+        seen = 0 if required is not None and liked is not None else pods.version
+        versions = (required and required.version, liked and liked.version)
+        return seen, versions, snapshot.renewed.end, self._catalog.revision(Namespace)
 
     # filtering --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
+        known = cycle.find(REQUIRED)
+        if known is not None and self._catch_up_required(cycle, known) and known.matters:
+            return None
+        cycle.drop(REQUIRED)
         terms = self._resolved(cycle.info.affinity or _NO_TERMS)
-        state = RequiredState(terms)
+        state = RequiredState(terms, self._bookmark(cycle))
         self._count_existing(cycle, state.existing_anti)
-        if not state.existing_anti.any and not terms.required and not terms.required_anti:
+        if not state.matters:
             return SKIP
         table = cycle.snapshot.table
         if terms.required:
@@ -158,11 +198,24 @@ class InterPodAffinity:
         cycle.put(REQUIRED, state)
         return None
 
+    def _bookmark(self, cycle: Cycle) -> Bookmark:
+        return Bookmark.at(cycle.snapshot, self._catalog.revision(Namespace))
+
+    def _catch_up_required(self, cycle: Cycle, state: RequiredState) -> bool:
+        """Count the pods that came and went since; false where that does not do."""
+        changes = state.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None:
+            return False
+        for info, row, by in changes:
+            if self._shift(cycle, state, info, NodeView(cycle.snapshot.nodes, row), by):
+                state.version = new_version()
+        return True
+
     def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
-        self._shift(cycle, info, node, 1)
+        self._shift(cycle, cycle.get(REQUIRED), info, node, 1)
 
     def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
-        self._shift(cycle, info, node, -1)
+        self._shift(cycle, cycle.get(REQUIRED), info, node, -1)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(REQUIRED)
@@ -218,50 +271,82 @@ class InterPodAffinity:
 
         return pods.count_by_row(pods.matching(("affinity", terms), meant), len(cycle.snapshot))
 
-    def _shift(self, cycle: Cycle, info: PodInfo, node: NodeView, by: int) -> None:
-        """One pod more or less on a node."""
-        state = cycle.get(REQUIRED)
+    def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeView, by: int) -> bool:
+        """One pod more or less on a node; whether that matters."""
         columns, labels = node.columns, node.labels
+        matters = False
         for term in (info.affinity or _NO_TERMS).required_anti:
             if term.matches_pod(cycle.pod, self._catalog.namespace_labels):
                 state.existing_anti.add_node(columns, labels, term.topology_key, by)
+                matters = True
         if state.terms.required and self._matches_all(state.terms.required, info.pod):
             for term in state.terms.required:
                 state.affinity.add_node(columns, labels, term.topology_key, by)
+            matters = True
         for term in state.terms.required_anti:
             if self._matches_all((term,), info.pod):
                 state.anti_affinity.add_node(columns, labels, term.topology_key, by)
+                matters = True
+        return matters
 
     # scoring ----------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        known = cycle.find(LIKED)
+        if known is not None and self._catch_up_liked(cycle, known):
+            return None
+        cycle.drop(LIKED)
         own = self._resolved(cycle.info.affinity or _NO_TERMS)
-        prefers = bool(own.preferred or own.preferred_anti)
-        if self._ignores_preferred and not prefers:
+        if self._ignores_preferred and not (own.preferred or own.preferred_anti):
             return SKIP
-        liked = _Likes(cycle)
+        liked = Likes(own, self._bookmark(cycle))
+        table = cycle.snapshot.table
         for weighted in own.preferred:
-            liked.add_by_row(
-                weighted.term.topology_key, weighted.weight, self._matching_by_row(cycle, (weighted.term,))
-            )
+            matching = self._matching_by_row(cycle, (weighted.term,))
+            liked.add_by_row(table, weighted.term.topology_key, weighted.weight, matching)
         for weighted in own.preferred_anti:
-            liked.add_by_row(
-                weighted.term.topology_key, -weighted.weight, self._matching_by_row(cycle, (weighted.term,))
-            )
-        for number, terms in cycle.snapshot.pods.affinity_terms():
-            self._like_back(cycle, liked, number, terms)
+            matching = self._matching_by_row(cycle, (weighted.term,))
+            liked.add_by_row(table, weighted.term.topology_key, -weighted.weight, matching)
+        pods = cycle.snapshot.pods
+        for number, terms in pods.affinity_terms():
+            wanted = self._liked_back(cycle.pod, terms)
+            if wanted:
+                per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
+                for key, weight in wanted:
+                    liked.add_by_row(table, key, weight, per_row)
         if not liked.any_entry:
             return SKIP
-        cycle.put(LIKED, liked.counts)
+        cycle.put(LIKED, liked)
         return None
+
+    def _catch_up_liked(self, cycle: Cycle, liked: Likes) -> bool:
+        """Count the pods that came since; false where one went, since it may have been the only one that counted."""
+        changes = liked.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None:
+            return False
+        for info, row, by in changes:
+            wanted = [
+                (weighted.term.topology_key, sign * weighted.weight)
+                for sign, terms in ((1, liked.terms.preferred), (-1, liked.terms.preferred_anti))
+                for weighted in terms
+                if self._matches_all((weighted.term,), info.pod)
+            ]
+            if info.affinity is not None:
+                wanted += self._liked_back(cycle.pod, info.affinity)
+            if wanted and by < 0:
+                liked.bookmark.lose()
+                return False
+            for key, weight in wanted:
+                liked.add_node(NodeView(cycle.snapshot.nodes, row), key, weight)
+        return True
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
         liked = cycle.find(LIKED)
         if liked is None:
             return error(f'failed to read "{LIKED.name}" from cycleState: not found')
         total = np.zeros(len(nodes), dtype=np.int64)
-        for key in liked.by_key:
-            total += liked.on(nodes, key)
+        for key in liked.counts.by_key:
+            total += liked.counts.on(nodes, key)
         return total
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
@@ -273,24 +358,17 @@ class InterPodAffinity:
         final: IntVector = (float(MAX_SCORE) * share).astype(np.int64)
         return final
 
-    def _like_back(self, cycle: Cycle, liked: _Likes, number: int, terms: PodAffinityTerms) -> None:
-        """What pods already there think of us: their preferred terms, and their required affinity at a fixed weight."""
+    def _liked_back(self, pod: Pod, terms: PodAffinityTerms) -> list[tuple[str, int]]:
+        """What a pod with these terms thinks of us: its preferred ones, and its required affinity at a fixed weight."""
         wanted: list[tuple[str, int]] = []
         labels_of = self._catalog.namespace_labels
         if self._hard_weight:
             wanted += [
-                (term.topology_key, self._hard_weight)
-                for term in terms.required
-                if term.matches_pod(cycle.pod, labels_of)
+                (term.topology_key, self._hard_weight) for term in terms.required if term.matches_pod(pod, labels_of)
             ]
-        wanted += _weights(terms.preferred, 1, cycle.pod, labels_of)
-        wanted += _weights(terms.preferred_anti, -1, cycle.pod, labels_of)
-        if not wanted:
-            return
-        pods = cycle.snapshot.pods
-        per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
-        for key, weight in wanted:
-            liked.add_by_row(key, weight, per_row)
+        wanted += _weights(terms.preferred, 1, pod, labels_of)
+        wanted += _weights(terms.preferred_anti, -1, pod, labels_of)
+        return wanted
 
     # terms ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ by domain; no Python loop over nodes or pods.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import MAX_SCORE, Rejection
+from bayplan.framework.plugin import Rejection
 from bayplan.framework.status import SKIP, Status, error
 from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
@@ -25,6 +25,7 @@ from bayplan.objects.selectors import LabelMatcher, SelectorError
 from bayplan.objects.taints import first_untolerated
 from bayplan.plugins import pod_topology_spread_args as arguments
 from bayplan.plugins.go_logarithm import natural_log
+from bayplan.plugins.pod_following import Bookmark, new_version
 from bayplan.plugins.spread_constraints import (
     DO_NOT_SCHEDULE,
     HOSTNAME,
@@ -34,6 +35,7 @@ from bayplan.plugins.spread_constraints import (
     default_constraints,
     own_constraints,
 )
+from bayplan.plugins.spread_scores import DomainCharge, HostCharge, SoftState, domain_sums
 from bayplan.snapshot import BoolVector, Catalog, IntVector, NodeTable, NodeView, PodInfo, PodKind, Snapshot
 from bayplan.snapshot.selecting import where_required
 
@@ -50,6 +52,8 @@ class Domains:
     constraint: Constraint
     counts: IntVector
     known: BoolVector
+    included: BoolVector  # rows whose pods count
+    everywhere: bool  # whether every row has the key
 
     def minimum(self) -> int:
         """What the emptiest domain has; 0 while there are fewer domains than wanted."""
@@ -58,20 +62,22 @@ class Domains:
         return int(self.counts[self.known].min()) if self.known.any() else _NO_DOMAIN
 
     def copy(self) -> Domains:
-        return Domains(self.constraint, self.counts.copy(), self.known)
+        return Domains(self.constraint, self.counts.copy(), self.known, self.included, self.everywhere)
 
 
 @dataclass(slots=True)
-class SoftState:
-    """What Score needs: for each constraint its weight and the count that each row of the cluster is charged with."""
+class HardState:
+    """What Filter needs; `version` changes whenever a count does."""
 
-    constraints: tuple[Constraint, ...]
-    weights: tuple[float, ...]
-    counts: tuple[IntVector, ...]  # by row of the snapshot
-    requires_all: bool
+    domains: list[Domains]
+    bookmark: Bookmark
+    version: int = field(default_factory=new_version)
+
+    def copy(self) -> HardState:
+        return HardState([each.copy() for each in self.domains], replace(self.bookmark), self.version)
 
 
-HARD: Key[list[Domains]] = Key("PreFilterPodTopologySpread", clone=lambda state: [each.copy() for each in state])
+HARD: Key[HardState] = Key("PreFilterPodTopologySpread", clone=HardState.copy)
 SOFT: Key[SoftState] = Key("PreScorePodTopologySpread")
 
 
@@ -112,13 +118,22 @@ class PodTopologySpread:
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On services and owners, which say what belongs together, and, with constraints, on every pod and node."""
         members = self._catalog.membership_version
-        if cycle.find(HARD) is None and cycle.find(SOFT) is None:
+        hard, soft = cycle.find(HARD), cycle.find(SOFT)
+        if hard is None and soft is None:
             return members
-        return members, cycle.snapshot.pods.version, cycle.snapshot.renewed.end
+        counted = hard is None or self._catch_up_hard(cycle, hard)
+        charged = soft is None or self._catch_up_soft(cycle, soft)
+        if not counted or not charged:
+            return object()
+        return members, cycle.snapshot.renewed.end, hard and hard.version, soft and soft.version
 
     # filtering --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
+        known = cycle.find(HARD)
+        if known is not None and self._catch_up_hard(cycle, known):
+            return None
+        cycle.drop(HARD)
         try:
             constraints = self._constraints(cycle.pod, DO_NOT_SCHEDULE)
         except SelectorError as fault:
@@ -127,8 +142,24 @@ class PodTopologySpread:
             return SKIP
         table = cycle.snapshot.table
         keyed = _has_all_keys(table, constraints)
-        cycle.put(HARD, [_domains(cycle, table, constraint, keyed) for constraint in constraints])
+        domains = [_domains(cycle, table, constraint, keyed) for constraint in constraints]
+        cycle.put(HARD, HardState(domains, Bookmark.at(cycle.snapshot, self._catalog.membership_version)))
         return None
+
+    def _catch_up_hard(self, cycle: Cycle, state: HardState) -> bool:
+        """Count the pods that came and went since; false where that does not do."""
+        changes = state.bookmark.turn(cycle.snapshot, self._catalog.membership_version)
+        if changes is None:
+            return False
+        columns, namespace = cycle.snapshot.nodes, cycle.pod.metadata.namespace
+        for info, row, by in changes:
+            if info.terminating or info.pod.metadata.namespace != namespace:
+                continue
+            for domains in state.domains:
+                if domains.included[row] and _is_counted(domains.constraint, info.pod):
+                    domains.counts[columns.labels.column(domains.constraint.topology_key).ids[row]] += by
+                    state.version = new_version()
+        return True
 
     def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
         self._shift(cycle, info, node, 1)
@@ -141,20 +172,22 @@ class PodTopologySpread:
         if state is None:
             yield Rejection.broken(nodes, f'reading "{HARD.name}" from cycleState: not found')
             return
-        undecided = np.ones(len(nodes), dtype=np.bool_)
-        for domains in state:
+        decided: BoolVector | None = None  # rows that an earlier constraint turned down
+        for domains in state.domains:
             constraint = domains.constraint
             ids = nodes.label_ids(constraint.topology_key)
-            keyless = undecided & (ids < 0)
+            keyless = nodes.nobody if domains.everywhere else _besides(ids < 0, decided)
             yield Rejection(keyless, MISSING_LABEL, resolvable=False)
             allowed = constraint.max_skew + domains.minimum() - constraint.counts(cycle.pod)
-            crowded = undecided & ~keyless & (domains.counts[ids] > allowed)
+            too_many = domains.counts > allowed
+            too_many[-1] = False  # where rows without the key point
+            crowded = _besides(too_many[ids], decided) if too_many.any() else nodes.nobody
             yield Rejection(crowded, SKEW)
-            undecided &= ~(keyless | crowded)
+            decided = keyless | crowded if decided is None else decided | keyless | crowded
 
     def _shift(self, cycle: Cycle, info: PodInfo, node: NodeView, by: int) -> None:
         """One matching pod more or less in the node's domains."""
-        state = cycle.get(HARD)
+        state = cycle.get(HARD).domains
         pod, labels = cycle.pod, node.labels
         if info.pod.metadata.namespace != pod.metadata.namespace:
             return
@@ -169,6 +202,10 @@ class PodTopologySpread:
     # scoring ----------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
+        known = cycle.find(SOFT)
+        if known is not None and known.is_for(cycle, nodes) and self._catch_up_soft(cycle, known):
+            return None
+        cycle.drop(SOFT)
         pod = cycle.pod
         try:
             constraints = self._constraints(pod, SCHEDULE_ANYWAY)
@@ -180,45 +217,38 @@ class PodTopologySpread:
         table = cycle.snapshot.table
         kept = nodes.narrowed(_has_all_keys(nodes, constraints)) if requires_all else nodes
         counted = _has_all_keys(table, constraints) if requires_all else np.ones(len(table), dtype=np.bool_)
-        weights, counts = [], []
+        charges: list[HostCharge | DomainCharge] = []
         for constraint in constraints:
             per_row = _pods_by_row(cycle.snapshot, constraint.selector, pod.metadata.namespace)
             if constraint.topology_key == HOSTNAME:
-                weights.append(natural_log(len(kept) + 2))
-                counts.append(per_row)
-                continue
-            size, charged = _charge(cycle, constraint, kept, per_row, counted)
-            weights.append(natural_log(size + 2))
-            counts.append(charged)
-        cycle.put(SOFT, SoftState(constraints, tuple(weights), tuple(counts), requires_all))
+                charges.append(HostCharge(constraint, natural_log(len(kept) + 2), per_row))
+            else:
+                charges.append(_charge(cycle, constraint, kept, per_row, counted))
+        bookmark = Bookmark.at(cycle.snapshot, self._catalog.membership_version)
+        cycle.put(SOFT, SoftState(tuple(charges), requires_all, bookmark, whole=nodes.is_all_of(cycle.snapshot)))
         return None
+
+    def _catch_up_soft(self, cycle: Cycle, state: SoftState) -> bool:
+        changes = state.bookmark.turn(cycle.snapshot, self._catalog.membership_version)
+        if changes is None:
+            return False
+        namespace = cycle.pod.metadata.namespace
+        for info, row, by in changes:
+            if not info.terminating and info.pod.metadata.namespace == namespace:
+                state.shift(row, by, [_is_counted(charge.constraint, info.pod) for charge in state.charges])
+        return True
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
         state = cycle.find(SOFT)
         if state is None:
             return error(f'reading "{SOFT.name}" from cycleState: not found')
-        total = np.zeros(len(nodes), dtype=np.float64)
-        for constraint, weight, counts in zip(state.constraints, state.weights, state.counts, strict=True):
-            term = counts[nodes.rows] * weight + (constraint.max_skew - 1)
-            total += np.where(nodes.label_ids(constraint.topology_key) >= 0, term, 0.0)
-        whole = np.floor(total)
-        scores: IntVector = (whole + (total - whole >= 0.5)).astype(np.int64)  # never negative: half goes up, as in Go
-        scores[_ignored(nodes, state)] = 0
-        return scores
+        return state.scores(nodes)
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector | Status:
         state = cycle.find(SOFT)
         if state is None:
             return error(f'reading "{SOFT.name}" from cycleState: not found')
-        ignored = _ignored(nodes, state)
-        compared = scores[~ignored]
-        largest = int(compared.max(initial=0))
-        if largest == 0:
-            final = np.full(len(scores), MAX_SCORE, dtype=np.int64)
-        else:
-            final = MAX_SCORE * (largest + int(compared.min()) - scores) // largest
-        final[ignored] = 0
-        return final
+        return state.normalized(nodes, scores)
 
     # both -------------------------------------------------------------------------------------------------------
 
@@ -321,22 +351,31 @@ def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> 
     return snapshot.pods.count_by_row(mask, count)
 
 
+def _is_counted(constraint: Constraint, pod: Pod) -> bool:
+    """Whether a pod of the namespace is one of those that `_pods_by_row` counts."""
+    selector = constraint.selector
+    return not selector.everything and not selector.nothing and constraint.counts(pod)
+
+
+def _besides(mask: BoolVector, decided: BoolVector | None) -> BoolVector:
+    return mask if decided is None else mask & ~decided
+
+
 def _domains(cycle: Cycle, table: NodeTable, constraint: Constraint, keyed: BoolVector) -> Domains:
     column = table.label(constraint.topology_key)
     rows = keyed & _included(table, constraint, cycle.pod)
-    ids = table.label_ids(constraint.topology_key)[rows]
+    ids = table.label_ids(constraint.topology_key)
     per_row = _pods_by_row(cycle.snapshot, constraint.selector, cycle.pod.metadata.namespace)
-    counts = np.zeros(len(column.values) + 1, dtype=np.int64)  # one more: what a row without the key points to
-    np.add.at(counts, ids, per_row[rows])
+    counts = domain_sums(ids[rows], per_row[rows], len(column.values) + 1)  # the last: what keyless rows point to
     known = np.zeros(len(counts), dtype=np.bool_)
-    known[ids] = True
-    return Domains(constraint, counts, known)
+    known[ids[rows]] = True
+    return Domains(constraint, counts, known, rows, everywhere=bool((ids >= 0).all()))
 
 
 def _charge(
     cycle: Cycle, constraint: Constraint, kept: NodeTable, per_row: IntVector, counted: BoolVector
-) -> tuple[int, IntVector]:
-    """How many domains the candidates have, and for each row the count of its domain.
+) -> DomainCharge:
+    """How many domains the candidates have, and how many pods each of these has.
 
     Only domains that a candidate is in are counted, but then with the pods of all nodes in them. Candidates without
     the key are one more domain.
@@ -347,13 +386,6 @@ def _charge(
     present = np.zeros(len(table.label(key).values) + 1, dtype=np.bool_)
     present[kept.label_ids(key)] = True
     rows = counted & _included(table, constraint, cycle.pod) & present[ids]
-    counts = np.zeros(len(present), dtype=np.int64)
-    np.add.at(counts, ids[rows], per_row[rows])
-    return int(np.count_nonzero(present)), counts[ids]
-
-
-def _ignored(nodes: NodeTable, state: SoftState) -> BoolVector:
-    """Candidates that lack a key where all keys are required: they get no score at all."""
-    if not state.requires_all:
-        return np.zeros(len(nodes), dtype=np.bool_)
-    return ~_has_all_keys(nodes, state.constraints)
+    counts = domain_sums(ids[rows], per_row[rows], len(present))
+    weight = natural_log(int(np.count_nonzero(present)) + 2)
+    return DomainCharge(constraint, weight, counts, ids, rows)

@@ -4,7 +4,7 @@ from bayplan.snapshot.catalog import Catalog
 from bayplan.snapshot.columns import SMALL, ImageState, NodeColumns
 from bayplan.snapshot.labels import LabelColumn
 from bayplan.snapshot.pod_info import PodInfo
-from bayplan.snapshot.pods import PodColumns
+from bayplan.snapshot.pods import PodChange, PodColumns
 from bayplan.snapshot.snapshot import Snapshot
 from bayplan.snapshot.table import NodeTable, NodeView, RowVector
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, PodKind, Vocabulary
@@ -20,6 +20,7 @@ __all__ = [
     "NodeColumns",
     "NodeTable",
     "NodeView",
+    "PodChange",
     "PodColumns",
     "PodInfo",
     "PodKind",

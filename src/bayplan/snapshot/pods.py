@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,15 @@ from bayplan.snapshot.pod_info import PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Lookup, PodKind, Vocabulary
 
 _REMEMBERED_SELECTORS = 512
+_REMEMBERED_CHANGES = 8192
+
+
+class PodChange(NamedTuple):
+    """A pod came to a row (1) or left it (-1)."""
+
+    info: PodInfo
+    row: int
+    by: int
 
 
 class PodColumns:
@@ -32,6 +42,8 @@ class PodColumns:
         self.terminating: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.version = 0  # changes with every pod that comes, goes or changes
         self.affinity_version = 0  # the same, for pods that say something about other pods
+        self.log: list[PodChange] = []  # the newest changes, in order
+        self.log_end = 0  # how many there ever were
         self.claim_users: dict[str, int] = {}
         self.affinity_users: dict[int, int] = {}
         self._selectors: OrderedDict[Hashable, Lookup[PodKind]] = OrderedDict()
@@ -44,7 +56,7 @@ class PodColumns:
             self._reserve(slot + 1)
         elif self.infos[slot] is not None:
             self.clear(slot)
-        self.version += 1
+        self._note(info, row, 1)
         self.infos[slot] = info
         self.rows[slot] = row
         self.kinds[slot] = kind
@@ -61,7 +73,7 @@ class PodColumns:
         info = self.infos[slot]
         if info is None:
             return
-        self.version += 1
+        self._note(info, self.rows.item(slot), -1)
         for key in info.claim_keys:
             _decrement(self.claim_users, key)
         affinity = int(self.affinities[slot])
@@ -85,6 +97,23 @@ class PodColumns:
             self.rows[slot] = source.rows[slot]  # its node moved to another row
             return
         self.put(slot, info, source.rows.item(slot), kind, affinity)
+
+    def _note(self, info: PodInfo, row: int, by: int) -> None:
+        self.version += 1
+        self.log.append(PodChange(info, row, by))
+        self.log_end += 1
+        if len(self.log) > _REMEMBERED_CHANGES:
+            del self.log[: _REMEMBERED_CHANGES // 2]
+
+    def since(self, cursor: int) -> list[PodChange] | None:
+        """What changed after `cursor`, an earlier `log_end`; None where that is no longer known.
+
+        Rows are those of the moment: who keeps a cursor over a change of layout starts over.
+        """
+        missing = self.log_end - cursor
+        if missing == 0:
+            return []
+        return self.log[-missing:] if missing <= len(self.log) else None
 
     # questions --------------------------------------------------------------------------------------------------
 

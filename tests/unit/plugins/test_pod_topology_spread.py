@@ -176,7 +176,7 @@ def test_a_removed_pod_that_never_counted_lowers_the_count_nevertheless() -> Non
     filtering.pre_filter(cycle)
     fork = snapshot.nodes.fork([0])
     filtering.remove_pod(cycle, fork, fork.pods[0][0])
-    (domains,) = cycle.get(HARD)
+    (domains,) = cycle.get(HARD).domains
     assert domains.minimum() == -1
 
 

@@ -1,0 +1,211 @@
+"""How crowded are the domains of each node by pods that should be spread, and what is that worth?
+
+Soft constraints charge a row with the pods of its domains: of the row itself for the hostname, of all rows with its
+value for any other key. A charge is kept and follows the pods that come and go. With all rows as candidates, and one
+constraint of each sort at most, a row's score depends on two small numbers, its own count and its domain; then scores
+are computed for each pair of them (`_Groups`) and only handed out to the rows. Cost: two `take` over all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.plugins.pod_following import Bookmark, new_version
+from bayplan.plugins.spread_constraints import Constraint
+from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, RowVector
+
+FloatVector = npt.NDArray[np.float64]
+
+_MOST_GROUPS = 4096
+_ZERO: FloatVector = np.zeros(1)
+
+
+def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
+    """What each domain has of the amounts of its rows; the last stands for rows without the key, and has nothing."""
+    keyed = ids >= 0
+    if not keyed.all():
+        ids, amounts = ids[keyed], amounts[keyed]
+    return np.bincount(ids, weights=amounts, minlength=domains).astype(np.int64)
+
+
+@dataclass(slots=True)
+class HostCharge:
+    """A row is charged with its own pods."""
+
+    constraint: Constraint
+    weight: float
+    counts: IntVector  # by row
+
+    def on(self, nodes: NodeTable) -> IntVector:
+        return nodes.pick(self.counts)
+
+    def shift(self, row: int, by: int) -> None:
+        self.counts[row] += by
+
+
+@dataclass(slots=True)
+class DomainCharge:
+    """A row is charged with the pods of its domain."""
+
+    constraint: Constraint
+    weight: float
+    counts: IntVector  # by domain; the last entry, where rows without the key point, stays 0
+    ids: IdVector  # the domain of each row
+    included: BoolVector  # rows whose pods count
+
+    def on(self, nodes: NodeTable) -> IntVector:
+        return self.counts[nodes.pick(self.ids)]
+
+    def shift(self, row: int, by: int) -> None:
+        if self.included[row] and self.ids[row] >= 0:
+            self.counts[self.ids[row]] += by
+
+
+@dataclass(slots=True)
+class SoftState:
+    """What Score needs. `version` changes whenever a count does; `whole`: the candidates were all rows."""
+
+    charges: tuple[HostCharge | DomainCharge, ...]
+    requires_all: bool
+    bookmark: Bookmark
+    whole: bool
+    version: int = field(default_factory=new_version)
+    _groups: _Groups | None = field(default=None, repr=False)
+    _told: IntVector | None = field(default=None, repr=False)  # the scores that the groups gave last
+
+    def is_for(self, cycle: Cycle, nodes: NodeTable) -> bool:
+        """Whether it was counted for these candidates."""
+        return self.whole and nodes.is_all_of(cycle.snapshot)
+
+    def shift(self, row: int, by: int, counted: list[bool]) -> None:
+        """A pod came or went that counts for some of the constraints."""
+        for charge, counts in zip(self.charges, counted, strict=True):
+            if counts:
+                charge.shift(row, by)
+                self.version = new_version()
+                if self._groups is not None and isinstance(charge, HostCharge) and not self._groups.shift(row, by):
+                    self._groups = None
+
+    def scores(self, nodes: NodeTable) -> IntVector:
+        """More is worse, until they are normalised."""
+        self._told = None
+        if self.whole and nodes.is_whole:
+            groups = self._groups or _Groups.of(self, nodes)
+            if groups is not None:
+                self._groups, self._told = groups, groups.scores()
+                return self._told
+        total = np.zeros(len(nodes))
+        for charge in self.charges:
+            total += np.where(
+                nodes.label_ids(charge.constraint.topology_key) >= 0, _terms(charge, charge.on(nodes)), 0.0
+            )
+        scores = _rounded(total)
+        scores[self._ignored(nodes)] = 0
+        return scores
+
+    def normalized(self, nodes: NodeTable, scores: IntVector) -> IntVector:
+        """The least crowded get most; candidates that were ignored get nothing."""
+        if self._groups is not None and scores is self._told:
+            return self._groups.normalized()
+        ignored = self._ignored(nodes)
+        compared = scores[~ignored]
+        final = _normalized(scores, compared)
+        final[ignored] = 0
+        return final
+
+    def _ignored(self, nodes: NodeTable) -> BoolVector:
+        """Candidates that lack a key where all keys are required: they get no score at all."""
+        ignored = np.zeros(len(nodes), dtype=np.bool_)
+        if self.requires_all:
+            for charge in self.charges:
+                ignored |= nodes.label_ids(charge.constraint.topology_key) < 0
+        return ignored
+
+
+class _Groups:
+    """Rows by their own count and their domain: those that agree in both have one score."""
+
+    __slots__ = ("_domain", "_host", "_levels", "_of_row", "_population", "_table")
+
+    def __init__(
+        self, host: HostCharge | None, domain: DomainCharge | None, levels: int, of_row: RowVector, groups: int
+    ) -> None:
+        self._host = host
+        self._domain = domain
+        self._levels = levels  # of a row's own count
+        self._of_row = of_row
+        self._population = np.bincount(of_row, minlength=groups)
+        self._table: IntVector = np.zeros(0, dtype=np.int64)
+
+    @classmethod
+    def of(cls, state: SoftState, nodes: NodeTable) -> _Groups | None:
+        """None where rows are not so easily grouped."""
+        hosts = [charge for charge in state.charges if isinstance(charge, HostCharge)]
+        domains = [charge for charge in state.charges if isinstance(charge, DomainCharge)]
+        if len(hosts) > 1 or len(domains) > 1 or not len(nodes):
+            return None
+        missing = [(nodes.label_ids(charge.constraint.topology_key) < 0).any() for charge in state.charges]
+        if any(missing) and (state.requires_all or (hosts and missing[state.charges.index(hosts[0])])):
+            return None
+        host, domain = next(iter(hosts), None), next(iter(domains), None)
+        levels = int(host.counts.max()) + 2 if host is not None else 1
+        values = len(domain.counts) if domain is not None else 1
+        if levels * values > _MOST_GROUPS:
+            return None
+        of_row = np.zeros(len(nodes), dtype=np.intp)
+        if domain is not None:
+            of_row += np.where(domain.ids < 0, values - 1, domain.ids)
+            of_row *= levels
+        if host is not None:
+            of_row += host.counts
+        return cls(host, domain, levels, of_row, levels * values)
+
+    def shift(self, row: int, by: int) -> bool:
+        """The row's own count has changed; false where there is no group for it."""
+        group = self._of_row.item(row)
+        level = group % self._levels + by
+        if not 0 <= level < self._levels:
+            return False
+        self._population[group] -= 1
+        self._population[group + by] += 1
+        self._of_row[row] = group + by
+        return True
+
+    def scores(self) -> IntVector:
+        by_domain = _ZERO
+        if self._domain is not None:
+            by_domain = _terms(self._domain, self._domain.counts)
+            by_domain[-1] = 0.0
+        by_level = _ZERO if self._host is None else _terms(self._host, np.arange(self._levels))
+        self._table = _rounded(np.add.outer(by_domain, by_level).ravel())
+        return self._table.take(self._of_row)
+
+    def normalized(self) -> IntVector:
+        table = self._table
+        return _normalized(table, table[self._population > 0]).take(self._of_row)
+
+
+def _terms(charge: HostCharge | DomainCharge, counts: IntVector) -> FloatVector:
+    terms: FloatVector = counts.astype(np.float64)
+    terms *= charge.weight
+    terms += charge.constraint.max_skew - 1
+    return terms
+
+
+def _rounded(total: FloatVector) -> IntVector:
+    """To the nearest whole number: never negative, so that half goes up, as in Go."""
+    whole = np.floor(total)
+    return (whole + (total - whole >= 0.5)).astype(np.int64)
+
+
+def _normalized(scores: IntVector, compared: IntVector) -> IntVector:
+    largest = int(compared.max(initial=0))
+    if largest == 0:
+        return np.full(len(scores), MAX_SCORE, dtype=np.int64)
+    final: IntVector = MAX_SCORE * (largest + int(compared.min()) - scores) // largest
+    return final
