@@ -112,7 +112,8 @@ class Part:
         self._stamp: Hashable = None
         self._layout = -1
         self._cursor = 0
-        self._weighted: tuple[int, Weighted] | None = None  # with all rows as candidates, at which `changes`
+        self._weighted: tuple[int, bool, Weighted] | None = None  # at which `changes`, and whether for any candidates
+        self._weighted_for: BoolVector = np.zeros(0, dtype=np.bool_)
 
     # keeping up -------------------------------------------------------------------------------------------------
 
@@ -230,11 +231,22 @@ class Part:
             code = rejection.status_code
             if not code.rejects or len(rejection.mask) != len(table):
                 raise CannotShare
+            if table.is_whole:
+                self._reject(rejection.mask, code)
+                self._mask(rejection.reason)[rejection.mask] = True
+                continue
             hit = table.rows[rejection.mask]
             before = self.codes[hit]
             self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
             self._mask(rejection.reason)[hit] = True
             self.rejects = True
+
+    def _reject(self, mask: BoolVector, code: Code) -> None:
+        """The gravest code of a row stays."""
+        if code is not Code.UNRESOLVABLE and self.rejects:
+            mask = mask & (self.codes == Code.SUCCESS)
+        np.copyto(self.codes, np.int8(code), where=mask)
+        self.rejects = True
 
     def _filter_one(self, node: NodeView) -> None:
         if self.codes[node.row]:
@@ -287,17 +299,23 @@ class Part:
         self.raw = np.array(_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
         self.silent = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 
-    def weighted(self, feasible: BoolVector, *, all_rows: bool) -> Weighted:
+    def weighted(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
         """What a plugin that normalises or compares adds to each total, when these rows are the candidates."""
-        if not all_rows or self.compares:
-            return self._weigh(feasible, all_rows=all_rows)
+        if self.compares:
+            return self._weigh(feasible, candidates)
         if self._weighted is None or self._weighted[0] != self.changes:
-            self._weighted = (self.changes, self._weigh(feasible, all_rows=True))
-        return self._weighted[1]
+            raw = self.raw
+            everywhere = len(raw) > 0 and not (raw != raw[0]).any()
+            self._weighted = (self.changes, everywhere, self._weigh(feasible, candidates))
+            self._weighted_for = feasible
+        _, everywhere, known = self._weighted
+        # Normalising looks at scores alone, so what is the same on all rows comes to the same on any of them.
+        if everywhere or self._weighted_for is feasible or (candidates.is_whole and self._weighted_for.all()):
+            return known
+        return self._weigh(feasible, candidates)
 
-    def _weigh(self, feasible: BoolVector, *, all_rows: bool) -> Weighted:
-        role = self.role
-        candidates = self.cycle.snapshot.table.narrowed(feasible)
+    def _weigh(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
+        role, all_rows = self.role, candidates.is_whole
         if self.compares:
             if self.quiet or not self.pre_score(candidates):
                 self.quiet = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from bayplan.framework.parts import FEW_ROWS, NOTHING, CannotShare, EvaluationCl
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.framework.scoring import Scores, ranked
 from bayplan.framework.status import Code
-from bayplan.snapshot import BoolVector, IntVector, RowVector, Snapshot
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
 
 _NOBODY = -1
 
@@ -116,6 +116,7 @@ class Standing:
         self._top = 0  # the total of the best rows
         self._cast: _Cast | None = None  # None: to be found out
         self._known: Cycle | None = None  # None: to be collected from the parts
+        self._table: tuple[BoolVector, NodeTable] | None = None
         self._rebuild()
 
     # keeping up -------------------------------------------------------------------------------------------------
@@ -245,8 +246,9 @@ class Standing:
                 part.evaluate(feasible)
             if part.rejects:
                 rejected = part.codes != Code.SUCCESS
-                owner[rejected & feasible] = number
-                feasible &= ~rejected
+                rejected &= feasible
+                np.copyto(owner, np.int8(number), where=rejected)
+                feasible ^= rejected
         for part in self._parts:
             if part.own and not part.role.filters:
                 part.evaluate()
@@ -276,9 +278,14 @@ class Standing:
         part = addend.part
         if not part.scores_alone:
             speaks = self.candidates > part.own and (part.compares or part.scoring)  # one candidate needs no opinion
-            all_rows = self.candidates == len(self.feasible)
-            addend.weighted = part.weighted(self.feasible, all_rows=all_rows) if speaks else NOTHING
+            addend.weighted = part.weighted(self.feasible, self._candidates_table()) if speaks else NOTHING
         addend.changes = part.changes
+
+    def _candidates_table(self) -> NodeTable:
+        """The candidates, as a table of the snapshot of now."""
+        if self._table is None or self._table[0] is not self.feasible:
+            self._table = (self.feasible, self.snapshot.table.narrowed(self.feasible))
+        return self._table[1]
 
     def _add_up(self) -> None:
         total: IntVector | None = None
@@ -300,7 +307,7 @@ class Standing:
         elif flat:
             total += flat
         if self.candidates < len(total):
-            total[~self.feasible] = -1
+            np.copyto(total, -1, where=~self.feasible)
         self.total = total
 
     def _add_up_rows(self, rows: Sequence[int]) -> None:
@@ -369,11 +376,17 @@ class Standing:
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""
         if self._reasons is None:
-            self._reasons = tuple(
-                RejectionCount(reason.plugin, reason.text, int(np.count_nonzero(reason.mask)))
-                for reason in (self.diagnosis().verdicts.reasons if self.candidates < len(self.feasible) else ())
-            )
+            self._reasons = tuple(self._count_rejections())
         return self._reasons
+
+    def _count_rejections(self) -> Iterator[RejectionCount]:
+        for number, part in enumerate(self._filters):
+            if not part.rejects:
+                continue
+            mine = self.owner == number
+            for text, mask in part.reasons.items():
+                if mask is not None and (nodes := int(np.count_nonzero(mask & mine))):
+                    yield RejectionCount(part.role.name, text, nodes)
 
     def diagnosis(self) -> Diagnosis:
         """The same diagnosis that a full attempt would have made."""

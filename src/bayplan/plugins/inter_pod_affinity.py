@@ -222,35 +222,27 @@ class InterPodAffinity:
         if state is None:
             yield Rejection.broken(nodes, f'error reading "{REQUIRED.name}" from cycleState: not found')
             return
-        lonely = ~self._near_enough(cycle, state, nodes)
+        lonely = self._lonely(cycle, state, nodes) if state.terms.required else nodes.nobody
         yield Rejection(lonely, AFFINITY, resolvable=False)
-        disliked = ~lonely & self._any_counted(state.anti_affinity, nodes, state.terms.required_anti)
+        keys = [term.topology_key for term in state.terms.required_anti]
+        disliked = _besides(_any_counted(state.anti_affinity, nodes, keys), lonely)
         yield Rejection(disliked, ANTI_AFFINITY)
-        unwelcome = np.zeros(len(nodes), dtype=np.bool_)
-        for key in state.existing_anti.by_key:
-            unwelcome |= state.existing_anti.on(nodes, key) > 0
-        yield Rejection(unwelcome & ~lonely & ~disliked, EXISTING_ANTI_AFFINITY)
+        unwelcome = _besides(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), lonely)
+        yield Rejection(_besides(unwelcome, disliked), EXISTING_ANTI_AFFINITY)
 
-    def _near_enough(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
-        """Nodes with every term's key and a matching pod in every term's domain.
+    def _lonely(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
+        """Nodes that lack a term's key or have no matching pod in its domain.
 
         The first pod of a group would find nobody: where no pod anywhere matches, it may match its own terms.
         """
-        near = np.ones(len(nodes), dtype=np.bool_)
-        keyed = np.ones(len(nodes), dtype=np.bool_)
+        first = not state.affinity.any and self._matches_all(state.terms.required, cycle.pod)
+        lonely: BoolVector | None = None
         for term in state.terms.required:
-            keyed &= nodes.label_ids(term.topology_key) >= 0
-            near &= state.affinity.on(nodes, term.topology_key) > 0
-        if not state.affinity.any and self._matches_all(state.terms.required, cycle.pod):
-            return keyed
-        return keyed & near
-
-    @staticmethod
-    def _any_counted(counts: DomainCounts, nodes: NodeTable, terms: Iterable[AffinityTerm]) -> BoolVector:
-        mask = np.zeros(len(nodes), dtype=np.bool_)
-        for term in terms:
-            mask |= counts.on(nodes, term.topology_key) > 0
-        return mask
+            key = term.topology_key
+            alone = nodes.label_ids(key) < 0 if first else state.affinity.on(nodes, key) <= 0
+            lonely = alone if lonely is None else lonely | alone
+        assert lonely is not None
+        return lonely
 
     def _count_existing(self, cycle: Cycle, counts: DomainCounts) -> None:
         """Pods already there whose required anti-affinity means us, by their terms' domains."""
@@ -443,6 +435,22 @@ class InterPodAffinity:
                 for term in terms.required_anti
             )
         )
+
+
+def _any_counted(counts: DomainCounts, nodes: NodeTable, keys: Iterable[str]) -> BoolVector:
+    """Entries in a domain that has something; asked of domains first, which most often are fewer."""
+    found = nodes.nobody
+    for key in keys:
+        some = counts.of(nodes.label(key)) > 0
+        if some.any():
+            here = some[nodes.label_ids(key)]
+            found = here if found is nodes.nobody else found | here
+    return found
+
+
+def _besides(mask: BoolVector, others: BoolVector) -> BoolVector:
+    """The entries of one mask that another one leaves; most often one of them is empty."""
+    return mask if not mask.any() or not others.any() else mask & ~others
 
 
 def _weights(
