@@ -108,6 +108,7 @@ class Part:
         self.scoring = False
         self.quiet: bool | None = None  # of a plugin that compares candidates: whether it sits these pods out
         self.silent = True  # whether it is known to give 0 to every row
+        self.wild = False  # whether it ever gave what is no score; that matters on candidates
         self.raw: IntVector = np.zeros(0, dtype=np.int64)
         self._stamp: Hashable = None
         self._layout = -1
@@ -180,6 +181,7 @@ class Part:
                     self.raw[row] = score = role.plugin.score(cycle, node)
                     if score:
                         self.silent = False
+                        self.wild |= not 0 < score <= MAX_SCORE
             return
         table: NodeTable | None = None
         if self.filtering:
@@ -192,8 +194,9 @@ class Part:
                 self._filter_table(table)
         if self.scoring:
             table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
-            self.raw[table.rows] = _vector(role.plugin.score_nodes(cycle, table), len(table))
+            self.raw[table.rows] = scores = _vector(role.plugin.score_nodes(cycle, table), len(table))
             self.silent = False
+            self.wild |= _out_of_range(scores)
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -297,6 +300,7 @@ class Part:
         table = self.cycle.snapshot.table
         # A copy: what a plugin returned may be a column, or something it keeps.
         self.raw = np.array(_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
+        self.wild = _out_of_range(self.raw)
         self.silent = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 
     def weighted(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
@@ -332,7 +336,7 @@ class Part:
 
     def alone(self, feasible: BoolVector) -> IntVector:
         """What a plugin that scores alone adds to each total; what it says of others than candidates is no matter."""
-        if len(self.raw) and self.raw.view(np.uint64).max() > MAX_SCORE and _out_of_range(self.raw[feasible]):
+        if self.wild and _out_of_range(self.raw[feasible]):
             raise CannotShare
         return self.raw if self.role.weight == 1 else self.raw * self.role.weight
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
 from bayplan.framework.parts import FEW_ROWS, NOTHING, CannotShare, EvaluationClock, Part, Weighted, too_many
-from bayplan.framework.plugin import MAX_SCORE
 from bayplan.framework.scoring import Scores, ranked
 from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
@@ -79,10 +78,7 @@ class _Cast(NamedTuple):
             if vector is None:
                 total += factor
                 continue
-            score = vector.item(row)
-            if not 0 <= score * factor <= MAX_SCORE * factor:
-                raise CannotShare
-            total += score * factor
+            total += vector.item(row) * factor
         return total
 
 
@@ -132,10 +128,22 @@ class Standing:
         rows = snapshot.touched.since(self._touched)
         if rows is None or too_many(len(rows), len(snapshot)):
             self._rebuild()
-        elif (rows or self._clock.evaluations != self._evaluations) and (
-            snapshot.renewed.end != self._renewed or len(rows) > FEW_ROWS or not self._follow(rows)
+        elif (
+            self._asked_in_full()
+            or snapshot.renewed.end != self._renewed
+            or len(rows) > FEW_ROWS
+            or (rows and not self._follow(rows))
         ):
             self._catch_up(sorted(rows))
+
+    def _asked_in_full(self) -> bool:
+        """Whether a part has answers that this does not know, on rows that nothing happened to."""
+        if self._clock.evaluations == self._evaluations:
+            return False
+        if [part.version for part in self._parts] != self._versions:
+            return True
+        self._evaluations = self._clock.evaluations
+        return False
 
     def _follow(self, rows: set[int]) -> bool:
         """Catch up with pods that came or went on a few rows; false where more than these rows is concerned."""
@@ -145,10 +153,8 @@ class Standing:
         end = self.snapshot.touched.end
         for part in cast.followers:
             part.follow(rows, self._touched, end)
-        if self._clock.evaluations != self._evaluations:
-            if [part.version for part in self._parts] != self._versions:
-                return False
-            self._evaluations = self._clock.evaluations
+        if self._asked_in_full() or any(part.wild for part in cast.followers):
+            return False
         for row in rows:
             if self.owner[row] != _NOBODY:
                 return False
@@ -315,8 +321,9 @@ class Standing:
         total = np.full(len(rows), 0 if self._scores else 1, dtype=np.int64)
         for addend in self._scores:
             if addend.speaks and (vector := addend.vector) is not None:
-                scores = vector[where] * addend.factor
-                total += scores
+                if addend.part.wild and addend.part.scores_alone:
+                    addend.part.alone(self.feasible)
+                total += vector[where] * addend.factor
             elif addend.speaks:
                 total += addend.weighted.flat
         self.total[where] = np.where(self.feasible[where], total, -1)

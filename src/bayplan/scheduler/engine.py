@@ -190,6 +190,10 @@ class PodEngine:
     def serves(self, pod: Pod) -> bool:
         return pod.scheduler_name in self._attempts
 
+    def classes(self, scheduler_name: str) -> Classes | None:
+        """What pods of a profile share; None where each is evaluated on its own."""
+        return self._attempts[scheduler_name].classes
+
     def percentage(self, scheduler_name: str) -> int | None:
         """The share of nodes looked at for pods of a profile: None for all, 0 for an adaptive sample."""
         return self._attempts[scheduler_name].percentage
