@@ -87,7 +87,8 @@ class Part:
     """One plugin, one kind of pod, all rows.
 
     `changes` grows whenever an answer may have changed, `version` whenever answers may have changed on rows that
-    nothing happened to. A part of one pod's `own` is used for that pod alone: of a plugin that signs nothing.
+    nothing happened to, `filter_version` when these are answers of a filter. A part of one pod's `own` is used for
+    that pod alone: of a plugin that signs nothing.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Part:
         self.compares = role.compares or own  # whose scores are asked for once the candidates are known
         self.scores_alone = not role.normalizes and not self.compares  # on each row, whatever the others are
         self._boundary = boundary
-        self.version = self.changes = 0
+        self.version = self.filter_version = self.changes = 0
         self.filtering = False  # whether the plugin has something to say about these pods
         self.rejects = False  # whether it may reject some row
         self.codes: CodeVector = np.zeros(0, dtype=np.int8)
@@ -150,7 +151,9 @@ class Part:
         self.version += 1
         self.changes += 1
         self._clock.evaluations += 1
+        self.filter_version += self.filtering
         self.filtering = self._pre_filtered() and role.filters
+        self.filter_version += self.filtering
         self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
         self.reasons = {}
         self.rejects = False

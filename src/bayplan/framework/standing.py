@@ -100,6 +100,7 @@ class Standing:
         self._filters = filters
         self._scores = [_Addend(part) for part in scores]
         self._watching = [part for part in parts if part.role.watches]
+        self._steady = [part for part in parts if not part.role.watches]
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
         self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
         self.total: IntVector = np.zeros(0, dtype=np.int64)
@@ -107,6 +108,7 @@ class Standing:
         self._layout = -1
         self._touched = self._renewed = 0
         self._versions: list[int] = []
+        self._filter_versions: list[int] = []
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
         self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
         self._top = 0  # the total of the best rows
@@ -197,6 +199,9 @@ class Standing:
         return self._cast
 
     def _rebuild(self) -> None:
+        for part in self._parts:
+            if not part.own:
+                part.catch_up()
         self._settle_all()
         for part in self._parts:
             if part.own and part.role.pre_scores and not part.role.scores and self.candidates > 1:
@@ -208,14 +213,16 @@ class Standing:
 
     def _catch_up(self, rows: Sequence[int]) -> None:
         before = self.feasible
-        for part in self._parts:
+        for part in self._steady:
             part.catch_up()
         asked = {id(part) for part, version in zip(self._parts, self._versions, strict=True) if part.version != version}
-        if any(id(part) in asked for part in self._filters):
+        if [part.filter_version for part in self._filters] != self._filter_versions:
             self._settle_all()
-        else:
+        elif rows:
             self._settle_rows(rows)
         changed = self.feasible is not before and not np.array_equal(before, self.feasible)
+        if not changed:
+            self.feasible = before  # the same object: whatever was found out about these candidates stays
         again = False
         for addend in self._scores:
             part = addend.part
@@ -235,6 +242,7 @@ class Standing:
         self._layout = snapshot.layout
         self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
         self._versions = [part.version for part in self._parts]
+        self._filter_versions = [part.filter_version for part in self._filters]
         self._evaluations = self._clock.evaluations
         self._best = self._cast = self._known = None
 
@@ -244,9 +252,6 @@ class Standing:
         count = len(self.snapshot)
         owner = np.full(count, _NOBODY, dtype=np.int8)
         feasible = np.ones(count, dtype=np.bool_)
-        for part in self._parts:
-            if not part.own:
-                part.catch_up()
         for number, part in enumerate(self._filters):
             if part.own:
                 part.evaluate(feasible)
