@@ -31,10 +31,11 @@ _REMEMBERED_KEYS = 4096
 class Kept(Generic[T]):
     """A place for what is shared by everything with one key."""
 
-    __slots__ = ("met", "value")
+    __slots__ = ("met", "used", "value")
 
     def __init__(self) -> None:
         self.met = False  # once: whatever comes again is kept
+        self.used = 0  # when it was asked for last, in attempts
         self.value: T | None = None
 
 
@@ -44,7 +45,7 @@ class Shelf(Generic[T]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._places: OrderedDict[Hashable, Kept[T]] = OrderedDict()
-        self._held: OrderedDict[Kept[T], None] = OrderedDict()
+        self._held: set[Kept[T]] = set()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -58,23 +59,19 @@ class Shelf(Generic[T]):
                 self._places.popitem(last=False)
         return kept
 
-    def used(self, kept: Kept[T]) -> None:
-        self._held.move_to_end(kept)
-
     def keep(self, kept: Kept[T], value: T) -> None:
         """Keep a value if its like was met before."""
         if not kept.met:
             kept.met = True
             return
+        if len(self._held) >= self._limit:
+            self.drop(min(self._held, key=lambda each: each.used))
         kept.value = value
-        self._held[kept] = None
-        if len(self._held) > self._limit:
-            oldest, _ = self._held.popitem(last=False)
-            oldest.value = None
+        self._held.add(kept)
 
     def drop(self, kept: Kept[T]) -> None:
         kept.value = None
-        self._held.pop(kept, None)
+        self._held.discard(kept)
 
 
 class Kind:
@@ -108,6 +105,7 @@ class Classes:
         self._limit = limit
         self._clock = EvaluationClock()
         self._revision = 0
+        self._attempt = 0
         self.long_ways: Counter[str] = Counter()  # why pods were not helped by what others know
         self._clear()
 
@@ -145,6 +143,7 @@ class Classes:
         if revision != self._revision:  # signatures look at the classes of devices, so all of them are out of date
             self._revision = revision
             self._clear()
+        self._attempt += 1
         kind: Kind | None = None
         try:
             kind = self.kind_of(cycle.info)
@@ -162,23 +161,27 @@ class Classes:
         standing = None if together is None else together.value
         if together is not None and standing is not None and standing.snapshot is cycle.snapshot:
             standing.refresh()
-            self._standings.used(together)
+            together.used = self._attempt
             return standing
-        parts = [self._part(number, kept, cycle) for number, kept in enumerate(kind.parts)]
+        parts = [
+            part
+            if kept is not None and (part := kept.value) is not None and part.cycle.snapshot is cycle.snapshot
+            else self._new_part(number, kept, cycle)
+            for number, kept in enumerate(kind.parts)
+        ]
+        for kept in kind.parts:
+            if kept is not None:
+                kept.used = self._attempt
         filters, scores = [parts[number] for number in self._filters], [parts[number] for number in self._scores]
         standing = Standing(cycle.snapshot, parts, filters, scores, self._clock)
         if together is not None:
             self._standings.keep(together, standing)
         return standing
 
-    def _part(self, number: int, kept: Kept[Part] | None, cycle: Cycle) -> Part:
+    def _new_part(self, number: int, kept: Kept[Part] | None, cycle: Cycle) -> Part:
         role = self._roles[number]
         if kept is None:
             return Part(role, cycle, self._boundary, self._clock, own=True)
-        part = kept.value
-        if part is not None and part.cycle.snapshot is cycle.snapshot:
-            self._parts[number].used(kept)
-            return part
         part = Part(role, Cycle(cycle.info, cycle.snapshot), self._boundary, self._clock)
         self._parts[number].keep(kept, part)
         return part

@@ -1,0 +1,86 @@
+"""The plain forms that count first say what the plain twins say; and a disagreement does not go unnoticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
+from benchmarks.naive import Disagreement, agree, plain_registry
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayplan.framework.scoring import Scores
+from bayplan.scheduler.cycle import Decision
+from bayplan.snapshot import NodeTable
+from builders import FITS, make_node, make_pod, make_snapshot
+from naive import image_locality, inter_pod_affinity, pod_topology_spread
+
+few = settings(max_examples=40)
+
+
+@given(data=st.data())
+@few
+def test_spread_that_counts_first(data: st.DataObject) -> None:
+    case = data.draw(pod_topology_spread.TWIN.cases)
+    counted = CountedSpread(case)
+    for node in case.cluster.nodes:
+        assert counted.judge(node) == pod_topology_spread.judge(case, node)
+        assert not counted.is_idle or counted.judge(node) == FITS
+
+
+@given(data=st.data())
+@few
+def test_affinity_that_counts_first(data: st.DataObject) -> None:
+    case = data.draw(inter_pod_affinity.TWIN.cases)
+    counted = CountedAffinity(case)
+    for node in case.cluster.nodes:
+        assert counted.judge(node) == inter_pod_affinity.judge(case, node)
+        assert not counted.is_idle or counted.judge(node) == FITS
+
+
+@given(data=st.data())
+@few
+def test_images_that_are_counted_first(data: st.DataObject) -> None:
+    case = data.draw(image_locality.TWIN.cases.filter(lambda case: case.pod.spec.containers))
+    assert image_scores(case, case.cluster.nodes) == image_locality.scores(case, case.cluster.nodes)
+
+
+def test_every_filter_and_score_of_the_profile_is_plain() -> None:
+    shipped = {entry.name for entry in plain_registry() if entry.plugin.__module__.startswith("bayplan.plugins")}
+    assert not any(
+        hasattr(entry.plugin, method)
+        for entry in plain_registry()
+        if entry.name in shipped
+        for method in ("filter", "filter_nodes", "score", "score_nodes")
+    )
+
+
+def decided(totals: list[int] | None, rows: list[int]) -> Decision:
+    columns = make_snapshot([make_node(f"n{number}") for number in range(4)]).nodes
+    scores = None if totals is None else Scores(np.array(totals), {"Some": np.array(totals)})
+    return Decision("n0", nodes=NodeTable(columns, np.array(rows)), scores=scores)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        pytest.param(([1, 2], [0, 1]), ([1, 2], [0, 2]), "not the same", id="other nodes"),
+        pytest.param(([1, 2], [0, 1]), ([1, 3], [0, 1]), "n1 is scored", id="other totals"),
+        pytest.param(([1], [0]), (None, [0]), "only one", id="one has not scored"),
+    ],
+)
+def test_disagreements_end_the_benchmark(one: Any, other: Any, words: str) -> None:
+    with pytest.raises(Disagreement, match=words):
+        agree(decided(*one), decided(*other), make_pod())
+
+
+def test_the_same_totals_agree() -> None:
+    agree(decided([1, 2], [0, 1]), decided([1, 2], [0, 1]), make_pod())
+    agree(decided(None, [0]), decided(None, [0]), make_pod())
+
+
+def test_a_pod_that_only_one_can_place_is_told() -> None:
+    with pytest.raises(Disagreement, match="or n0"):
+        agree(Decision(), decided([1], [0]), make_pod())

@@ -1,0 +1,139 @@
+"""What a run tells programs and people, and when a budget is said to hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import calibration, memory
+from benchmarks.core import main
+from benchmarks.growth import Growth
+from benchmarks.measuring import Latencies
+from benchmarks.memory import Memory
+from benchmarks.report import BUDGET_NODES, Report, Row
+from benchmarks.workloads import WORKLOADS
+from click.testing import CliRunner
+
+
+def row(name: str, p50_us: float, *, nodes: int = BUDGET_NODES, full_us: float | None = None) -> Row:
+    full = None if full_us is None else Latencies([full_us])
+    return Row(name=name, workload=WORKLOADS[name], nodes=nodes, latencies=Latencies([p50_us]), full=full)
+
+
+@pytest.mark.parametrize(
+    ("found", "machine", "holds"),
+    [
+        pytest.param(row("basic_identical", 50.0), 1.0, True, id="just within"),
+        pytest.param(row("basic_identical", 51.0), 1.0, False, id="over"),
+        pytest.param(row("basic_identical", 99.0), 2.0, True, id="a machine half as fast has twice the time"),
+        pytest.param(row("basic_identical", 26.0), 0.5, False, id="a faster one has less"),
+        pytest.param(row("preemption", 19_999.0), 1.0, True, id="preemption has milliseconds"),
+        pytest.param(row("templates_10", 110.0, full_us=100.0), 9.0, True, id="a ratio needs no calibration"),
+        pytest.param(row("templates_10", 111.0, full_us=100.0), 9.0, False, id="sharing costs too much"),
+        pytest.param(row("mixed", 1e9), 1.0, None, id="no budget"),
+        pytest.param(row("basic_identical", 1e9, nodes=400), 1.0, None, id="another size"),
+    ],
+)
+def test_budgets(found: Row, machine: float, holds: bool | None) -> None:
+    assert found.holds(machine) is holds
+
+
+def test_what_is_over_budget_is_named() -> None:
+    report = Report(
+        rows=[row("basic_identical", 60.0), row("taints", 60.0)],
+        calibration=1.0,
+        growth=[Growth("all_different", {10: 1.0, 100: 11.0}), Growth("basic_identical", {10: 1.0, 100: 9.0})],
+        memory=Memory(1, 1, 1.0, 10.0, 1536.1),
+    )
+    assert report.broken == ["basic_identical", "growth of all_different", "memory"]
+
+
+@pytest.mark.parametrize(("power", "factor"), [(0.0, 5.0), (1.0, 0.1), (0.5, 3.0)])
+def test_the_exponent_is_the_power_of_the_law(power: float, factor: float) -> None:
+    found = Growth("basic_identical", {nodes: factor * nodes**power for nodes in (500, 2000, 15_000)})
+    assert found.exponent == pytest.approx(power, abs=1e-9)
+
+
+@pytest.fixture(autouse=True)
+def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about the time that anything takes."""
+    monkeypatch.setattr(calibration, "best_s", lambda *_: calibration.REFERENCE_S)
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+SMALL = ("--nodes", "20", "--pods", "4", "--naive-pods", "1")
+
+
+def test_the_json_has_the_promised_shape(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "core.json"
+    told = invoke(
+        *SMALL, "--workload", "basic_identical", "--workload", "templates_10", "-o", "json", "--file", str(file)
+    )
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert json.loads(told) == found
+    assert [each["workload"] for each in found["workloads"]] == ["basic_identical", "templates_10"]
+    for each in found["workloads"]:
+        assert (each["nodes"], each["pods"]) == (20, 4)
+        assert all(each[key] > 0 for key in ("decisions_per_s", "p50_us", "p99_us", "naive_p50_us"))
+    assert found["workloads"][1]["full_ratio"] > 0
+    assert found["machine"]["calibration"] > 0
+    assert {"python", "numpy", "cpu", "cores"} <= found["machine"].keys()
+    assert (found["growth"], found["memory"]) == ([], None)
+
+
+def test_people_get_tables(tmp_path: Path) -> None:
+    told = invoke(*SMALL, "--workload", "spread_hard", "--file", str(tmp_path / "core.json"))
+    assert "spread_hard" in told
+    assert "naive p50" in told
+    assert "core.json" in told
+
+
+def test_the_twins_can_be_left_out(tmp_path: Path) -> None:
+    told = invoke("--nodes", "20", "--pods", "4", "--naive-pods", "0", "--workload", "basic_identical", "-o", "json",
+                  "--file", str(tmp_path / "core.json"))  # fmt: skip
+    assert json.loads(told)["workloads"][0]["naive_p50_us"] is None
+
+
+def test_a_workload_that_does_not_exist_is_refused() -> None:
+    result = CliRunner().invoke(main, ["--workload", "nonsense"])
+    assert result.exit_code == 2
+    assert "basic_identical" in result.output
+
+
+def test_the_calibration_loop_does_all_of_its_work() -> None:
+    assert calibration.work(3) == calibration.work(3)
+    assert calibration.work(3) != calibration.work(4)
+
+
+def test_the_best_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(calibration, "REFERENCE_S", 1.0)
+    monkeypatch.setattr(calibration, "best_s", lambda *_: next(times))
+    found = calibration.Calibration()
+    assert found.value == 3.0
+    found.measure_again()
+    found.measure_again()
+    assert found.value == 1.0
+
+
+def test_memory_is_measured_of_pods_of_real_sizes() -> None:
+    texts = list(memory.pod_texts(7, 300))
+    assert len({bytes(text) for text in texts}) == 300
+    assert min(map(len, texts)) > 1500
+    assert 6000 < max(map(len, texts)) < 8000
+    found = memory.fill(7, 300)
+    assert (found.nodes, found.pods) == (7, 300)
+    assert 10 < found.resident_mib <= found.peak_mib
+
+
+def test_memory_is_measured_in_a_process_of_its_own() -> None:
+    found: Any = memory.measure_memory(3, 20)
+    assert found.pods == 20
+    assert found.holds
