@@ -57,8 +57,8 @@ class NodeColumns:
         self._share_out(np.zeros((_BEFORE_REQUESTS + resources, capacity), dtype=np.int64))
         self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
-        self.taint_ids: IdVector = np.zeros(capacity, dtype=np.int32)
-        self.feature_ids: IdVector = np.zeros(capacity, dtype=np.int32)
+        self.taint_ids: IdVector = np.zeros(capacity, dtype=np.intp)
+        self.feature_ids: IdVector = np.zeros(capacity, dtype=np.intp)
 
     def __len__(self) -> int:
         return self.count

@@ -85,7 +85,7 @@ class LabelColumns:
             del self._columns[key]
 
     def _build(self, key: str) -> LabelColumn:
-        column = LabelColumn(key, np.full(max(len(self._nodes), 1), -1, dtype=np.int32), {}, [])
+        column = LabelColumn(key, np.full(max(len(self._nodes), 1), -1, dtype=np.intp), {}, [])
         for row, node in enumerate(self._nodes):
             value = node.metadata.labels.get(key)
             if value is not None:
@@ -99,6 +99,6 @@ class LabelColumns:
 
 
 def _grown(ids: IdVector, at_least: int) -> IdVector:
-    grown = np.full(max(at_least, 2 * len(ids)), -1, dtype=np.int32)
+    grown = np.full(max(at_least, 2 * len(ids)), -1, dtype=np.intp)
     grown[: len(ids)] = ids
     return grown

@@ -15,7 +15,7 @@ import numpy as np
 
 from bayplan.objects.affinity import PodAffinityTerms
 from bayplan.snapshot.pod_info import PodInfo
-from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Lookup, PodKind, Vocabulary
+from bayplan.snapshot.vocabulary import BoolVector, IntVector, Lookup, PodKind, SlotVector, Vocabulary
 
 _REMEMBERED_SELECTORS = 512
 _REMEMBERED_CHANGES = 8192
@@ -36,9 +36,9 @@ class PodColumns:
         self.vocabulary = vocabulary
         self.slots = 0  # slots in use or once used: how much of the columns means something
         self.infos: list[PodInfo | None] = []
-        self.rows: IdVector = np.full(capacity, -1, dtype=np.int32)
-        self.kinds: IdVector = np.zeros(capacity, dtype=np.int32)
-        self.affinities: IdVector = np.full(capacity, -1, dtype=np.int32)
+        self.rows: SlotVector = np.full(capacity, -1, dtype=np.int32)
+        self.kinds: SlotVector = np.zeros(capacity, dtype=np.int32)
+        self.affinities: SlotVector = np.full(capacity, -1, dtype=np.int32)
         self.terminating: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.version = 0  # changes with every pod that comes, goes or changes
         self.affinity_version = 0  # the same, for pods that say something about other pods
@@ -120,7 +120,7 @@ class PodColumns:
     def matching(self, key: Hashable, predicate: Callable[[PodKind], bool]) -> BoolVector:
         """Which slots hold a pod whose kind satisfies `predicate`; equal keys must mean equal predicates."""
         table = self._lookup(key, predicate).answers()
-        mask: BoolVector = table[self.kinds[: self.slots]]
+        mask: BoolVector = table.take(self.kinds[: self.slots])
         mask &= self.rows[: self.slots] >= 0
         return mask
 

@@ -17,7 +17,10 @@ from bayplan.snapshot.interning import Interner
 
 BoolVector = npt.NDArray[np.bool_]
 IntVector = npt.NDArray[np.int64]
-IdVector = npt.NDArray[np.int32]
+IdVector = npt.NDArray[np.intp]
+"""Ids that are used to look things up: as wide as NumPy wants them, since it converts all others first."""
+SlotVector = npt.NDArray[np.int32]
+"""Ids of which there are as many as pods."""
 
 CPU, MEMORY, EPHEMERAL_STORAGE, PODS = range(4)
 FIXED_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
