@@ -34,7 +34,7 @@ lint: .venv/.dev
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
-bench: .venv/.runtime
+bench: .venv/.dev
 	$(BIN)/python benchmarks/core.py $(ARGS)
 
 docs: .venv/.dev

@@ -1,123 +1,152 @@
 """How fast does the core decide? One line a workload, on made-up clusters, in this process.
 
-A decision is timed from the pod handed to the engine until it is assumed, with records and timings on. Prints a table
-and writes build/bench/core.json. Every node is looked at.
+    python benchmarks/core.py                       everything: decisions, growth, memory; some minutes
+    python benchmarks/core.py --quick               the same on small clusters, to see that it works
+    python benchmarks/core.py --workload preemption
+
+Prints tables and writes build/bench/core.json. docs/benchmarks.md says what is measured and how to read it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
-import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
-import numpy as np
+import click
 
-from bayplan.app import build_engine, configured, filled_cache, known_plugins
-from bayplan.objects.core import Node, Pod
-from bayplan.objects.kinds import convert
-from bayplan.objects.meta import KubeObject
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the plain twins live there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-PodMaker = Callable[[int], dict[str, Any]]
-ZONE = "topology.kubernetes.io/zone"
-HOST = "kubernetes.io/hostname"
+from bayplan.errors import BayplanError
+from benchmarks import growth, memory
+from benchmarks.calibration import Calibration
+from benchmarks.measuring import Latencies, compare, pods_of, run
+from benchmarks.naive import decide_plainly, preempt_plainly
+from benchmarks.progress import Progress
+from benchmarks.report import BUDGET_NODES, Report, Row
+from benchmarks.workloads import WORKLOADS, Workload
 
-
-def node(number: int) -> KubeObject:
-    name = f"node-{number:05}"
-    labels = {HOST: name, ZONE: f"zone-{number % 3}", "disk": "ssd" if number % 2 else "hdd"}
-    allocatable = {"cpu": "32", "memory": "128Gi", "pods": "110"}
-    return convert({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}, Node)
+ROOT = Path(__file__).resolve().parents[1]
+OUTPUT = ROOT / "build" / "bench" / "core.json"
+NAIVE_PODS = 3
 
 
-def basic(_: int) -> dict[str, Any]:
-    requests = {"cpu": "100m", "memory": "200Mi"}
-    return {"containers": [{"name": "main", "image": "app:v1", "resources": {"requests": requests}}]}
+def measure(name: str, workload: Workload, nodes: int, pods: int, naive_pods: int) -> Row:
+    """One workload: the engine, where it matters the engine that shares nothing, and the plain twins."""
+    full: Latencies | None = None
+    if workload.against_full:
+        both = compare(workload, nodes, pods)
+        latencies, full, engine = both.shared, both.full, both.engine
+    else:
+        latencies, engine = run(workload, nodes, pods)
+    more = pods_of(workload, naive_pods, first=pods)
+    naive: Latencies | None = None
+    if more:
+        naive = preempt_plainly(engine, more, datetime.now(UTC)) if workload.preempts else decide_plainly(engine, more)
+    engine.close()
+    return Row(name=name, workload=workload, nodes=nodes, latencies=latencies, naive=naive, full=full)
 
 
-def all_different(number: int) -> dict[str, Any]:
-    spec = basic(number)
-    spec["containers"][0]["resources"] = {"requests": {"cpu": f"{100 + number}m", "memory": f"{200 + number}Mi"}}
-    return spec
+def measure_all(names: Sequence[str], nodes: int, pods: int | None, naive_pods: int, told: Progress) -> Report:
+    told("calibrating")
+    calibration, rows = Calibration(), []
+    for number, name in enumerate(names, 1):
+        told(f"{name} ({number} of {len(names)}): {WORKLOADS[name].about}")
+        calibration.measure_again()
+        rows.append(measure(name, WORKLOADS[name], nodes, pods or WORKLOADS[name].pods, naive_pods))
+    calibration.measure_again()
+    return Report(rows=rows, calibration=calibration.value)
 
 
-def node_affinity(number: int) -> dict[str, Any]:
-    terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return basic(number) | {"affinity": {"nodeAffinity": required}}
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--workload",
+    "names",
+    type=click.Choice(list(WORKLOADS)),
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this one, and growth and memory only if asked for; may be repeated. One of {', '.join(WORKLOADS)}.",
+)
+@click.option("--nodes", type=click.IntRange(min=2), help=f"Nodes of the cluster.  [default: {BUDGET_NODES}]")
+@click.option("--pods", type=click.IntRange(min=1), help="Pods to decide.  [default: what the workload says]")
+@click.option(
+    "--naive-pods",
+    type=click.IntRange(min=0),
+    help=f"Pods that the plain twins decide too, about a second each; 0 leaves them out.  [default: {NAIVE_PODS}]",
+)
+@click.option("--growth/--no-growth", "with_growth", default=None, help="Also 500 to 15,000 nodes.")
+@click.option("--memory/--no-memory", "with_memory", default=None, help="Also 150,000 pods in a process of their own.")
+@click.option("--quick", is_flag=True, help="Small clusters and few pods: to see that it works.")
+@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=OUTPUT,
+    help="Where the JSON goes.  [default: build/bench/core.json]",
+)
+def main(
+    names: tuple[str, ...],
+    nodes: int | None,
+    pods: int | None,
+    naive_pods: int | None,
+    with_growth: bool | None,
+    with_memory: bool | None,
+    quick: bool,
+    check: bool,
+    output: str,
+    file: Path,
+) -> None:
+    """Measure the decisions of the core: how long each takes, how that grows with the cluster, and its memory.
+
+    A decision is timed from the pod handed to the engine until it is assumed, every node looked at, records and timings
+    on. Beside each workload stands what the plain twins of the plugins take, who must come to the same decision.
+    Budgets are for 5,000 nodes and are multiplied by the machine's calibration.
+    """
+    nodes = nodes or (300 if quick else BUDGET_NODES)
+    pods = pods or (40 if quick else None)
+    naive_pods = (1 if quick else NAIVE_PODS) if naive_pods is None else naive_pods
+    everything = not names
+    with Progress().telling() as told:
+        try:
+            report = measure_all(names or list(WORKLOADS), nodes, pods, naive_pods, told)
+        except BayplanError as fault:
+            raise click.ClickException(str(fault)) from None
+        if everything if with_growth is None else with_growth:
+            report = _with_growth(report, told, quick=quick)
+        if everything if with_memory is None else with_memory:
+            report = _with_memory(report, told, quick=quick)
+    _write(report, file, output)
+    if check and report.broken:
+        raise click.ClickException(f"over budget: {', '.join(report.broken)}")
 
 
-def spread_hard(number: int) -> dict[str, Any]:
-    constraint = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
-    return basic(number) | {
-        "topologySpreadConstraints": [constraint | {"labelSelector": {"matchLabels": {"app": "a"}}}]
-    }
+def _with_growth(report: Report, told: Progress, *, quick: bool) -> Report:
+    sizes = (100, 200, 400) if quick else growth.NODES
+    pods = 30 if quick else growth.PODS
+    found = [growth.measure_growth(name, sizes=sizes, pods=pods, told=told) for name in growth.NAMES]
+    return Report(rows=report.rows, calibration=report.calibration, growth=found)
 
 
-def anti_affinity(number: int) -> dict[str, Any]:
-    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "a"}}}
-    return basic(number) | {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+def _with_memory(report: Report, told: Progress, *, quick: bool) -> Report:
+    nodes, pods = (200, 2000) if quick else (memory.NODES, memory.PODS)
+    told(f"memory: {nodes:,} nodes and {pods:,} pods in a process of their own")
+    found = memory.measure_memory(nodes, pods)
+    return Report(rows=report.rows, calibration=report.calibration, growth=report.growth, memory=found)
 
 
-WORKLOADS: dict[str, PodMaker] = {
-    "basic_identical": basic,
-    "all_different": all_different,
-    "node_affinity": node_affinity,
-    "spread_hard": spread_hard,
-    "anti_affinity": anti_affinity,
-}
-
-
-def measure(name: str, make: PodMaker, nodes: int, pods: int) -> dict[str, Any]:
-    registry = known_plugins()
-    cache = filled_cache(node(number) for number in range(nodes))
-    engine = build_engine(configured(None, registry), registry, cache, seed=0)
-    waiting = [
-        convert(
-            {"metadata": {"name": f"p{n}", "namespace": "b", "uid": f"u{n}", "labels": {"app": "a"}}, "spec": make(n)},
-            Pod,
-        )
-        for n in range(pods)
-    ]
-    took = []
-    for pod in map(engine.prepare, waiting):
-        start = perf_counter()
-        placed = engine.place(pod)
-        took.append(1e6 * (perf_counter() - start))
-        assert placed.node is not None, placed.status
-    took.sort()
-    return {
-        "workload": name,
-        "nodes": nodes,
-        "pods": pods,
-        "decisions_per_s": round(1e6 / statistics.fmean(took)),
-        "p50_us": round(took[len(took) // 2]),
-        "p99_us": round(took[int(len(took) * 0.99)]),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--pods", type=int, default=500)
-    parser.add_argument("--workload", choices=WORKLOADS, action="append")
-    arguments = parser.parse_args()
-    print(f"{'workload':18} {'nodes':>6} {'pods':>6} {'decisions/s':>12} {'p50 µs':>8} {'p99 µs':>8}")  # noqa: T201
-    rows = []
-    for name in arguments.workload or WORKLOADS:
-        row = measure(name, WORKLOADS[name], arguments.nodes, arguments.pods)
-        rows.append(row)
-        sizes = f"{row['nodes']:6} {row['pods']:6}"
-        print(f"{name:18} {sizes} {row['decisions_per_s']:12} {row['p50_us']:8} {row['p99_us']:8}")  # noqa: T201
-    out = Path("build/bench/core.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
-    out.write_text(json.dumps({"workloads": rows, "machine": machine}, indent=2))
-    print(f"written to {out}")  # noqa: T201
+def _write(report: Report, file: Path, output: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(report.as_json(), indent=2)
+    file.write_text(text + "\n", encoding="utf-8")
+    if output == "json":
+        click.echo(text)
+        return
+    report.print()
+    click.echo(f"written to {file}")
 
 
 if __name__ == "__main__":

@@ -199,6 +199,7 @@ class Standing:
         return self._cast
 
     def _rebuild(self) -> None:
+        self._known = None
         for part in self._parts:
             if not part.own:
                 part.catch_up()
@@ -216,6 +217,10 @@ class Standing:
         for part in self._steady:
             part.catch_up()
         asked = {id(part) for part, version in zip(self._parts, self._versions, strict=True) if part.version != version}
+        if self._known is not None:
+            for part in self._parts:
+                if id(part) in asked:
+                    self._known.adopt_anew(part.cycle, part.role.name)
         if [part.filter_version for part in self._filters] != self._filter_versions:
             self._settle_all()
         elif rows:
@@ -244,7 +249,7 @@ class Standing:
         self._versions = [part.version for part in self._parts]
         self._filter_versions = [part.filter_version for part in self._filters]
         self._evaluations = self._clock.evaluations
-        self._best = self._cast = self._known = None
+        self._best = self._cast = None
 
     # filters ----------------------------------------------------------------------------------------------------
 

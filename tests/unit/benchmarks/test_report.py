@@ -13,7 +13,7 @@ from benchmarks.growth import Growth
 from benchmarks.measuring import Latencies
 from benchmarks.memory import Memory
 from benchmarks.report import BUDGET_NODES, Report, Row
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import FULL_RATIO, WORKLOADS, Workload
 from click.testing import CliRunner
 
 
@@ -81,7 +81,7 @@ def test_the_json_has_the_promised_shape(tmp_path: Path) -> None:
     assert [each["workload"] for each in found["workloads"]] == ["basic_identical", "templates_10"]
     for each in found["workloads"]:
         assert (each["nodes"], each["pods"]) == (20, 4)
-        assert all(each[key] > 0 for key in ("decisions_per_s", "p50_us", "p99_us", "naive_p50_us"))
+        assert all(each[key] > 0 for key in ("decisions_per_s", "p50_us", "p99_us", "cpu_p50_us", "naive_p50_us"))
     assert found["workloads"][1]["full_ratio"] > 0
     assert found["machine"]["calibration"] > 0
     assert {"python", "numpy", "cpu", "cores"} <= found["machine"].keys()
@@ -137,3 +137,19 @@ def test_memory_is_measured_in_a_process_of_its_own() -> None:
     found: Any = memory.measure_memory(3, 20)
     assert found.pods == 20
     assert found.holds
+
+
+def test_the_page_describes_every_workload_with_its_budget() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    told = {name.strip("`"): budget for name, _, _, budget in rows}
+    assert told == {name: _budget(workload) for name, workload in WORKLOADS.items()}
+
+
+def _budget(workload: Workload) -> str:
+    if workload.against_full:
+        return f"{FULL_RATIO} of a full evaluation"
+    if workload.budget is None:
+        return ""
+    us = workload.budget.value
+    return f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.0f} ms"
