@@ -1,0 +1,253 @@
+"""What does the same decision take in plain Python, and is it the same decision?
+
+The engine runs a profile whose filters and scores are the plain twins of the tests: one node at a time, on API objects,
+no columns, nothing shared between pods. It meets the cluster that the measured engine has just filled, so the two can
+be held against each other: the same feasible nodes and the same totals, or the benchmark stops. As in kube-scheduler, a
+twin is not asked about pods that do not concern it. Cost: about a second a pod and five thousand nodes.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache, partial
+from importlib import import_module
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+import naive as twins
+from bayplan.app import configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.clock import SystemClock
+from bayplan.errors import BayplanError
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.handle import Handle
+from bayplan.framework.registry import Entry, Registry
+from bayplan.framework.status import SKIP, Code, Status
+from bayplan.objects.core import Node, Pod
+from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import IntVector, NodeTable, NodeView
+from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
+from benchmarks.measuring import Latencies
+from benchmarks.plain_sight import Sight
+from builders import FITS, Answer
+from naive import preemption
+from naive.dynamic_resources import score as device_score
+from naive.node_ports import ports
+from naive.storage import claim_names
+from naive.twin import Twin, spread_to_100
+
+SIGHT: Key[Sight] = Key("plain/sight")
+SCORES: Key[dict[str, dict[str, int]]] = Key("plain/scores")
+JUDGES: Key[dict[str, Callable[[Node], Answer]]] = Key("plain/judges")
+
+_STORAGE = frozenset({"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"})
+_CODES: Mapping[str, Code] = {code.label: code for code in Code}
+_CANDIDATES_PERCENT, _CANDIDATES_AT_LEAST = 10, 100
+"""On how many nodes preemption looks for victims before it chooses: the defaults of DefaultPreemption."""
+
+
+class Disagreement(BayplanError):
+    """The plain twins and the engine do not say the same of a pod."""
+
+
+# plugins
+
+
+class Plain:
+    """A twin as a plugin."""
+
+    name: str
+    twin: Twin
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> Plain:  # noqa: ARG003
+        return cls(handle)
+
+    def _sight(self, cycle: Cycle) -> Sight:
+        sight = cycle.find(SIGHT)
+        if sight is None:
+            devices = self._handle.devices
+            devices.sync(self._handle.catalog)
+            sight = Sight(cycle.pod, cycle.snapshot, devices)
+            cycle.put(SIGHT, sight)
+            cycle.put(JUDGES, {})
+            cycle.put(SCORES, {})
+        return sight
+
+
+class PlainFilter(Plain):
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        judge = judge_for(self.twin, self._sight(cycle))
+        if judge is None:
+            return SKIP
+        cycle.get(JUDGES)[self.name] = judge
+        return None
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        found = cycle.get(JUDGES)[self.name](node.node)
+        return None if found == FITS else Status(_CODES[found[0]], found[1])
+
+
+class PlainScore(Plain):
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
+        found = scores_of(self.twin, self._sight(cycle), [node.node for node in nodes])
+        if found is None:
+            return SKIP
+        cycle.get(SCORES)[self.name] = found
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        found = cycle.get(SCORES)[self.name]
+        return np.array([found[name] for name in nodes.names], dtype=np.int64)
+
+
+def judge_for(twin: Twin, sight: Sight) -> Callable[[Node], Answer] | None:
+    """Who judges nodes for the pod, or None where the twin has nothing to say of it."""
+    name, pod = twin.plugin.name, sight.case.pod
+    if name == "PodTopologySpread":
+        spread = CountedSpread(sight.case)
+        return None if spread.is_idle else spread.judge
+    if name == "InterPodAffinity":
+        affinity = CountedAffinity(sight.case)
+        return None if affinity.is_idle else affinity.judge
+    if name == "NodePorts" and not any(ports(pod)):
+        return None
+    if name in _STORAGE and not any(claim_names(pod, with_ephemeral=True)):
+        return None
+    if name == "DynamicResources" and not pod.spec.resource_claims:
+        return None
+    judge = twin.filter
+    assert judge is not None
+    if name in _STORAGE:
+        return lambda node: judge(sight.with_storage_of(node), node)
+    if name == "DynamicResources":
+        return lambda node: judge(sight.with_devices_of(node), node)
+    return partial(judge, sight.case)
+
+
+def scores_of(twin: Twin, sight: Sight, feasible: Sequence[Node]) -> dict[str, int] | None:
+    """Normalised scores, or None where the twin has nothing to say of the pod."""
+    if twin.plugin.name == "ImageLocality":
+        return image_scores(sight.case, feasible)
+    if twin.plugin.name == "DynamicResources":
+        if not sight.case.pod.spec.resource_claims:
+            return None
+        return spread_to_100({node.name: device_score(sight.with_devices_of(node), node) for node in feasible})
+    assert twin.scores is not None
+    return twin.scores(sight.case, feasible)
+
+
+# the profile
+
+
+@cache
+def _twins() -> dict[str, Twin]:
+    found = (import_module(each.name) for each in pkgutil.iter_modules(twins.__path__, "naive."))
+    return {module.TWIN.plugin.name: module.TWIN for module in found if hasattr(module, "TWIN")}
+
+
+@cache
+def plain_registry() -> Registry:
+    """The shipped plugins, each by its twin where it has one."""
+    return Registry({entry.name: _plain(entry) for entry in known_plugins()})
+
+
+def _plain(entry: Entry) -> Entry:
+    twin = _twins().get(entry.name)
+    if twin is None:
+        return entry
+    forms = [*([PlainFilter] if twin.filter else []), *([PlainScore] if twin.scores else [])]
+    plugin: type[Any] = type(f"Plain{entry.name}", tuple(forms), {"name": entry.name, "twin": twin})
+    return Entry(entry.name, plugin, entry.args)
+
+
+def plain_engine(cache: Cache) -> PodEngine:
+    """An engine on a cluster that decides by the twins alone."""
+    registry = plain_registry()
+    configuration = configured(None, registry)
+    return PodEngine(configuration, registry, cache, clock=SystemClock(), chance=random.Random(0), share=False)
+
+
+# decisions
+
+
+def decide_plainly(measured: PodEngine, pods: Sequence[Pod]) -> Latencies:
+    """Decide pods by the twins on the cluster of the measured engine, who must decide the same and then places them."""
+    engine = plain_engine(measured.cache)
+    took = []
+    for pod in pods:
+        start = perf_counter_ns()
+        plain = engine.try_pod(pod)
+        took.append((perf_counter_ns() - start) / 1e3)
+        agree(plain, measured.try_pod(pod), pod)
+        measured.place(pod)
+    return Latencies(took)
+
+
+def agree(plain: Decision, quick: Decision, pod: Pod) -> None:
+    """The same nodes fit, with the same totals."""
+    if plain.nodes is None or quick.nodes is None:
+        raise Disagreement(
+            f"pod {pod.key}: {plain.status.message or plain.node} or {quick.status.message or quick.node}"
+        )
+    if plain.nodes.names != quick.nodes.names:
+        raise Disagreement(f"pod {pod.key}: {len(plain.nodes)} or {len(quick.nodes)} nodes fit, and not the same")
+    if plain.scores is None or quick.scores is None:
+        if plain.scores is not quick.scores:
+            raise Disagreement(f"pod {pod.key}: only one of the two has scored")
+        return
+    if not np.array_equal(plain.scores.total, quick.scores.total):
+        place = int(np.argmax(plain.scores.total != quick.scores.total))
+        parts = {
+            name: (int(vector[place]), int(quick.scores.by_plugin.get(name, vector * 0)[place]))
+            for name, vector in plain.scores.by_plugin.items()
+        }
+        raise Disagreement(f"pod {pod.key}: {plain.nodes.names[place]} is scored {parts}")
+
+
+def preempt_plainly(measured: PodEngine, pods: Sequence[Pod], now: datetime) -> Latencies:
+    """Find victims by the twins: filter every node, then try to remove pods node by node, until there is a choice."""
+    engine = plain_engine(measured.cache)
+    took = []
+    for pod in pods:
+        start = perf_counter_ns()
+        found = _preempt(engine, pod, now)
+        took.append((perf_counter_ns() - start) / 1e3)
+        _same_victims(found, measured.try_pod(pod), pod)
+    return Latencies(took)
+
+
+def _preempt(engine: PodEngine, pod: Pod, now: datetime) -> dict[str, preemption.Outcome]:
+    cycle = engine.begin(pod)
+    filtering = engine.framework(pod.scheduler_name).filtering
+    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
+    snapshot = cycle.snapshot
+    wanted = max(len(snapshot) * _CANDIDATES_PERCENT // 100, _CANDIDATES_AT_LEAST)
+    found: dict[str, preemption.Outcome] = {}
+    for row, node in enumerate(snapshot.nodes.nodes[: len(snapshot)]):
+        if len(found) >= wanted:
+            break
+        if diagnosis.status(row).code is not Code.UNSCHEDULABLE:
+            continue
+        there = [info.pod for info in snapshot.nodes.pods[row]]
+        outcome = preemption.victims_on(pod, node, there, (), now)
+        if outcome is not None:
+            found[node.name] = outcome
+    best = preemption.best_node(found, now)
+    return {best: found[best]}
+
+
+def _same_victims(plain: dict[str, preemption.Outcome], quick: Decision, pod: Pod) -> None:
+    """Both take as many pods of the same priorities away: which of equal nodes is chosen, chance decides."""
+    ((victims, _),) = plain.values()
+    if not quick.nominate or len(quick.victims) != len(victims):
+        raise Disagreement(f"pod {pod.key}: {len(victims)} victims or {len(quick.victims)}")

@@ -1,0 +1,175 @@
+"""What do others do in a cluster while a scheduler works? As much of it as benchmarks need, at once and in memory.
+
+An API server performs writes, a controller makes device claims from templates and takes them back, another one applies
+rules that taint devices. Each is a few lines here; asked when pods come and go, and when a plugin writes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from bayplan.cache import Cache
+from bayplan.devices import intents
+from bayplan.errors import BayplanError
+from bayplan.framework.preemption import ClearNomination, EvictVictim
+from bayplan.objects.core import Pod, PodResourceClaimStatus
+from bayplan.objects.defaults import with_defaults
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import KubeObject, ObjectMeta, OwnerReference
+from bayplan.objects.resource import (
+    AllocationResult,
+    DeviceTaint,
+    ResourceClaim,
+    ResourceClaimConsumer,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from bayplan.testing.writes import RecordedWrites
+from benchmarks.perf.templates import Names
+
+
+class UnknownWrite(BayplanError):
+    """A plugin writes something that no benchmark was expected to need."""
+
+
+class Changes(Protocol):
+    """Where changes are made known."""
+
+    cache: Cache
+    claims: ClaimController
+
+    def put(self, item: KubeObject) -> None: ...
+    def drop(self, item: KubeObject) -> None: ...
+    def delete(self, item: KubeObject) -> None: ...
+    def clear_nomination(self, pod: Pod) -> None: ...
+
+
+def owner_of(pod: Pod) -> OwnerReference:
+    return OwnerReference(api_version="v1", kind="Pod", name=pod.name, uid=pod.uid, controller=True)
+
+
+class ClaimController:
+    """Makes device claims from templates, and gives devices back when their users are gone."""
+
+    def __init__(self, changes: Changes, names: Names) -> None:
+        self._changes = changes
+        self._names = names
+        self._templates: dict[str, ResourceClaimSpec] = {}
+        self._used: defaultdict[str, set[str]] = defaultdict(set)  # by the uid of a pod: claims, by namespace/name
+
+    def add_template(self, namespace: str, raw: Mapping[str, Any]) -> None:
+        claim = convert({"spec": (raw.get("spec") or {}).get("spec") or {}}, ResourceClaim)
+        self._templates[f"{namespace}/{raw['metadata']['name']}"] = claim.spec
+
+    def with_claims(self, pod: Pod) -> Pod:
+        """The pod, told the names of the claims that were made for it."""
+        told = []
+        for reference in pod.spec.resource_claims:
+            spec = self._templates.get(f"{pod.namespace}/{reference.resource_claim_template_name}")
+            if spec is None:
+                continue
+            name = self._names.after(f"{pod.name}-{reference.name}-")
+            meta = ObjectMeta(
+                name=name, namespace=pod.namespace, uid=f"claim-{name}", owner_references=(owner_of(pod),)
+            )
+            self.note(pod, f"{pod.namespace}/{name}")
+            self._changes.put(with_defaults(ResourceClaim(meta, spec)))
+            told.append(PodResourceClaimStatus(reference.name, name))
+        if not told:
+            return pod
+        return replace(pod, status=replace(pod.status, resource_claim_statuses=tuple(told)))
+
+    def note(self, pod: Pod, key: str) -> None:
+        """The pod uses a claim, or owns it."""
+        self._used[pod.uid].add(key)
+
+    def release(self, pod: Pod) -> None:
+        """The pod is gone: its own claims go too, and claims that nobody uses any more give their devices back."""
+        for key in sorted(self._used.pop(pod.uid, ())):
+            claim = self._changes.cache.devices.claims.get(key)
+            if claim is None:
+                continue
+            if any(owner.uid == pod.uid for owner in claim.metadata.owner_references):
+                self._changes.drop(claim)
+                continue
+            users = tuple(user for user in claim.status.reserved_for if user.uid != pod.uid)
+            allocation = claim.status.allocation if users else None
+            self._changes.put(replace(claim, status=replace(claim.status, reserved_for=users, allocation=allocation)))
+
+
+class TaintController:
+    """Applies rules to devices: a rule without a selector taints every device."""
+
+    def __init__(self) -> None:
+        self._taints: list[DeviceTaint] = []
+
+    def add_rule(self, raw: Mapping[str, Any]) -> None:
+        spec = raw.get("spec") or {}
+        if spec.get("deviceSelector"):
+            raise UnknownWrite("a DeviceTaintRule with a selector has no meaning here yet")
+        taint = spec.get("taint") or {}
+        self._taints.append(DeviceTaint(taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")))
+
+    def tainted(self, found: ResourceSlice) -> ResourceSlice:
+        if not self._taints:
+            return found
+        devices = tuple(replace(each, taints=(*each.taints, *self._taints)) for each in found.spec.devices)
+        return replace(found, spec=replace(found.spec, devices=devices))
+
+
+class PerformedWrites(RecordedWrites):
+    """An API server for what plugins write: it is done when it is said. Nothing is remembered."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__()
+        self._names = names
+        self.changes: Changes | None = None  # set once the cluster is there, which needs the writes first
+
+    async def perform(self, intent: object) -> Any:
+        match intent:
+            case intents.ReserveClaim(claim, pod, _, allocation):
+                return self._reserved(claim, pod, allocation)
+            case intents.CreateSpecialClaim(claim, pod):
+                return self._created(claim, pod)
+            case intents.RecordSpecialClaim():
+                return None
+        raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")
+
+    def submit(self, intent: object) -> None:
+        assert self.changes is not None
+        match intent:
+            case EvictVictim(victim=victim):
+                self.changes.delete(victim)
+            case ClearNomination(pod=pod):
+                self.changes.clear_nomination(pod)
+            case intents.DeleteClaim(claim):
+                self.changes.drop(claim)
+            case intents.DeallocateClaim(claim):
+                self.changes.put(replace(claim, status=replace(claim.status, allocation=None, reserved_for=())))
+            case _:
+                raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")
+
+    def _reserved(self, claim: ResourceClaim, pod: Pod, allocation: AllocationResult | None) -> ResourceClaim:
+        assert self.changes is not None
+        user = ResourceClaimConsumer(resource="pods", name=pod.name, uid=pod.uid)
+        known = self.changes.cache.devices.claims.get(claim.key, claim)
+        status = replace(
+            known.status,
+            allocation=allocation or known.status.allocation,
+            reserved_for=(*known.status.reserved_for, user),
+        )
+        written = replace(known, status=status)
+        self.changes.claims.note(pod, written.key)
+        self.changes.put(written)
+        return written
+
+    def _created(self, claim: ResourceClaim, pod: Pod) -> ResourceClaim:
+        assert self.changes is not None
+        name = self._names.after(f"{pod.name}-extended-resources-")
+        created = replace(claim, metadata=replace(claim.metadata, name=name, uid=f"claim-{name}"))
+        self.changes.put(created)
+        return created

@@ -1,0 +1,92 @@
+"""Which pod is next, and which pods does an event wake? A queue without clocks: nobody backs off, nobody times out.
+
+Asked once an attempt and once an event. Pods that were refused are kept by who refused them, so that an event is held
+against a few sets of plugins and only then, where a plugin looks closer, against pods.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+from bayplan.framework.events import ClusterEvent, Cure, Hint
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.snapshot import PodInfo
+
+Plugins = frozenset[str]
+
+
+class WaitingLine:
+    """Pods to be tried, the most important first; and pods that wait for something to happen."""
+
+    def __init__(self, cures: Mapping[str, tuple[Cure, ...]]) -> None:
+        self._cures = cures
+        self._order = count()
+        self._heap: list[tuple[int, int, str]] = []
+        self._ready: dict[str, PodInfo] = {}
+        self._parked: dict[Plugins, dict[str, PodInfo]] = {}
+        self._refused_by: dict[str, Plugins] = {}
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    @property
+    def parked(self) -> int:
+        return len(self._refused_by)
+
+    def enter(self, info: PodInfo) -> None:
+        """The pod can be tried."""
+        self._ready[info.uid] = info
+        heapq.heappush(self._heap, (-info.priority, next(self._order), info.uid))
+
+    def next(self) -> PodInfo | None:
+        while self._heap:
+            _, _, uid = heapq.heappop(self._heap)
+            info = self._ready.pop(uid, None)
+            if info is not None:  # else it is gone, or was entered again with another place
+                return info
+        return None
+
+    def park(self, info: PodInfo, refused_by: Plugins) -> None:
+        """The pod waits until an event concerns one of those who refused it."""
+        self._parked.setdefault(refused_by, {})[info.uid] = info
+        self._refused_by[info.uid] = refused_by
+
+    def drop(self, uid: str) -> None:
+        """The pod is gone."""
+        self._ready.pop(uid, None)
+        refused_by = self._refused_by.pop(uid, None)
+        if refused_by is not None:
+            del self._parked[refused_by][uid]
+
+    def is_parked(self, uid: str) -> bool:
+        return uid in self._refused_by
+
+    def woken(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> list[PodInfo]:
+        """Take those out that the event may help."""
+        found = [info for plugins in list(self._parked) for info in self._helped(plugins, event, old, new)]
+        for info in found:
+            self.drop(info.uid)
+        return found
+
+    def _helped(
+        self, plugins: Plugins, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None
+    ) -> Iterator[PodInfo]:
+        matching = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
+        if not matching and plugins:
+            return
+        for info in self._parked[plugins].values():
+            if not plugins or any(_helps(cure, info.pod, old, new) for cure in matching):
+                yield info
+
+    def helps(self, uid: str, event: ClusterEvent, old: Pod, new: Pod) -> bool:
+        """Whether a change of the pod itself may help it."""
+        plugins = self._refused_by.get(uid, frozenset())
+        cures = [cure for name in plugins for cure in self._cures.get(name, ()) if cure.matches(event)]
+        return any(_helps(cure, new, old, new) for cure in cures)
+
+
+def _helps(cure: Cure, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    return cure.hint is None or cure.hint(pod, old, new) is Hint.QUEUE

@@ -1,0 +1,317 @@
+"""A cluster in memory with a scheduler at work: objects come and go, pods are tried, victims leave, pods wake up.
+
+Driven by the operations of a benchmark. `step` makes one attempt and carries out what it decided; `busy_s` counts the
+time that the scheduler is at work, attempts and the handling of changes alike, and nothing of what makes the objects.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.app import configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.clock import SystemClock
+from bayplan.errors import BayplanError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.runtime import Framework
+from bayplan.framework.status import Status
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import with_defaults, with_identity, with_priority
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceSlice
+from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.snapshot import PodInfo
+from bayplan.testing.writes import writing_to
+from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
+from benchmarks.perf.events import events_between
+from benchmarks.perf.templates import Names
+from benchmarks.perf.waiting import WaitingLine
+
+GONE = datetime(2026, 1, 1, tzinfo=UTC)
+PROFILE = "default-scheduler"
+
+
+class AttemptFailed(BayplanError):
+    """An attempt ended with an error, which no benchmark expects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt, and what it took."""
+
+    pod: Pod
+    node: str | None
+    took_us: float
+    status: Status
+
+
+class _Engine(PodEngine):
+    """Keeps the cycle of the pod that it has just placed, for the binding that follows."""
+
+    last_cycle: Cycle | None = None
+
+    def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+        self.last_cycle = cycle
+        return super().commit(framework, cycle, decision)
+
+
+class World:
+    """The cluster, its scheduler, and those who serve both."""
+
+    def __init__(self, config: str | None = None, *, seed: int = 0, names: Names | None = None) -> None:
+        self.names = names or Names()
+        writes = PerformedWrites(self.names)
+        registry = writing_to(writes, known_plugins())
+        self.cache = Cache()
+        self.engine = _Engine(
+            configured(config, registry), registry, self.cache, clock=SystemClock(), chance=random.Random(seed)
+        )
+        self._framework = self.engine.framework(PROFILE)
+        self.line = WaitingLine(self._framework.profile.cures)
+        self.claims = ClaimController(self, self.names)
+        self.taints = TaintController()
+        writes.changes = self
+        self._writes = writes
+        self.pods: dict[str, Pod] = {}  # by namespace/name, each as it is now
+        self.attempted: set[str] = set()  # by uid
+        self.scheduled: Counter[str] = Counter()  # by namespace: pods that have a node now
+        self.last_refusal = ""
+        self.busy_s = 0.0
+        self._busy = False
+
+    # objects ----------------------------------------------------------------------------------------------------
+
+    def create(self, item: KubeObject) -> KubeObject:
+        """An object appears; as it then is."""
+        known = with_defaults(with_identity(item))
+        if isinstance(known, Pod):
+            return self._create_pod(known)
+        if not isinstance(known, Node):
+            self.put(known)
+            return known
+        with self._at_work():
+            self.cache.add_node(known)
+            self._tell(None, known)
+        return known
+
+    def update(self, item: KubeObject) -> None:
+        """An object is written again. What only the cluster knows of it stays."""
+        known = with_defaults(with_identity(item))
+        if isinstance(known, Pod):
+            self._update_pod(known)
+        elif isinstance(known, Node):
+            with self._at_work():
+                old = self.cache.node(known.name)
+                self.cache.update_node(known)
+                self._tell(old, known)
+        else:
+            self.put(known)
+
+    def delete(self, item: KubeObject) -> None:
+        """An object is deleted, with the grace that it asks for: nobody here ends containers."""
+        if isinstance(item, Pod):
+            self._delete_pod(item)
+        elif isinstance(item, Node):
+            with self._at_work():
+                self.cache.remove_node(item.name)
+                self._tell(item, None)
+        else:
+            self.drop(item)
+
+    def put(self, item: KubeObject) -> None:
+        """Any object but a pod or a node is there, or has changed."""
+        if isinstance(item, ResourceSlice):
+            item = self.taints.tainted(item)
+        with self._at_work():
+            old = self.cache.catalog.table(type(item)).get(item.key)
+            self.cache.put(item)
+            self._tell(old, item)
+
+    def drop(self, item: KubeObject) -> None:
+        """Any object but a pod or a node is gone."""
+        with self._at_work():
+            self.cache.drop(item)
+            self._tell(item, None)
+
+    # pods -------------------------------------------------------------------------------------------------------
+
+    def _create_pod(self, pod: Pod) -> Pod:
+        pod = with_priority(pod, self.cache.catalog.priority_classes)
+        pod = self.claims.with_claims(pod)
+        self.pods[pod.key] = pod
+        with self._at_work():
+            if pod.spec.node_name:
+                self.scheduled[pod.namespace] += 1
+                self.cache.add_pod(pod)
+                self._tell(None, pod)
+            else:
+                self._enqueue(self.engine.prepare(pod))
+        return pod
+
+    def _update_pod(self, pod: Pod) -> None:
+        old = self.pods[pod.key]
+        new = with_priority(
+            replace(pod, metadata=replace(pod.metadata, uid=old.uid), status=old.status),
+            self.cache.catalog.priority_classes,
+        )
+        if old.spec.node_name:
+            new = new.bound_to(old.spec.node_name)
+        self._replace_pod(old, new)
+
+    def _replace_pod(self, old: Pod, new: Pod) -> None:
+        self.pods[new.key] = new
+        with self._at_work():
+            if old.spec.node_name:
+                if self.cache.is_assumed(old.uid):
+                    self.cache.add_pod(old)  # the watch would have confirmed it long ago
+                self.cache.update_pod(new)
+                self._tell(old, new)
+                return
+            events = list(events_between(old, new))
+            waits_on = self.line.is_parked(old.uid) and not any(
+                self.line.helps(old.uid, event, old, new) for event in events
+            )
+            if not waits_on:
+                self.line.drop(old.uid)
+                self._enqueue(self.engine.prepare(new))
+
+    def _delete_pod(self, pod: Pod) -> None:
+        known = self.pods.get(pod.key)
+        if known is None:
+            return
+        lingers = known.spec.node_name and known.spec.termination_grace_period_seconds
+        if known.metadata.finalizers or lingers:
+            self._terminate(known)
+        else:
+            self.remove_pod(known)
+
+    def _terminate(self, pod: Pod) -> None:
+        """The pod is marked as going and stays."""
+        marked = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=GONE))
+        if pod.spec.node_name:
+            self._replace_pod(pod, marked)
+        else:
+            self.pods[pod.key] = marked
+            self.line.drop(pod.uid)
+
+    def remove_pod(self, pod: Pod) -> None:
+        """The pod is gone at once."""
+        known = self.pods.pop(pod.key)
+        with self._at_work():
+            self.engine.nominations.withdraw(known.uid)
+            if known.spec.node_name:
+                self.scheduled[known.namespace] -= 1
+                self.cache.remove_pod(known)
+            else:
+                self.line.drop(known.uid)
+            self._tell(known, None)
+        self.claims.release(known)
+
+    # attempts ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> Attempt | None:
+        """One attempt for the pod whose turn it is; None where nobody can be tried."""
+        with self._at_work():
+            info = self.line.next()
+            if info is None:
+                return None
+            start = perf_counter()
+            placed = self.engine.place(info)
+            took_us = 1e6 * (perf_counter() - start)
+            self.attempted.add(info.uid)
+            if placed.node is None:
+                self._refused(info, placed)
+            else:
+                self._bound(info, placed.node)
+        return Attempt(info.pod, placed.node, took_us, placed.status)
+
+    def _bound(self, info: PodInfo, node: str) -> None:
+        cycle = self.engine.last_cycle
+        assert cycle is not None
+        committing = self._framework.committing
+        plan = committing.plan_pre_bind(cycle, node)
+        status = plan.status
+        if status.ok and plan.has_work:
+            status = _finished(committing.pre_bind(cycle, node, plan, _one_by_one))
+        if not status.ok:
+            raise AttemptFailed(f"pod {info.key} cannot be bound to {node}: {status.message}")
+        bound = info.pod.bound_to(node)
+        self.pods[bound.key] = bound
+        self.scheduled[bound.namespace] += 1
+        self._tell(None, bound)
+
+    def _refused(self, info: PodInfo, placed: Placed) -> None:
+        decision, pod = placed.decision, info.pod
+        self.last_refusal = f"{info.key}: {placed.status.message}"
+        if decision.diagnosis is None:
+            raise AttemptFailed(f"pod {self.last_refusal}")
+        if decision.nominate is not None and decision.nominate != pod.status.nominated_node_name:
+            pod = replace(pod, status=replace(pod.status, nominated_node_name=decision.nominate))
+            self.pods[pod.key] = pod
+            info = self.engine.prepare(pod)
+            self.engine.nominations.nominate(info, decision.nominate)
+        self.line.park(info, frozenset(decision.diagnosis.unschedulable_plugins))
+        for intent in decision.writes:
+            self._writes.submit(intent)
+
+    def clear_nomination(self, pod: Pod) -> None:
+        """The pod no longer waits for room on a node."""
+        self.engine.nominations.withdraw(pod.uid)
+        known = self.pods.get(pod.key)
+        if known is not None and known.status.nominated_node_name:
+            self._replace_pod(known, replace(known, status=replace(known.status, nominated_node_name="")))
+
+    def _enqueue(self, info: PodInfo) -> None:
+        if info.pod.terminating:
+            return
+        gate = self._framework.pre_enqueue(info.pod)
+        if gate.ok:
+            self.line.enter(info)
+        else:
+            self.attempted.add(info.uid)
+            self.line.park(info, frozenset({gate.plugin}))
+
+    def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """Wake whom a change may help."""
+        if self.line.parked:
+            for event in events_between(old, new):
+                for info in self.line.woken(event, old, new):
+                    self._enqueue(info)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Counts the time, once however deep."""
+        if self._busy:
+            yield
+            return
+        self._busy = True
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.busy_s += perf_counter() - start
+            self._busy = False
+
+
+async def _one_by_one(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:
+    return [await call for call in calls]
+
+
+def _finished(work: Coroutine[Any, Any, Status]) -> Status:
+    """Run what never really waits to its end: writes are done when they are said."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        status: Status = done.value
+        return status
+    raise AttemptFailed("a plugin waits for something that does not happen here")

@@ -1,0 +1,28 @@
+"""What is going on, for people, on the error stream: a line that changes on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Progress:
+    """Tells what is measured now."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._status: Status | None = None
+
+    @contextmanager
+    def telling(self) -> Iterator[Progress]:
+        with self._console.status("", spinner="dots") as self._status:
+            yield self
+
+    def __call__(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,214 @@
+"""The figures of a run: as JSON for programs, as tables for people. Says for each whether its budget holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.calibration import REFERENCE_S
+from benchmarks.growth import EXPONENT_AT_MOST, Growth
+from benchmarks.measuring import Latencies
+from benchmarks.memory import BUDGET_MIB, Memory
+from benchmarks.workloads import FULL_RATIO, Workload
+
+_UNBOUNDED = 100_000
+BUDGET_NODES = 5000
+"""Budgets are about clusters of this size; on another one nothing is judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One workload."""
+
+    name: str
+    workload: Workload
+    nodes: int
+    latencies: Latencies
+    naive: Latencies | None = None
+    full: Latencies | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.full is None else self.latencies.p50_us / self.full.p50_us
+
+    @property
+    def budget_us(self) -> float | None:
+        """What the median may be on the machine that the budget was set on."""
+        budget = self.workload.budget
+        return None if budget is None else budget.value
+
+    def holds(self, calibration: float) -> bool | None:
+        """Whether the workload keeps its budget; None where it has none, or the cluster has another size."""
+        if self.nodes != BUDGET_NODES:
+            return None
+        if self.budget_us is not None:
+            return self.latencies.p50_us <= self.budget_us * calibration
+        return None if self.ratio is None else self.ratio <= FULL_RATIO
+
+    def as_json(self, calibration: float) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "workload": self.name,
+            "nodes": self.nodes,
+            "pods": len(self.latencies.took_us),
+            "decisions_per_s": round(self.latencies.per_s),
+            "p50_us": round(self.latencies.p50_us, 1),
+            "p99_us": round(self.latencies.p99_us, 1),
+            "cpu_p50_us": _rounded(self.latencies.cpu_p50_us),
+            "naive_p50_us": None if self.naive is None else round(self.naive.p50_us, 1),
+            "budget_us": self.budget_us,
+            "holds": self.holds(calibration),
+        }
+        if self.full is not None and self.ratio is not None:
+            found |= {"full_p50_us": round(self.full.p50_us, 1), "full_ratio": round(self.ratio, 3)}
+            found["budget_ratio"] = FULL_RATIO
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that one run has found out."""
+
+    rows: Sequence[Row]
+    calibration: float
+    growth: Sequence[Growth] = ()
+    memory: Memory | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workloads": [row.as_json(self.calibration) for row in self.rows],
+            "machine": {"calibration": round(self.calibration, 3), **machine()},
+            "growth": [
+                {
+                    "workload": each.workload,
+                    "p50_us": {str(nodes): round(value, 1) for nodes, value in each.p50_us.items()},
+                    "exponent": round(each.exponent, 3),
+                    "holds": each.holds,
+                }
+                for each in self.growth
+            ],
+            "memory": None
+            if self.memory is None
+            else {**asdict(self.memory), "budget_mib": BUDGET_MIB, "holds": self.memory.holds},
+        }
+
+    @property
+    def broken(self) -> list[str]:
+        """What does not keep its budget."""
+        names = [row.name for row in self.rows if row.holds(self.calibration) is False]
+        names += [f"growth of {each.workload}" for each in self.growth if not each.holds]
+        return names + (["memory"] if self.memory is not None and not self.memory.holds else [])
+
+    def print(self) -> None:
+        """Tables for people, as wide as they need to be: half a figure is no figure."""
+        print_wide(self._decisions())
+        if self.growth:
+            print_wide(self._growth())
+        if self.memory is not None:
+            print_wide(_memory(self.memory))
+
+    def _decisions(self) -> Table:
+        title = f"decisions; this machine needs {self.calibration:.2f} of the time of the one that budgets were set on"
+        table = Table(title=title, title_justify="left")
+        table.add_column("workload")
+        for name in ("nodes", "pods", "decisions/s", "p50 µs", "p99 µs", "naive p50 µs", "budget for p50"):
+            table.add_column(name, justify="right")
+        table.add_column("holds")
+        for row in self.rows:
+            found = row.latencies
+            table.add_row(
+                row.name,
+                f"{row.nodes:,}",
+                f"{len(found.took_us):,}",
+                f"{found.per_s:,.0f}",
+                f"{found.p50_us:,.0f}",
+                f"{found.p99_us:,.0f}",
+                "" if row.naive is None else f"{row.naive.p50_us:,.0f}",
+                _budget(row, self.calibration),
+                verdict(row.holds(self.calibration)),
+            )
+        return table
+
+    def _growth(self) -> Table:
+        table = Table(title="growth: p50 in µs by the number of nodes", title_justify="left")
+        table.add_column("workload")
+        for nodes in self.growth[0].p50_us:
+            table.add_column(f"{nodes:,}", justify="right")
+        table.add_column("exponent", justify="right")
+        table.add_column("holds")
+        for each in self.growth:
+            times = [f"{value:,.0f}" for value in each.p50_us.values()]
+            limit = f"{each.exponent:.2f} (at most {EXPONENT_AT_MOST})"
+            table.add_row(each.workload, *times, limit, verdict(each.holds))
+        return table
+
+
+def _budget(row: Row, calibration: float) -> str:
+    if row.full is not None and row.ratio is not None:
+        return f"{row.ratio:.2f} of {row.full.p50_us:,.0f} in full, at most {FULL_RATIO}"
+    return "" if row.budget_us is None else f"{row.budget_us * calibration:,.0f}"
+
+
+def _memory(memory: Memory) -> Table:
+    table = Table(title="memory of a process that holds a cluster", title_justify="left")
+    for name in ("nodes", "pods", "a pod's JSON", "resident", "peak", "budget"):
+        table.add_column(name, justify="right")
+    table.add_column("holds")
+    table.add_row(
+        f"{memory.nodes:,}",
+        f"{memory.pods:,}",
+        f"{memory.json_kib} KiB",
+        f"{memory.resident_mib:,.0f} MiB",
+        f"{memory.peak_mib:,.0f} MiB",
+        f"{BUDGET_MIB:,.0f} MiB",
+        verdict(memory.holds),
+    )
+    return table
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def print_wide(table: Table) -> None:
+    console, endless = Console(), Console(width=_UNBOUNDED)
+    console.width = max(console.width, Measurement.get(endless, endless.options, table).maximum)
+    console.print(table)
+
+
+def verdict(holds: bool | None) -> Text:
+    if holds is None:
+        return Text("")
+    return Text("yes", style="green") if holds else Text("NO", style="bold red")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "calibration_reference_s": REFERENCE_S,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "cpu": cpu(),
+        "cores": os.cpu_count(),
+    }
+
+
+def cpu() -> str:
+    """The processor's own name, where the system tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()
