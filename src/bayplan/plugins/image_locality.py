@@ -35,6 +35,8 @@ class ImageLocality:
         total_nodes = float(cycle.snapshot.nodes.count)
         present = np.zeros(len(nodes), dtype=np.int64)
         for name in pod_images(cycle.pod):
+            if name not in nodes.columns.image_rows:
+                continue
             sizes, holders = nodes.image(name)
             # Go's order of operations: the share first, then the product, then the cut.
             present += (sizes * (holders / total_nodes)).astype(np.int64)

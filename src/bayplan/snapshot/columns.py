@@ -26,6 +26,7 @@ SMALL = 1 << 46
 """Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
 
 _BEFORE_REQUESTS = 3
+_MOST_IMAGE_COLUMNS = 128
 
 IntMatrix = npt.NDArray[np.int64]
 
@@ -51,6 +52,7 @@ class NodeColumns:
         self.images: list[dict[str, ImageState]] = []
         self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
         self.image_rows = {}
+        self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
         resources = len(vocabulary.resources)
         self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
@@ -157,6 +159,7 @@ class NodeColumns:
         forked.ports = [set()] * len(rows)
         forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
         forked.port_rows = {}
+        forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
         forked.allocatable = self.allocatable[:, where]
         forked._share_out(self._usage[:, where])
@@ -188,9 +191,26 @@ class NodeColumns:
             del rows[row]
             if not rows:
                 del self.image_rows[name]
+            if name in self._image_columns:
+                self._image_columns[name][:, row] = 0
         for name, state in images.items():
             self.image_rows.setdefault(name, {})[row] = state
+            if name in self._image_columns:
+                self._image_columns[name][:, row] = state
         self.images[row] = images
+
+    def image_column(self, name: str) -> IntMatrix | None:
+        """Sizes and counts of one image by row; None where no row has it. Made when it is first asked for."""
+        states = self.image_rows.get(name)
+        if not states:
+            return None
+        column = self._image_columns.get(name)
+        if column is None:
+            if len(self._image_columns) >= _MOST_IMAGE_COLUMNS:
+                self._image_columns.clear()
+            column = self._image_columns[name] = np.zeros((2, len(self.pod_count)), dtype=np.int64)
+            column[:, list(states)] = np.array(list(states.values()), dtype=np.int64).T
+        return column
 
     # pods -------------------------------------------------------------------------------------------------------
 
@@ -326,6 +346,7 @@ class NodeColumns:
         grown = max(rows, 2 * capacity)
         self.allocatable = _widened(self.allocatable, grown)
         self._share_out(_widened(self._usage, grown))
+        self._image_columns.clear()
         self.unschedulable = np.resize(self.unschedulable, grown)
         self.taint_ids = np.resize(self.taint_ids, grown)
         self.feature_ids = np.resize(self.feature_ids, grown)

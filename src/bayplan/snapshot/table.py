@@ -230,11 +230,11 @@ class NodeTable:
 
     def image(self, name: str) -> tuple[IntVector, IntVector]:
         """For each entry the size of an image and on how many nodes it is; zeros where the node lacks it."""
-        states = self.columns.image_rows.get(name, {})
-        table = np.zeros((2, self.columns.count), dtype=np.int64)
-        if states:
-            table[:, list(states)] = np.array(list(states.values()), dtype=np.int64).T
-        return self.pick(table[0]), self.pick(table[1])
+        column = self.columns.image_column(name)
+        if column is None:
+            nothing = np.zeros(len(self), dtype=np.int64)
+            return nothing, nothing
+        return self.pick(column[0]), self.pick(column[1])
 
     def _where(self, interner: Interner[Any], ids: IdVector, accepts: Callable[[Any], bool]) -> BoolVector:
         answers = np.zeros(len(interner), dtype=np.bool_)
