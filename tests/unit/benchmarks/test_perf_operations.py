@@ -345,7 +345,8 @@ def test_extended_resources_are_served_by_devices(folder: Path) -> None:
     assert not found.world.cache.devices.claims
 
 
-def test_a_steady_state_creates_and_deletes_again_and_again(folder: Path) -> None:
+def test_a_steady_state_creates_and_deletes_again_and_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch, 0.0001)
     steady = pods(3, "claimed.yaml", namespace="n", steadyState=True, duration="1s", collectMetrics=True)
     found = run(folder, [NODES, DRIVER, CLASS, TEMPLATE, steady])
     (measured,) = found.measurements
