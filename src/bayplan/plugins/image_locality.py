@@ -34,9 +34,10 @@ class ImageLocality:
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         total_nodes = float(cycle.snapshot.nodes.count)
         present = np.zeros(len(nodes), dtype=np.int64)
-        for name in pod_images(cycle.pod):
-            if name not in nodes.columns.image_rows:
-                continue
+        known = [name for name in pod_images(cycle.pod) if name in nodes.columns.image_rows]
+        if not known:
+            return present  # nobody has to pull less than anybody else
+        for name in known:
             sizes, holders = nodes.image(name)
             # Go's order of operations: the share first, then the product, then the cut.
             present += (sizes * (holders / total_nodes)).astype(np.int64)

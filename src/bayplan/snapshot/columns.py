@@ -26,7 +26,7 @@ SMALL = 1 << 46
 """Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
 
 _BEFORE_REQUESTS = 3
-_MOST_IMAGE_COLUMNS = 128
+_IMAGE_COLUMNS_BYTES = 64 << 20
 
 IntMatrix = npt.NDArray[np.int64]
 
@@ -206,10 +206,16 @@ class NodeColumns:
             return None
         column = self._image_columns.get(name)
         if column is None:
-            if len(self._image_columns) >= _MOST_IMAGE_COLUMNS:
+            column = np.zeros((2, len(self.pod_count)), dtype=np.int64)
+            if len(self._image_columns) * column.nbytes >= _IMAGE_COLUMNS_BYTES:
                 self._image_columns.clear()
-            column = self._image_columns[name] = np.zeros((2, len(self.pod_count)), dtype=np.int64)
-            column[:, list(states)] = np.array(list(states.values()), dtype=np.int64).T
+            self._image_columns[name] = column
+            rows = np.fromiter(states, np.intp, len(states))
+            first = next(iter(states.values()))
+            if all(state == first for state in states.values()):
+                column[:, rows] = np.array([first]).T
+            else:
+                column[:, rows] = np.array(list(states.values()), dtype=np.int64).T
         return column
 
     # pods -------------------------------------------------------------------------------------------------------
