@@ -9,13 +9,14 @@ once only is not kept: it is kept when it comes again. Tables are bounded: who w
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.parts import EvaluationClock, Part, Role
+from bayplan.framework.parts import CannotShare, EvaluationClock, Part, Role
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.profile import Profile
 from bayplan.framework.standing import Standing
@@ -23,6 +24,8 @@ from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 MOST_KEPT = 256
 _REMEMBERED_KEYS = 4096
@@ -53,7 +56,9 @@ class Shelf(Generic[T]):
     def place(self, key: Hashable) -> Kept[T]:
         """The place of a key; equal keys have one."""
         kept = self._places.get(key)
-        if kept is None:
+        if kept is not None:
+            self._places.move_to_end(key)
+        else:
             kept = self._places[key] = Kept()
             if len(self._places) > _REMEMBERED_KEYS:
                 self._places.popitem(last=False)
@@ -68,6 +73,13 @@ class Shelf(Generic[T]):
             self.drop(min(self._held, key=lambda each: each.used))
         kept.value = value
         self._held.add(kept)
+
+    def clear(self) -> None:
+        """Let everything go: pods may still hold their places."""
+        for kept in self._held:
+            kept.value = None
+        self._held.clear()
+        self._places.clear()
 
     def drop(self, kept: Kept[T]) -> None:
         kept.value = None
@@ -107,11 +119,9 @@ class Classes:
         self._revision = 0
         self._attempt = 0
         self.long_ways: Counter[str] = Counter()  # why pods were not helped by what others know
-        self._clear()
-
-    def _clear(self) -> None:
-        self._parts: list[Shelf[Part]] = [Shelf(self._limit) for _ in self._roles]
-        self._standings: Shelf[Standing] = Shelf(self._limit)
+        self._complained: set[str] = set()
+        self._parts: list[Shelf[Part]] = [Shelf(limit) for _ in self._roles]
+        self._standings: Shelf[Standing] = Shelf(limit)
 
     def __len__(self) -> int:
         """How many kinds of pod are kept."""
@@ -128,12 +138,26 @@ class Classes:
         return kind
 
     def _signed(self, info: PodInfo) -> Kind:
-        signatures = [role.plugin.signature(info.pod) if role.signs else None for role in self._roles]
         places = tuple(
-            None if signature is None else shelf.place(signature)
-            for shelf, signature in zip(self._parts, signatures, strict=True)
+            self._place(role, shelf, info) if role.signs else None
+            for role, shelf in zip(self._roles, self._parts, strict=True)
         )
         return Kind(places, None if None in places else self._standings.place(places))
+
+    def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
+        """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""
+        try:
+            signature = role.plugin.signature(info.pod)
+            return None if signature is None else shelf.place(signature)
+        except (Exception, SystemExit) as fault:
+            self._complain(f"signature of plugin {role.name}", fault)
+            return None
+
+    def _complain(self, about: str, fault: BaseException) -> None:
+        """Sharing is no more than a shortcut, so whatever stands in its way is told once and costs nothing else."""
+        if about not in self._complained:
+            self._complained.add(about)
+            log.warning("%s failed; pods are asked about one by one instead", about, exc_info=fault)
 
     def standing(self, cycle: Cycle) -> Standing | None:
         """Where pods of this kind stand now; None where the attempt has to take the long way."""
@@ -142,19 +166,27 @@ class Classes:
         revision = cycle.snapshot.catalog.revision(DeviceClass)
         if revision != self._revision:  # signatures look at the classes of devices, so all of them are out of date
             self._revision = revision
-            self._clear()
+            self._standings.clear()
+            for shelf in self._parts:
+                shelf.clear()
         self._attempt += 1
-        kind: Kind | None = None
+        kind = self.kind_of(cycle.info)
         try:
-            kind = self.kind_of(cycle.info)
             return self._caught_up(kind, cycle)
-        except (Exception, SystemExit) as fault:
-            self.long_ways[type(fault).__name__] += 1
-            # A plugin that cannot be shared, or one that broke: a full attempt asks it again and says what is wrong.
-            if kind is not None:
-                self._drop(kind)
+        except CannotShare:
+            self.long_ways[CannotShare.__name__] += 1
             cycle.start_over()
             return None
+        except (Exception, SystemExit) as fault:
+            # A plugin broke: a full attempt asks it again and says what is wrong.
+            self.long_ways[type(fault).__name__] += 1
+            self._complain(f"sharing answers ({type(fault).__name__}: {fault})", fault)
+            self._drop(kind)
+            cycle.start_over()
+            return None
+        except BaseException:  # somebody interrupts: nothing that is half done is kept
+            self._drop(kind)
+            raise
 
     def _caught_up(self, kind: Kind, cycle: Cycle) -> Standing:
         together = kind.together

@@ -71,12 +71,6 @@ class Cycle:
         if other.skip_score:
             self.skip_score |= other.skip_score
 
-    def adopt_anew(self, other: Cycle, plugin: str) -> None:
-        """The same again, from a cycle in which this plugin alone was asked and has changed its mind since."""
-        self.skip_filter.discard(plugin)
-        self.skip_score.discard(plugin)
-        self.adopt(other)
-
     def start_over(self) -> None:
         """Forget what plugins said."""
         self._state = {}

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bayplan.framework.boundary import Boundary, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
-from bayplan.framework.plugin import MAX_SCORE, row_alone
+from bayplan.framework.plugin import MAX_SCORE, NarrowTo, row_alone
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
@@ -107,7 +107,6 @@ class Part:
         self.codes: CodeVector = np.zeros(0, dtype=np.int8)
         self.reasons: dict[str, BoolVector | None] = {}  # in the order the filter gives them
         self.scoring = False
-        self.quiet: bool | None = None  # of a plugin that compares candidates: whether it sits these pods out
         self.silent = True  # whether it is known to give 0 to every row
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
         self.raw: IntVector = np.zeros(0, dtype=np.int64)
@@ -148,6 +147,7 @@ class Part:
     def evaluate(self, left: BoolVector | None = None) -> None:
         """Ask about everything; of a plugin that walks over nodes, only about the rows that are `left`."""
         role, cycle = self.role, self.cycle
+        self._layout = -1  # until all is answered: a plugin may break off halfway
         self.version += 1
         self.changes += 1
         self._clock.evaluations += 1
@@ -159,7 +159,6 @@ class Part:
         self.rejects = False
         if self.filtering:
             self._boundary.timed(role.plugin, FILTER, self._filter_all, left)
-        self.quiet = None
         wanted = not self.compares and (role.scores or role.pre_scores) and self.pre_score(cycle.snapshot.table)
         self.scoring = wanted and role.scores
         if self.scoring:
@@ -209,7 +208,10 @@ class Part:
         cycle.skip_filter.discard(role.name)
         if not role.pre_filters:
             return True
-        status = as_status(role.plugin.pre_filter(cycle), role.name, PRE_FILTER)
+        answer = self._boundary.timed(role.plugin, PRE_FILTER, role.plugin.pre_filter, cycle)
+        if isinstance(answer, NarrowTo):
+            raise CannotShare
+        status = as_status(answer, role.name, PRE_FILTER)
         if status.code is Code.SKIP:
             cycle.skip_filter.add(role.name)
             return False
@@ -291,7 +293,8 @@ class Part:
         cycle.skip_score.discard(role.name)
         if not role.pre_scores:
             return True
-        status = as_status(role.plugin.pre_score(cycle, candidates), role.name, PRE_SCORE)
+        answer = self._boundary.timed(role.plugin, PRE_SCORE, role.plugin.pre_score, cycle, candidates)
+        status = as_status(answer, role.name, PRE_SCORE)
         if status.code is Code.SKIP:
             cycle.skip_score.add(role.name)
             return False
@@ -324,17 +327,17 @@ class Part:
     def _weigh(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
         role, all_rows = self.role, candidates.is_whole
         if self.compares:
-            if self.quiet or not self.pre_score(candidates):
-                self.quiet = True
+            if not self.pre_score(candidates):
                 return NOTHING
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
             final = _vector(answer, len(candidates))
             if role.watches:  # what it just counted is what it depends on from now on
                 self._stamp = role.depends_on(self.cycle)
         else:
-            final = self.raw if all_rows else self.raw[feasible]
+            final = self.raw[feasible]  # a copy: normalising may work in place
         if role.normalizes:
-            final = _vector(role.plugin.normalize(self.cycle, candidates, final), len(candidates))
+            answer = self._boundary.timed(role.plugin, SCORE, role.plugin.normalize, self.cycle, candidates, final)
+            final = _vector(answer, len(candidates))
         return Weighted(final, role.weight, None if all_rows else feasible)
 
     def alone(self, feasible: BoolVector) -> IntVector:

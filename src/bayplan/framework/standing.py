@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.parts import FEW_ROWS, NOTHING, CannotShare, EvaluationClock, Part, Weighted, too_many
+from bayplan.framework.parts import FEW_ROWS, NOTHING, EvaluationClock, Part, Weighted, too_many
 from bayplan.framework.scoring import Scores, ranked
 from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
@@ -47,7 +47,7 @@ class _Addend:
     @property
     def speaks(self) -> bool:
         """Whether the plugin has something to say about these pods."""
-        return not self.part.quiet if self.part.compares else self.part.scoring
+        return self.weighted is not NOTHING if self.part.compares else self.part.scoring
 
     @property
     def vector(self) -> IntVector | None:
@@ -217,10 +217,8 @@ class Standing:
         for part in self._steady:
             part.catch_up()
         asked = {id(part) for part, version in zip(self._parts, self._versions, strict=True) if part.version != version}
-        if self._known is not None:
-            for part in self._parts:
-                if id(part) in asked:
-                    self._known.adopt_anew(part.cycle, part.role.name)
+        if asked:
+            self._known = None
         if [part.filter_version for part in self._filters] != self._filter_versions:
             self._settle_all()
         elif rows:
@@ -424,6 +422,3 @@ class Standing:
                 diagnosis.pending_plugins.add(name)
         diagnosis.verdicts = verdicts
         return diagnosis
-
-
-__all__ = ["CannotShare", "RejectionCount", "Standing"]

@@ -83,6 +83,7 @@ class PodInfo:
         bound = PodInfo.__new__(PodInfo)
         bound.__dict__.update(self.__dict__)
         bound.pod = self.pod.bound_to(node_name)
+        bound.kinds = {}  # a pod that is placed holds on to nothing that was found out for placing it
         return bound
 
     def amounts(self, vocabulary: Vocabulary) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -12,8 +13,9 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import Cycle, NodeTable, NodeView, Rejection, Status, row_alone, unschedulable
+from bayplan.framework import SKIP, Cycle, NodeTable, NodeView, Rejection, Status, row_alone, unschedulable
 from bayplan.framework.classes import Shelf
+from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import DeviceClass
 from bayplan.scheduler.engine import PodEngine
@@ -131,6 +133,124 @@ def test_a_plugin_that_breaks_is_named_and_others_go_on() -> None:
     assert bad.node is None
     assert 'plugin "Breaks" failed with: RuntimeError: no' in bad.status.message
     assert on.place(make_pod("good-again")).node is not None
+
+
+class Few:
+    """Compares candidates, and says nothing where they are few."""
+
+    name = "Few"
+    compares_candidates = True
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return SKIP if len(nodes) <= 3 else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.array([100 if name == "n0" else 0 for name in nodes.names])
+
+
+def test_sitting_out_for_some_candidates_is_not_sitting_out_for_others() -> None:
+    on = engine(Few)
+    on.place(make_pod("large", requests={"cpu": "50"}))
+    for turn in range(3):
+        assert on.try_pod(make_pod(f"tall{turn}", requests={"cpu": "60"})).node is not None
+        small = on.try_pod(make_pod(f"small{turn}", requests={"cpu": "1m"}))
+        assert small.scores is not None
+        assert small.scores.by_plugin["Few"].max() == 100
+
+
+class InPlace:
+    """Normalises as Go plugins do: by changing what it was given."""
+
+    name = "InPlace"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return nodes.pod_count * 3
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        scores *= 2
+        return scores
+
+
+def test_normalizing_in_place_changes_nobody_elses_scores() -> None:
+    on = engine(InPlace)
+    on.place(make_pod("first"))
+    for turn in range(4):
+        found = on.try_pod(make_pod(f"p{turn}", requests={"cpu": f"{turn % 2 + 1}m"}))
+        assert found.scores is not None
+        assert found.scores.by_plugin["InPlace"].max() == 6
+
+
+class Fickle:
+    """Lets pods on one node only, and breaks while it changes its mind."""
+
+    name = "Fickle"
+    mood: ClassVar[list[int]] = [0]
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def depends_on(self, cycle: Cycle) -> Hashable:  # noqa: ARG002
+        return self.mood[0]
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
+        if self.mood[0] == 1:
+            raise KeyboardInterrupt
+        yield Rejection(np.array([name != "n3" for name in nodes.names]), "only there")
+
+
+def test_answers_that_were_cut_short_are_asked_again() -> None:
+    Fickle.mood[0] = 0
+    on = engine(Fickle)
+    kinds = [{"cpu": "1m"}, {"cpu": "2m"}]
+    for turn in range(6):
+        assert on.place(make_pod(f"p{turn}", requests=kinds[turn % 2])).node == "n3"
+    Fickle.mood[0] = 1
+    with pytest.raises(KeyboardInterrupt):
+        on.place(make_pod("interrupted", requests=kinds[0]))
+    Fickle.mood[0] = 0
+    for turn in range(4):
+        assert on.place(make_pod(f"q{turn}", requests=kinds[turn % 2])).node == "n3"
+
+
+class Unhashable:
+    name = "Unhashable"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Any:
+        return [pod.name]
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.zeros(len(nodes), dtype=np.int64)
+
+
+def test_a_signature_that_is_none_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    on = engine(Unhashable, Counted)
+    for turn in range(4):
+        on.prepare(make_pod(f"q{turn}"))
+        assert on.place(make_pod(f"p{turn}", labels={"team": "red"})).node is not None
+    assert [record.getMessage() for record in caplog.records] == [
+        "signature of plugin Unhashable failed; pods are asked about one by one instead"
+    ]
+    assert Counted.asked["red"] == 2 * 4, "others are shared nevertheless"
+
+
+def test_placed_pods_hold_on_to_nothing() -> None:
+    on = engine()
+    for turn in range(3):
+        for number in range(3):
+            on.place(on.prepare(make_pod(f"p{turn}-{number}")))
+        on.cache.put(DeviceClass())
+    gc.collect()
+    mine = [each for each in gc.get_objects() if isinstance(each, Standing) and each.snapshot is on.snapshot()]
+    assert len(mine) <= 1
 
 
 def test_device_classes_make_all_signatures_out_of_date() -> None:
