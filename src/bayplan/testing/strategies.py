@@ -7,17 +7,21 @@ is only tried on what it looks at, so say what that is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bayplan.errors import BayplanError, UsageError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.plugin import row_alone
 from bayplan.framework.points import FILTER, SCORE
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.snapshot import IntVector, NodeTable
 from bayplan.testing.builders import HOSTNAME, make_node, make_pod
 from bayplan.testing.forms import disagreements, twins_differ
 from bayplan.testing.harness import Harness
@@ -161,13 +165,35 @@ def check_sharing_agrees(
     @given(data=st.data(), kinds=kinds, cluster=some_clusters)
     def agree(data: st.DataObject, kinds: list[Pod], cluster: Cluster) -> None:
         series = data.draw(st.lists(st.sampled_from(kinds), min_size=3, max_size=8), label="series")
-        with _alone(plugin, cluster, args) as sharing, _alone(plugin, cluster, args, share=False) as plain:
+        together = (_Company,)
+        with (
+            _alone(plugin, cluster, args, together) as sharing,
+            _alone(plugin, cluster, args, together, share=False) as plain,
+        ):
             for number, kind in enumerate(series):
                 pod = _renamed(kind, f"new{number}")
                 shared, alone = _told(sharing, pod), _told(plain, pod)
                 assert shared == alone, f"{pod.name} gets {shared} where answers are shared, but alone {alone}"
+            classes = sharing.engine.classes(sharing.profile().scheduler_name)
+            long_ways = classes.long_ways if classes is not None else {}
+            faults = {name: times for name, times in long_ways.items() if name != "CannotShare"}
+            assert not faults, f"answers could not be shared: {faults}; the log says more"
 
     agree()
+
+
+class _Company:
+    """A score plugin that prefers nobody: with it a profile looks at all nodes, and shares what it finds."""
+
+    name = "Company"
+    depends_on = row_alone
+    looks_at_pods = False
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return ()
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.zeros(len(nodes), dtype=np.int64)
 
 
 def _told(cluster: Harness, pod: Pod) -> tuple[str, str]:
@@ -187,9 +213,11 @@ def _found(
     return found
 
 
-def _alone(plugin: type[Any], cluster: Cluster, args: Any, *, share: bool = True) -> Harness:
+def _alone(
+    plugin: type[Any], cluster: Cluster, args: Any, together: Sequence[type[Any]] = (), *, share: bool = True
+) -> Harness:
     return Harness(
-        [plugin],
+        [plugin, *together],
         nodes=cluster.nodes,
         pods=cluster.pods,
         objects=cluster.objects,
