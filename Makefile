@@ -8,13 +8,14 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs lock clean
+.PHONY: help setup demo test lint bench bench-batch docs lock clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
 	@echo "make test    every test, with coverage"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
-	@echo "make bench   measure the decisions of the core"
+	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
+	@echo "make bench-batch   the sessions of the batch engine alone"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -34,8 +35,13 @@ lint: .venv/.dev
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
+# Who names a workload or a size means the core; the batch engine is then asked for by the target of its own.
 bench: .venv/.dev
 	$(BIN)/python benchmarks/core.py $(ARGS)
+	$(if $(findstring --workload,$(ARGS)),,$(BIN)/python benchmarks/batch.py $(filter --quick --check,$(ARGS)))
+
+bench-batch: .venv/.dev
+	$(BIN)/python benchmarks/batch.py $(ARGS)
 
 docs: .venv/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

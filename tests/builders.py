@@ -116,7 +116,7 @@ def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects:
     images = _image_states(nodes)
     for row, node in enumerate(nodes):
         names = [name for image in node.status.images for name in image.names]
-        snapshot.nodes.copy_row(columns, row, {name: images[name] for name in names})
+        snapshot.nodes.copy_rows(columns, {row: {name: images[name] for name in names}})
     snapshot.order = np.arange(len(nodes))
     return snapshot
 

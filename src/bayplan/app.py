@@ -6,18 +6,35 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from bayplan.batch.actions import default_actions
+from bayplan.batch.conf import BatchConfiguration
+from bayplan.batch.conf import load as load_batch
+from bayplan.batch.conf import load_default as load_default_batch
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.cache import Cache
 from bayplan.clock import Clock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
-from bayplan.framework.discovery import with_installed_plugins, with_plugins_from
+from bayplan.framework.discovery import Kind, found_in, installed, with_installed_plugins, with_plugins_from
+from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.engine import PodEngine
 
-__all__ = ["build_engine", "configured", "filled_cache", "known_plugins"]
+__all__ = [
+    "batch_configured",
+    "build_batch_engine",
+    "build_engine",
+    "configured",
+    "filled_cache",
+    "known_actions",
+    "known_batch_plugins",
+    "known_plugins",
+]
 
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
@@ -28,10 +45,33 @@ def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False)
     return registry
 
 
+def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> PluginSet:
+    """Every plugin that a tier can name: shipped, installed, and from folders."""
+    plugins = default_batch_plugins().with_plugins(*installed(Kind.BATCH_PLUGIN))
+    for folder in folders:
+        plugins = plugins.with_plugins(*found_in(folder, Kind.BATCH_PLUGIN, trust_writable=trust_writable))
+    return plugins
+
+
+def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> ActionSet:
+    """Every action that a session can run: shipped, installed, and from folders. Made anew: an action remembers."""
+    actions = default_actions().with_classes(*installed(Kind.ACTION))
+    for folder in folders:
+        actions = actions.with_classes(*found_in(folder, Kind.ACTION, trust_writable=trust_writable))
+    return actions
+
+
 def configured(text: str | None, registry: Registry) -> Configuration:
     """A configuration from the text of a file, or the default one."""
     kinds = registry.args_kinds
     return load(text, args_kinds=kinds) if text is not None else load_default(args_kinds=kinds)
+
+
+def batch_configured(text: str | None, actions: ActionSet | None = None) -> BatchConfiguration:
+    """The batch engine's configuration from the text of a file, or the built-in one; `actions`: what it may name."""
+    if text is None:
+        return load_default_batch()
+    return load_batch(text) if actions is None else load_batch(text, tuple(actions))
 
 
 def build_engine(
@@ -44,6 +84,32 @@ def build_engine(
 ) -> PodEngine:
     """A pod engine on a cache. `seed` makes ties fall the same way every time."""
     return PodEngine(configuration, registry, cache, clock=clock or SystemClock(), chance=random.Random(seed))
+
+
+def build_batch_engine(
+    configuration: BatchConfiguration,
+    cache: Cache,
+    *,
+    plugins: PluginSet | None = None,
+    actions: ActionSet | None = None,
+    framework_plugins: Registry | None = None,
+    clock: Clock | None = None,
+    chance: random.Random | None = None,
+    nominations: NominationLedger | None = None,
+) -> BatchEngine:
+    """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
+
+    `nominations`: the pod engine's, where both work on one cache."""
+    return BatchEngine(
+        cache,
+        configuration,
+        plugins=plugins or default_batch_plugins(),
+        actions=actions or default_actions(),
+        framework_plugins=framework_plugins or default_plugins(),
+        clock=clock or SystemClock(),
+        chance=chance or random.Random(),
+        nominations=nominations,
+    )
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:

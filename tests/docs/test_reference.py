@@ -10,6 +10,7 @@ import yaml
 
 import bayplan.framework
 from bayplan.app import build_engine, configured, known_plugins
+from bayplan.batch.conf import FLAGS
 from bayplan.cache import Cache
 from bayplan.cli import cli
 from bayplan.config.model import KIND, ConfigurationSource
@@ -46,6 +47,12 @@ def test_every_field_of_a_configuration_has_a_row() -> None:
     told = [name for row in table("configuration.md", "Fields") for name in codes(row[0])]
     ignored = {"apiVersion", "kind"}
     assert sorted(told) == sorted(set(ConfigurationSource.__struct_encode_fields__) - ignored)
+
+
+def test_every_field_and_flag_of_a_batch_configuration_has_a_row() -> None:
+    page = "batch-configuration.md"
+    assert [codes(row[0])[0] for row in table(page, "Fields")] == ["actions", "tiers", "configurations", "metrics"]
+    assert [codes(row[0])[0] for row in table(page, "Flags of a plugin")] == list(FLAGS)
 
 
 def test_every_answer_for_plugins_is_told() -> None:

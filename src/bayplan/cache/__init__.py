@@ -1,5 +1,5 @@
 """The one mutable model of the cluster."""
 
-from bayplan.cache.cache import Cache
+from bayplan.cache.cache import Cache, PodSwap
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "PodSwap"]

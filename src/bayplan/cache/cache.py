@@ -24,6 +24,9 @@ from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodColumns, PodIn
 from bayplan.snapshot.journal import Journal
 from bayplan.volumes import VolumeAssumptions
 
+PodSwap = tuple[PodInfo | None, PodInfo | None]
+
+_FEW_ROWS = 4
 _NO_ROW = -1
 _NO_SLOT = -1
 
@@ -214,6 +217,11 @@ class Cache:
     def pods(self) -> Iterator[Pod]:
         return (state.info.pod for state in self._states.values())
 
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Changes whenever a node, or a pod on one, comes, goes or changes."""
+        return self._content_clock, self._layout
+
     # everything else --------------------------------------------------------------------------------------------
 
     def put(self, item: KubeObject) -> None:
@@ -238,17 +246,30 @@ class Cache:
         self.refresh(snapshot)
         return snapshot
 
-    def refresh(self, snapshot: Snapshot) -> None:
-        """Bring a snapshot up to date by copying what changed."""
+    def refresh(
+        self,
+        snapshot: Snapshot,
+        *,
+        rows: Iterable[int] = (),
+        slots: Iterable[int] = (),
+        changes: list[PodSwap] | None = None,
+    ) -> None:
+        """Bring a snapshot up to date by copying what changed; `rows` and `slots`: what its owner changed in it.
+
+        `changes` gets every pod that came, went or changed, as the snapshot had it and as it has it now.
+        """
         seen = snapshot.follower
         if not isinstance(seen, _Seen) or seen.cache is not self:
             seen = snapshot.follower = _Seen(self)
             self._seen.add(seen)
-        if seen.layout == self._layout and (rows := self._row_journal.since(seen.rows)) is not None:
-            self._refresh_in_place(snapshot, seen, rows)
+        noted = self._row_journal.since(seen.rows) if seen.layout == self._layout else None
+        if noted is not None:
+            noted.update(rows)
+        if noted is not None and len(noted) <= _FEW_ROWS:
+            self._refresh_in_place(snapshot, seen, noted)
         else:
-            self._refresh_rows(snapshot, seen)
-        self._refresh_pods(snapshot, seen)
+            self._refresh_rows(snapshot, seen, rows)
+        self._refresh_pods(snapshot, seen, slots, changes)
         if seen.layout != self._layout:
             index = self._nodes.index
             snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
@@ -263,35 +284,40 @@ class Cache:
         return (seen.rows, seen.slots, seen.layout) == journals
 
     def _refresh_in_place(self, snapshot: Snapshot, seen: _Seen, rows: Iterable[int]) -> None:
-        """Copy rows that are where they were: most of the time pods came or went, and that is all."""
+        """Copy a few rows that are where they were: most of the time pods came or went, and that is all."""
         mine, theirs = self._nodes, snapshot.nodes
         for row in rows:
             snapshot.touched.note(row)
+            images = self._images.seen_by(mine.names[row])
             if theirs.nodes[row] is mine.nodes[row]:
                 theirs.copy_pods(mine, row)
-                theirs.see_images(row, self._images.seen_by(mine.names[row]))
+                theirs.see_images(row, images)
             else:
                 snapshot.renewed.note(row)
-                theirs.copy_row(mine, row, self._images.seen_by(mine.names[row]))
+                theirs.copy_rows(mine, {row: images})
             seen.content[row] = self._content[row]
         seen.rows = self._row_journal.end
 
-    def _refresh_rows(self, snapshot: Snapshot, seen: _Seen) -> None:
+    def _refresh_rows(self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int]) -> None:
         count = self._nodes.count
         noted = self._row_journal.since(seen.rows) if seen.rows >= 0 else None
-        rows: Iterable[int] = range(count) if noted is None else sorted(row for row in noted if row < count)
+        rows: Iterable[int] = range(count)
+        if noted is not None:
+            noted.update(stale)
+            rows = sorted(row for row in noted if row < count)
         # Images are looked up before anything moves: a node that merely changed rows keeps the counts it had.
         images = {row: self._images_for(snapshot, seen.content, row) for row in rows}
         snapshot.nodes.truncate(count)
         del seen.content[count:]
-        for row, states in images.items():
+        shown, known = snapshot.nodes.nodes, snapshot.nodes.count
+        for row in images:
             snapshot.touched.note(row)
-            if row >= snapshot.nodes.count or snapshot.nodes.nodes[row] is not self._nodes.nodes[row]:
+            if row >= known or shown[row] is not self._nodes.nodes[row]:
                 snapshot.renewed.note(row)
-            snapshot.nodes.copy_row(self._nodes, row, states)
             if row == len(seen.content):
                 seen.content.append(0)
             seen.content[row] = self._content[row]
+        snapshot.nodes.copy_rows(self._nodes, images)
         if seen.layout != self._layout:
             snapshot.nodes.labels.forget_stale_values(count)
         seen.rows = self._row_journal.end
@@ -303,11 +329,19 @@ class Cache:
             return snapshot.nodes.images[old]
         return self._images.seen_by(name)
 
-    def _refresh_pods(self, snapshot: Snapshot, seen: _Seen) -> None:
+    def _refresh_pods(
+        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], changes: list[PodSwap] | None
+    ) -> None:
         noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
+        if noted is not None:
+            noted.update(stale)
         slots = range(max(self._pods.slots, snapshot.pods.slots)) if noted is None else noted
         for slot in slots:
+            infos = snapshot.pods.infos
+            before = infos[slot] if slot < len(infos) else None
             snapshot.pods.copy_slot(self._pods, slot)
+            if changes is not None and before is not infos[slot]:
+                changes.append((before, infos[slot]))
         seen.slots = self._slot_journal.end
 
     # inside -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
+    "batch": "Check and show a volcano-scheduler.conf.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",

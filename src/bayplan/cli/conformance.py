@@ -42,7 +42,7 @@ class _Tally:
                 self.failed.append((line, got["failure"]))
             return []
         self.compared[line.family] += 1
-        found = disagreements(line.expected, got)
+        found = disagreements(line.expected, got, partial=line.exact is False)
         if found:
             self.differing.append((line, found))
         else:

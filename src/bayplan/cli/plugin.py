@@ -12,7 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bayplan.app import configured, known_plugins
+from bayplan.app import build_batch_engine, configured, known_actions, known_batch_plugins, known_plugins
+from bayplan.batch.conf import BatchConfiguration, PluginOption, load_default
+from bayplan.batch.registry import PluginSet
+from bayplan.cache import Cache
+from bayplan.cli.batch_scaffold import batch_plugin_and_test, slug_of
 from bayplan.cli.options import chosen_plugins, plugin_options
 from bayplan.cli.printing import print_value
 from bayplan.cli.scaffold import FORMS, plugin_and_test
@@ -23,7 +27,7 @@ from bayplan.framework.registry import Entry, Registry
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 LONGEST_NAME = 34
-_SHIPPED = "bayplan.plugins."
+_SHIPPED = ("bayplan.plugins.", "bayplan.batch.")
 
 
 @click.group("plugin")
@@ -33,12 +37,15 @@ def command() -> None:
     \b
     Examples:
       bayplan plugin new RackAware --dir plugins
+      bayplan plugin new --batch rack-aware --dir plugins
       bayplan plugin list --plugins-dir plugins
+      bayplan plugin list --batch
     """
 
 
 @command.command("new")
 @click.argument("name")
+@click.option("--batch", is_flag=True, help="A plugin of the batch engine, for gangs and queues.")
 @click.option(
     "--form",
     type=click.Choice(FORMS),
@@ -53,20 +60,24 @@ def command() -> None:
     default=Path(),
     help="Where to put the files; made if it is not there. Default: the current folder.",
 )
-def new(name: str, form: str, folder: Path) -> None:
+def new(name: str, batch: bool, form: str, folder: Path) -> None:
     """Write a plugin that works, and its tests, as a start for your own.
 
-    NAME is what configurations will call it: RackAware, or rack-aware for short.
+    NAME is what configurations will call it: RackAware, or rack-aware for short. The batch engine's are called
+    rack-aware, however it is written here.
     """
     class_name, module = names_of(name)
-    if class_name in known_plugins():
-        raise UsageError(f'there is a plugin "{class_name}" already; choose another name')
+    called = slug_of(module) if batch else class_name
+    if called in (known_batch_plugins() if batch else known_plugins()):
+        raise UsageError(f'there is a plugin "{called}" already; choose another name')
     plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    texts = plugin_and_test(form, name=class_name, module=module)
+    texts = (batch_plugin_and_test if batch else plugin_and_test)(form, name=class_name, module=module)
     _write(folder, dict(zip((plugin, test), texts, strict=True)))
+    place = "a tier of a volcano-scheduler.conf" if batch else "a configuration"
+    verb = "name" if batch else "enable"
     click.echo(f"wrote {plugin} and {test}")
     click.echo(f"test it:  python -m pytest {test}")
-    click.echo(f'run it:   enable "{class_name}" in a configuration and add --plugins-dir {folder} to a command')
+    click.echo(f'run it:   {verb} "{called}" in {place} and add --plugins-dir {folder} to a command')
 
 
 def names_of(name: str) -> tuple[str, str]:
@@ -97,12 +108,20 @@ def _write(folder: Path, texts: dict[Path, str]) -> None:
 
 
 @command.command("list")
+@click.option("--batch", is_flag=True, help="The plugins and actions of the batch engine.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @plugin_options
-def list_plugins(output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
-    """Show every plugin that a configuration can name: its points, and where it comes from."""
-    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    rows = [_described(entry, registry) for entry in registry]
+def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Show every plugin that a configuration can name: its points, and where it comes from.
+
+    A plugin of the batch engine registers when a session opens, so one is opened, on an empty cluster and without
+    arguments, to see where.
+    """
+    if batch:
+        rows = _batch_rows(plugin_folders, trust_writable=trust_writable_plugins)
+    else:
+        registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+        rows = [_described(entry, registry) for entry in registry]
     if output == "table":
         _print(rows)
     else:
@@ -115,12 +134,40 @@ def _described(entry: Entry, registry: Registry) -> dict[str, Any]:
         "name": entry.name,
         "points": [point.key for point in ATTEMPT_ORDER if entry.extends(point)],
         "byDefault": entry.name in profile.plugins.enabled_names(),
-        "from": _origin(entry),
+        "from": _origin(entry.plugin),
     }
 
 
-def _origin(entry: Entry) -> str:
-    module = entry.plugin.__module__
+def _batch_rows(folders: tuple[Path, ...], *, trust_writable: bool) -> list[dict[str, Any]]:
+    plugins = known_batch_plugins(folders, trust_writable=trust_writable)
+    actions = known_actions(folders, trust_writable=trust_writable)
+    by_default = load_default()
+    named, points = {option.name for option in by_default.plugins}, _batch_points(plugins)
+    return [
+        *(_batch_row(name, "plugin", points[name], name in named, plugins.get(name) or object) for name in plugins),
+        *(
+            _batch_row(name, "action", [], name in by_default.actions, type(action))
+            for name, action in actions.actions.items()
+        ),
+    ]
+
+
+def _batch_row(name: str, kind: str, points: list[str], by_default: bool, home: type[Any]) -> dict[str, Any]:
+    return {"name": name, "kind": kind, "points": points, "byDefault": by_default, "from": _origin(home)}
+
+
+def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
+    """Where each plugin registers in a session on an empty cluster; whoever breaks there is named."""
+    tier = tuple(PluginOption(name).defaulted() for name in plugins)
+    engine = build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache(), plugins=plugins)
+    with engine.session() as session:
+        for fault in session.faults:
+            click.echo(f"note: {fault}", err=True)
+        return {name: session.points_of(name) for name in plugins}
+
+
+def _origin(plugin: type[Any]) -> str:
+    module = plugin.__module__
     if module.startswith(_SHIPPED):
         return "shipped"
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -133,9 +180,17 @@ def _short(path: Path) -> str:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
+    titles = {"name": "NAME", "kind": "KIND", "points": "POINTS", "byDefault": "BY DEFAULT", "from": "FROM"}
+    shown = [key for key in titles if key in rows[0]]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("NAME", "POINTS", "BY DEFAULT", "FROM"):
-        table.add_column(title, no_wrap=title == "NAME", overflow="fold")
+    for key in shown:
+        table.add_column(titles[key], no_wrap=key == "name", overflow="fold")
     for row in rows:
-        table.add_row(row["name"], " ".join(row["points"]), "yes" if row["byDefault"] else "no", row["from"])
+        table.add_row(*(_cell(row[key]) for key in shown))
     Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(value) if isinstance(value, list) else value

@@ -11,7 +11,21 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from bayplan.objects.yaml_scalars import resolved
+
 _UNBOUNDED = 100_000
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that a reader of Kubernetes' or Volcano's files would take for something else, such as `y`."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = resolved(text, "", plain=True)[0] == "!!str"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def print_value(value: Any, form: str) -> None:
@@ -19,7 +33,7 @@ def print_value(value: Any, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(value, indent=2))
     else:
-        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True), nl=False)
 
 
 def print_table(table: Table) -> None:

@@ -77,7 +77,7 @@ class Registry:
             if entry.name in entries:
                 raise PluginError(
                     f'two plugins are called "{entry.name}": '
-                    f"{_where(entries[entry.name].plugin)} and {_where(plugin)}; rename one of them"
+                    f"{home_of(entries[entry.name].plugin)} and {home_of(plugin)}; rename one of them"
                 )
             entries[entry.name] = entry
         return Registry(entries)
@@ -99,17 +99,17 @@ class Registry:
 def _entry(plugin: type[Any]) -> Entry:
     name = getattr(plugin, "name", None)
     if not isinstance(plugin, type) or not isinstance(name, str) or not name:
-        raise PluginError(f"{_where(plugin)} has no `name`; a plugin class sets one, as in name = 'RackAware'")
+        raise PluginError(f"{home_of(plugin)} has no `name`; a plugin class sets one, as in name = 'RackAware'")
     if not any(point.extended_by(plugin) for point in ATTEMPT_ORDER):
         methods = ", ".join(method for point in ATTEMPT_ORDER for method in point.methods)
-        raise PluginError(f'plugin "{name}" ({_where(plugin)}) extends no point; it needs one of: {methods}')
+        raise PluginError(f'plugin "{name}" ({home_of(plugin)}) extends no point; it needs one of: {methods}')
     for method, partner in _PARTNERS:
         if callable(getattr(plugin, method, None)) and not callable(getattr(plugin, partner, None)):
-            raise PluginError(f'plugin "{name}" ({_where(plugin)}) has {method} but not {partner}; it needs both')
+            raise PluginError(f'plugin "{name}" ({home_of(plugin)}) has {method} but not {partner}; it needs both')
     _refuse_misspelt(plugin, name)
     args = getattr(plugin, "ARGS", None)
     if args is not None and not isinstance(args, ArgsKind):
-        raise PluginError(f'plugin "{name}" ({_where(plugin)}): ARGS is {args!r}; it takes an ArgsKind or nothing')
+        raise PluginError(f'plugin "{name}" ({home_of(plugin)}): ARGS is {args!r}; it takes an ArgsKind or nothing')
     return Entry(name, plugin, args)
 
 
@@ -120,17 +120,17 @@ def _refuse_misspelt(plugin: type[Any], name: str) -> None:
             continue
         meant = get_close_matches(attribute, _KNOWN_METHODS, n=1, cutoff=0.85)
         if meant:
-            raise PluginError(f'plugin "{name}" ({_where(plugin)}) has a method {attribute}; is {meant[0]} meant?')
+            raise PluginError(f'plugin "{name}" ({home_of(plugin)}) has a method {attribute}; is {meant[0]} meant?')
     if hasattr(plugin, "add_pod") != hasattr(plugin, "remove_pod") or (
         hasattr(plugin, "add_pod") and not hasattr(plugin, "pre_filter")
     ):
         raise PluginError(
-            f'plugin "{name}" ({_where(plugin)}): add_pod, remove_pod and pre_filter go together: '
+            f'plugin "{name}" ({home_of(plugin)}): add_pod, remove_pod and pre_filter go together: '
             "the first two keep the state up to date that the third one makes"
         )
 
 
-def _where(plugin: Any) -> str:
+def home_of(plugin: Any) -> str:
     """Where a person finds the class: its file where it came from one, else its module."""
     module = sys.modules.get(getattr(plugin, "__module__", ""))
     if module is not None and module.__name__.startswith(MODULE_OF_FILE):

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects import core, meta, resource, storage, volumes, workloads
+from bayplan.objects import core, meta, resource, storage, volcano, volumes, workloads
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import Quantity, QuantityError, parse_quantity
@@ -195,6 +195,7 @@ _INCLUSION = _one_of("Honor", "Ignore")
 _PORT = _within(0, 65535)
 _WEIGHT = _within(1, 100)
 _POSITIVE = _within(1, INT32[1])
+_NATURAL = _within(0, INT32[1])
 _MODE = _one_of("Filesystem", "Block")
 _ACCESS = _of_each(_one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
 _ALLOCATION = _one_of("ExactCount", "All", optional=True)
@@ -244,6 +245,20 @@ _FIELDS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (workloads.PriorityClass, "value"): _within(*INT32),
     (workloads.PodDisruptionBudgetStatus, "disruptions_allowed"): _within(*INT32),
     (workloads.GangPolicy, "min_count"): _POSITIVE,
+    (volcano.PodGroupSpec, "min_member"): _NATURAL,
+    (volcano.PodGroupSpec, "min_resources"): _check_amounts,
+    (volcano.SubGroupPolicy, "sub_group_size"): _POSITIVE,
+    (volcano.SubGroupPolicy, "min_sub_groups"): _NATURAL,
+    (volcano.NetworkTopology, "mode"): _one_of(volcano.HARD, volcano.SOFT, optional=True),
+    (volcano.NetworkTopology, "highest_tier_allowed"): _NATURAL,
+    (volcano.QueueSpec, "weight"): _within(0, 65535),
+    (volcano.QueueSpec, "priority"): _NATURAL,
+    (volcano.QueueSpec, "capability"): _check_amounts,
+    (volcano.QueueSpec, "deserved"): _check_amounts,
+    (volcano.QueueSpec, "dequeue_strategy"): _one_of("fifo", "traverse", optional=True),
+    (volcano.Guarantee, "resource"): _check_amounts,
+    (volcano.Member, "type"): _one_of("Node", "HyperNode"),
+    (volcano.HyperNodeSpec, "tier"): _NATURAL,
 }
 """What is asked of single fields besides what their type asks for."""
 

@@ -267,6 +267,20 @@ class Namespace(KubeObject, frozen=True):
     pass
 
 
+class ResourceQuotaSpec(Api, frozen=True):
+    hard: ResourceList = {}
+
+
+class ResourceQuotaStatus(Api, frozen=True):
+    hard: ResourceList = {}
+    used: ResourceList = {}
+
+
+class ResourceQuota(KubeObject, frozen=True):
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
 class ServiceSpec(Api, frozen=True):
     selector: dict[str, str] = {}
 
@@ -316,6 +330,9 @@ __all__ = [
     "ReplicationControllerSpec",
     "ResourceClaimRef",
     "ResourceList",
+    "ResourceQuota",
+    "ResourceQuotaSpec",
+    "ResourceQuotaStatus",
     "ResourceRequirements",
     "RestartRule",
     "Service",

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from bayplan.errors import ObjectError
+from bayplan.objects import volcano
 from bayplan.objects.admission import check
 from bayplan.objects.core import (
     DEFAULT_SCHEDULER_NAME,
@@ -140,7 +141,7 @@ def _fill_pod(pod: Pod) -> Pod:
     )
     if spec.resources is not None:
         filled = replace(filled, resources=_pod_level(filled, spec.resources))
-    return replace(pod, spec=filled)
+    return replace(pod, spec=filled, status=replace(pod.status, phase=pod.status.phase or "Pending"))
 
 
 def _fill_container(container: Container, spec: PodSpec) -> Container:
@@ -280,6 +281,37 @@ def _counted(request: R) -> R:
     return replace(request, allocation_mode=mode, count=count)
 
 
+def _fill_pod_group(group: volcano.PodGroup) -> volcano.PodGroup:
+    spec = group.spec
+    filled = replace(
+        spec,
+        queue=spec.queue or volcano.DEFAULT_QUEUE,
+        network_topology=_fill_topology(spec.network_topology),
+        sub_group_policy=tuple(_fill_sub_groups(each) for each in spec.sub_group_policy),
+    )
+    return replace(group, spec=filled)
+
+
+def _fill_topology(topology: volcano.NetworkTopology | None) -> volcano.NetworkTopology | None:
+    return None if topology is None else replace(topology, mode=topology.mode or volcano.HARD)
+
+
+def _fill_sub_groups(policy: volcano.SubGroupPolicy) -> volcano.SubGroupPolicy:
+    size, least = policy.sub_group_size, policy.min_sub_groups
+    return replace(
+        policy,
+        network_topology=_fill_topology(policy.network_topology),
+        sub_group_size=1 if size is None else size,
+        min_sub_groups=0 if least is None else least,
+    )
+
+
+def _fill_queue(queue: volcano.Queue) -> volcano.Queue:
+    spec, status = queue.spec, queue.status
+    spec = replace(spec, weight=spec.weight or 1, dequeue_strategy=spec.dequeue_strategy or "traverse")
+    return replace(queue, spec=spec, status=replace(status, state=status.state or "Open"))
+
+
 _FILLING: Mapping[type[KubeObject], Callable[[Any], Any]] = {
     Pod: _fill_pod,
     Node: _fill_node,
@@ -290,4 +322,6 @@ _FILLING: Mapping[type[KubeObject], Callable[[Any], Any]] = {
     StorageClass: _fill_storage_class,
     CsiDriver: _fill_driver,
     ResourceClaim: _fill_device_claim,
+    volcano.PodGroup: _fill_pod_group,
+    volcano.Queue: _fill_queue,
 }

@@ -97,3 +97,33 @@ def go_syntax(value: Any) -> str:
     if isinstance(value, Sequence):
         return f"[]interface {{}}{{{', '.join(map(go_syntax, value))}}}"
     return json_text(value)
+
+
+def go_value(value: Any) -> str:
+    """The value as `%v` prints it."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _shortest_float(value)
+    if isinstance(value, Mapping):
+        return "map[" + " ".join(f"{go_value(key)}:{go_value(value[key])}" for key in sorted(value, key=str)) + "]"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + " ".join(map(go_value, value)) + "]"
+    return str(value)
+
+
+def _shortest_float(number: float) -> str:
+    """The fewest digits that read back as the number, with an exponent from a million on and below 0.0001."""
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return f"{number:+}".title()
+    digits = Decimal(repr(number))
+    exponent = digits.adjusted() if number else 0
+    if not -4 <= exponent < 6:
+        mantissa, _, power = f"{digits.normalize():e}".partition("e")
+        return f"{mantissa}e{int(power):+03d}"
+    text = f"{digits:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

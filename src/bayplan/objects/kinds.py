@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects import core, resource, storage, workloads
+from bayplan.objects import core, resource, storage, volcano, workloads
 from bayplan.objects.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
@@ -44,6 +44,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("Pod", "pods", "", core.Pod, namespaced=True),
     Kind("Node", "nodes", "", core.Node),
     Kind("Namespace", "namespaces", "", core.Namespace),
+    Kind("ResourceQuota", "resourcequotas", "", core.ResourceQuota, namespaced=True),
     Kind("Service", "services", "", core.Service, namespaced=True),
     Kind("ReplicationController", "replicationcontrollers", "", core.ReplicationController, namespaced=True),
     Kind("ReplicaSet", "replicasets", "apps", workloads.ReplicaSet, namespaced=True),
@@ -63,19 +64,30 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("ResourceSlice", "resourceslices", "resource.k8s.io", resource.ResourceSlice, versions=_DEVICES),
     Kind("DeviceClass", "deviceclasses", "resource.k8s.io", resource.DeviceClass, versions=_DEVICES),
+    Kind("PodGroup", "podgroups", "scheduling.volcano.sh", volcano.PodGroup, namespaced=True, versions=("v1beta1",)),
+    Kind("Queue", "queues", "scheduling.volcano.sh", volcano.Queue, versions=("v1beta1",)),
+    Kind("HyperNode", "hypernodes", "topology.volcano.sh", volcano.HyperNode, versions=("v1alpha1",)),
+    Kind("Numatopology", "numatopologies", "nodeinfo.volcano.sh", volcano.Numatopology, versions=("v1alpha1",)),
 )
+"""Of two kinds of one name the first is Kubernetes' own."""
 
 
 @cache
 def kinds_by_name() -> dict[str, Kind]:
-    return {kind.name: kind for kind in KINDS}
+    """The kinds by their bare names, which for `PodGroup` means Kubernetes' own."""
+    return {kind.name: kind for kind in reversed(KINDS)}
+
+
+@cache
+def _kinds_by_group() -> dict[tuple[str, str], Kind]:
+    return {(kind.group, kind.name): kind for kind in KINDS}
 
 
 def find_kind(api_version: str, name: str) -> Kind | None:
     """The kind that an object says it is; None for one of another group, whatever it calls itself."""
     group, _, version = api_version.rpartition("/")
-    kind = kinds_by_name().get(name)
-    if kind is None or kind.group != group:
+    kind = _kinds_by_group().get((group, name))
+    if kind is None:
         return None
     if version not in kind.versions:
         raise ObjectError(f"{name} of {api_version} is not read; write it as {' or '.join(kind.api_versions)}")

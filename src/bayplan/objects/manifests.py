@@ -9,7 +9,7 @@ from typing import Any
 
 from bayplan.errors import ObjectError
 from bayplan.objects.defaults import DEFAULT_NAMESPACE
-from bayplan.objects.kinds import Kind, convert, find_kind, kind_of, kinds_by_name
+from bayplan.objects.kinds import KINDS, Kind, convert, find_kind, kind_of, kinds_by_name
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.yaml import read_manifests
 
@@ -106,8 +106,8 @@ def _word(raw: _Raw, key: str, otherwise: str) -> str:
         return found
     kind = raw.value.get("kind")
     told = f"{kind} {raw.name}".rstrip() + " " if isinstance(kind, str) and kind and key != "kind" else ""
-    known = kinds_by_name().get(str(kind)) if key == "apiVersion" else None
-    remedy = f"add apiVersion: {known.api_versions[0]}" if known else "a manifest starts with apiVersion and kind"
+    known = [each.api_versions[0] for each in KINDS if each.name == kind] if key == "apiVersion" else []
+    remedy = f"add apiVersion: {' or '.join(known)}" if known else "a manifest starts with apiVersion and kind"
     raise ObjectError(f"{raw.place}: {told}has no {key}; {remedy}")
 
 
@@ -133,11 +133,11 @@ def _converted(raw: _Raw, kind: Kind) -> KubeObject:
 
 def _refuse_twins(objects: list[KubeObject], places: list[str]) -> None:
     """An API server keeps one object of a kind and a name; which of two was meant, nobody can say."""
-    seen: dict[tuple[str, str, str], str] = {}
+    seen: dict[tuple[Kind, str, str], str] = {}
     for item, place in zip(objects, places, strict=True):
         kind = kind_of(type(item))
         namespace = item.namespace or (DEFAULT_NAMESPACE if kind.namespaced else "")
-        first = seen.setdefault((kind.name, namespace, item.name), place)
+        first = seen.setdefault((kind, namespace, item.name), place)
         if first is not place and item.name:
             key = f"{namespace}/{item.name}" if namespace else item.name
             raise ObjectError(f"{kind.name} {key} stands twice, in {first} and in {place}; leave one out")

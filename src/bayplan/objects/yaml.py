@@ -1,9 +1,9 @@
 """What do the documents of this text say, read as Kubernetes reads YAML and JSON?
 
 kube-scheduler, kubectl and the API server turn YAML into JSON with a reader of YAML 1.1 that has its own idea of
-scalars: `y` is true, `0o17` and `1e3` are numbers, dates and `12:30` are texts, a whole float is an integer. PyYAML is
-used as the parser only; `yaml_scalars` resolves scalars. Asked for every configuration file and manifest; a pod
-manifest of 7 KB costs about 2 ms.
+scalars: `y` is true, `0o17` and `1e3` are numbers, dates and `12:30` are texts, a whole float is an integer.
+`yaml_nodes` parses, `yaml_scalars` resolves scalars. Asked for every configuration file and manifest; a pod manifest of
+7 KB costs about 2 ms.
 """
 
 from __future__ import annotations
@@ -11,29 +11,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from bayplan.errors import ObjectError
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_syntax, quote
 from bayplan.objects.go_text import json_text as go_json
+from bayplan.objects.yaml_nodes import MAX_DEPTH, Aliases, Node, NodeKind, read_nodes, too_deep
 from bayplan.objects.yaml_scalars import key_text, scalar
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # What `unicode.IsSpace` says; str.lstrip() would also take the separators 0x1c to 0x1f.
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-
-_LONG_TAG = "tag:yaml.org,2002:"
-_MERGE_WRONG = "yaml: map merge requires map or sequence of maps as the value"
-
-MAX_DEPTH = 200
-"""Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +120,11 @@ def _read_json(text: str) -> Iterator[Any]:
             json_text.parse(text[at:])
             raise ObjectError("json: a number has thousands of digits") from None
         except RecursionError:
-            raise _too_deep("json: ") from None
+            raise too_deep("json: ") from None
         if duplicates:
             raise ObjectError(f"duplicate field {quote(duplicates[0])}")
         yield _finite(value)
         at += len(text[at:]) - len(text[at:].lstrip(_SPACES))
-
-
-def _too_deep(where: str) -> ObjectError:
-    return ObjectError(f"{where}exceeded max depth of {MAX_DEPTH}")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -165,7 +151,7 @@ def _checked(document: _Document) -> Any:
 def _finite(value: Any, depth: int = 0) -> Any:
     """The value itself, unless JSON could not carry it."""
     if depth > MAX_DEPTH:
-        raise _too_deep("json: ")
+        raise too_deep("json: ")
     if isinstance(value, float) and not math.isfinite(value):
         raise ObjectError(f"json: unsupported value: {'NaN' if math.isnan(value) else f'{value:+}'.title()}")
     if isinstance(value, dict):
@@ -178,97 +164,30 @@ def _finite(value: Any, depth: int = 0) -> Any:
 
 
 def _documents(text: str) -> Iterator[_Document]:
-    loader = _Loader(text)
-    try:
-        loader.get_event()
-        while not loader.check_event(yaml.StreamEndEvent):
-            yield _Composer(loader).document()
-    except yaml.MarkedYAMLError as error:
-        raise ObjectError(f"yaml: {_syntax_fault(error)}") from None
-    except yaml.reader.ReaderError as error:
-        raise ObjectError(f"yaml: {error.reason}") from None
-    finally:
-        loader.dispose()
+    return (_Reading().document(root) for root in read_nodes(text))
 
 
-def _syntax_fault(error: yaml.MarkedYAMLError) -> str:
-    """Go's wording of a parser error. Its line numbers are one short, except for errors of the scanner."""
-    line = 0
-    if error.problem_mark is not None and error.problem_mark.line:
-        line = error.problem_mark.line + (1 if isinstance(error, yaml.scanner.ScannerError) else 0)
-    elif error.context_mark is not None:
-        line = error.context_mark.line
-    where = f"line {line}: " if line else ""
-    return f"{where}{error.problem or 'unknown problem parsing YAML content'}"
+class _Reading:
+    """Turns the nodes of one document into values. Aliases are read anew each time, as Go does."""
 
-
-@dataclass(slots=True)
-class _Node:
-    """A node of the document; `content` is a text, a list of nodes, a list of key, value, key, value… or, of an alias,
-    the node that it stands for."""
-
-    kind: type
-    content: Any
-    tag: str
-    plain: bool
-    line: int
-    name: str = ""
-
-
-class _Composer:
-    """Turns the events of one document into values. Aliases are read anew each time, as Go does."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._anchors: dict[str, _Node] = {}
-        self._open: set[int] = set()
+    def __init__(self) -> None:
         self._duplicates: list[str] = []
-        self._share = _AliasShare()
+        self._aliases = Aliases()
 
-    def document(self) -> _Document:
-        start = self._loader.get_event()
-        if start.version not in (None, (1, 1)):
-            where = f"line {start.start_mark.line}: " if start.start_mark.line else ""
-            raise ObjectError(f"yaml: {where}found incompatible YAML document")
-        root = self._node(0)
-        self._loader.get_event()
-        self._share.count()
+    def document(self, root: Node) -> _Document:
+        self._aliases.count()
         return _Document(self._value(root, 0), self._duplicates)
 
-    def _node(self, depth: int) -> _Node:
-        event = self._loader.get_event()
-        line = event.start_mark.line + 1
-        if depth > MAX_DEPTH:
-            raise _too_deep(f"yaml: line {line}: ")
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                raise ObjectError(f"yaml: unknown anchor '{event.anchor}' referenced")
-            return _Node(yaml.AliasEvent, self._anchors[event.anchor], "", False, line, event.anchor)
-        if isinstance(event, yaml.ScalarEvent):
-            tag = (event.tag or "").replace(_LONG_TAG, "!!", 1)
-            node = _Node(yaml.ScalarEvent, event.value, tag, event.implicit[0], line)
-            if event.anchor is not None:
-                self._anchors[event.anchor] = node
-            return node
-        node = _Node(type(event), [], "", False, line)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = node
-        end = yaml.SequenceEndEvent if isinstance(event, yaml.SequenceStartEvent) else yaml.MappingEndEvent
-        while not self._loader.check_event(end):
-            node.content.append(self._node(depth + 1))
-        self._loader.get_event()
-        return node
-
-    def _value(self, node: _Node, depth: int) -> Any:
-        self._share.count()
+    def _value(self, node: Node, depth: int) -> Any:
+        self._aliases.count()
         if depth > MAX_DEPTH:  # aliases in aliases nest deeper than the text does
-            raise _too_deep(f"yaml: line {node.line}: ")
-        if node.kind is yaml.ScalarEvent:
+            raise too_deep(f"yaml: line {node.line}: ")
+        if node.kind is NodeKind.SCALAR:
             return scalar(node.content, node.tag, plain=node.plain)
-        if node.kind is yaml.SequenceStartEvent:
+        if node.kind is NodeKind.SEQUENCE:
             return [self._value(child, depth + 1) for child in node.content]
-        if node.kind is yaml.AliasEvent:
-            with self._followed(node) as target:
+        if node.kind is NodeKind.ALIAS:
+            with self._aliases.followed(node) as target:
                 return self._value(target, depth + 1)
         members: dict[tuple[type, Any], Any] = {}
         self._fill(node, members, depth)
@@ -277,23 +196,12 @@ class _Composer:
             raise ObjectError(f"unsupported map key of type: %!s(<nil>), key: <nil>, value: {shown}")
         return {key_text(key): value for (_, key), value in members.items()}
 
-    @contextmanager
-    def _followed(self, alias: _Node) -> Iterator[_Node]:
-        """What the alias stands for, while it is read."""
-        if id(alias) in self._open:
-            raise ObjectError(f"yaml: anchor '{alias.name}' value contains itself")
-        self._open.add(id(alias))
-        self._share.depth += 1
-        yield alias.content
-        self._share.depth -= 1
-        self._open.discard(id(alias))
-
-    def _fill(self, node: _Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+    def _fill(self, node: Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
         """Add the pairs of a mapping. Pairs of `<<` count where they stand: a later one wins, merged or not."""
-        content = node.content
-        for key_node, value_node in zip(content[::2], content[1::2], strict=True):
-            if key_node.kind is yaml.ScalarEvent and key_node.content == "<<" and _merges(key_node):
-                self._merge(value_node, members, depth + 1)
+        for key_node, value_node in node.pairs():
+            if key_node.merges:
+                for mapping in value_node.merged():
+                    self._merge(mapping, members, depth + 1)
                 continue
             key = self._value(key_node, depth + 1)
             if isinstance(key, (dict, list)):
@@ -304,50 +212,12 @@ class _Composer:
                 self._duplicates.append(f"line {value_node.line}: key {spelled} already set in map")
             members[type(key), key] = value
 
-    def _merge(self, node: _Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+    def _merge(self, node: Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+        self._aliases.count()
         if depth > MAX_DEPTH:
-            raise _too_deep(f"yaml: line {node.line}: ")
-        if node.kind is yaml.MappingStartEvent:
-            self._share.count()
-            self._fill(node, members, depth)
-        elif node.kind is yaml.AliasEvent and node.content.kind is yaml.MappingStartEvent:
-            self._share.count()
-            with self._followed(node) as target:
+            raise too_deep(f"yaml: line {node.line}: ")
+        if node.kind is NodeKind.ALIAS:
+            with self._aliases.followed(node) as target:
                 self._merge(target, members, depth + 1)
-        elif node.kind is yaml.SequenceStartEvent:
-            for child in reversed(node.content):
-                if child.kind is yaml.SequenceStartEvent:
-                    raise ObjectError(_MERGE_WRONG)
-                self._merge(child, members, depth + 1)
         else:
-            raise ObjectError(_MERGE_WRONG)
-
-
-@dataclass(slots=True)
-class _AliasShare:
-    """How much of a document comes from aliases: a few lines of them can stand for more than fits any memory.
-
-    The limits are those of Go's reader: small documents may repeat themselves as they like, large ones may owe less
-    and less to aliases.
-    """
-
-    read: int = 0
-    aliased: int = 0
-    depth: int = 0
-
-    def count(self) -> None:
-        """One more value is read."""
-        self.read += 1
-        if not self.depth:
-            return
-        self.aliased += 1
-        if self.aliased > 100 and self.read > 1000 and self.aliased > self.read * self._allowed():
-            raise ObjectError("yaml: document contains excessive aliasing")
-
-    def _allowed(self) -> float:
-        few, many = 400_000, 4_000_000
-        return 0.99 - 0.89 * (min(max(self.read, few), many) - few) / (many - few)
-
-
-def _merges(node: _Node) -> bool:
-    return node.plain or node.tag == "!!merge"
+            self._fill(node, members, depth)

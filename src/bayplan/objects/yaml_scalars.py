@@ -1,7 +1,7 @@
 """What does this word of a YAML file stand for: a text, a number, a truth or nothing?
 
 The words are those of the reader of YAML 1.1 that Kubernetes uses, which differ from PyYAML's and from YAML 1.2's.
-Asked by `yaml` for every scalar; a dictionary and at most two regular expressions each.
+Asked for every scalar; a dictionary and at most two regular expressions each.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +29,10 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\
 _STRAY_UNDERSCORE = re.compile(r"(?<![0-9])_|_(?![0-9])")
 _NUMERIC_START = frozenset("+-.0123456789")
 _SHORT_FLOAT_DIGITS = 9
+_DATE = r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+_TIME = r"([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:[.,][0-9]+)?"
+_ZONE = r"(?:Z|[+-]([0-9]{2}):([0-9]{2}))"
+_TIMESTAMPS = tuple(map(re.compile, (_DATE, f"{_DATE} {_TIME}", f"{_DATE}[Tt]{_TIME}{_ZONE}")))
 
 _DECIMAL_DIGITS = 20
 """No 64-bit number has more; longer ones are not even tried, as the interpreter refuses to read thousands of them."""
@@ -37,15 +42,47 @@ _WHOLE_FLOAT_LIMIT = 1e21
 
 
 def scalar(text: str, tag: str, *, plain: bool) -> Any:
-    """The value of a scalar with this tag ("" for none); `plain`: it stands without quotes."""
+    """What a scalar is in JSON, where a whole float has no decimal point. Parameters as of `resolved`."""
+    _, value = resolved(text, tag, plain=plain)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_FLOAT_LIMIT:
+        # By way of the shortest digits: those are what Go writes, not the float's exact value.
+        return int(Decimal(repr(value)))
+    return value
+
+
+def resolved(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
+    """Tag and value of a scalar with this tag ("" for none); `plain`: it stands without quotes."""
     if tag == "!!binary":
-        return _binary(text)
-    if tag == "!!str" or (not tag and not plain) or (tag and tag not in _RESOLVED_TAGS):
-        return text
+        return tag, _binary(text)
+    if tag == "!!str" or (not tag and not plain):
+        return "!!str", text
+    if tag and tag not in _RESOLVED_TAGS:
+        return tag, text
+    if tag in ("", "!!timestamp") and _is_timestamp(text):
+        return "!!timestamp", text
     value = _resolve(text)
-    if not tag or tag == "!!timestamp" or _tag_of(value) == tag or (tag == "!!float" and _tag_of(value) == "!!int"):
-        return value
-    raise ObjectError(f"yaml: cannot decode {_tag_of(value)} `{text}` as a {tag}")
+    found = _tag_of(value)
+    if tag in ("", found):
+        return found, value
+    if tag == "!!float" and isinstance(value, int) and found == "!!int" and value < 2**63:
+        return tag, float(value)
+    raise ObjectError(f"yaml: cannot decode {found} `{text}` as a {tag}")
+
+
+def _is_timestamp(text: str) -> bool:
+    """Whether Go takes the text for a date. It stays a text all the same, but complaints call it a timestamp."""
+    shapes = (form.fullmatch(text) for form in _TIMESTAMPS) if text[4:5] == "-" else ()
+    shape = next((found for found in shapes if found), None)
+    if shape is None:
+        return False
+    numbers = [int(group or 0) for group in shape.groups()] + [0] * 5
+    year, month, day, hour, minute, second, zone_hours, zone_minutes = numbers[:8]
+    try:
+        # A check of ranges and nothing else. The year 0 is a leap year; Python has none.
+        datetime(year or 4, month, day, hour, minute, second)  # noqa: DTZ001
+    except ValueError:
+        return False
+    return zone_hours <= 24 and zone_minutes <= 60
 
 
 def _binary(text: str) -> str:
@@ -72,9 +109,7 @@ def _number(text: str) -> int | float | str:
     if _FLOAT.match(digits):
         number = float(digits)
         if math.isfinite(number):
-            whole = number.is_integer() and abs(number) < _WHOLE_FLOAT_LIMIT
-            # By way of the shortest digits: those are what Go writes, not the float's exact value.
-            return int(Decimal(repr(number))) if whole else number
+            return number
     return text
 
 

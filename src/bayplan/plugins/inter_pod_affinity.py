@@ -140,6 +140,8 @@ class InterPodAffinity:
     name = "InterPodAffinity"
     looks_at_pods = False  # pods count by domain, which `depends_on` says
     ARGS = arguments.ARGS
+    heard_affinity: BoolVector | None = None  # rows whose pods' own terms count, by kind of term; None: all rows
+    heard_anti_affinity: BoolVector | None = None
 
     def __init__(self, args: arguments.InterPodAffinityArgs, catalog: Catalog) -> None:
         self._hard_weight = args.hard_pod_affinity_weight
@@ -198,13 +200,18 @@ class InterPodAffinity:
         cycle.put(REQUIRED, state)
         return None
 
+    @property
+    def _hears_some(self) -> bool:
+        """Whether terms of pods on some rows do not count: then counts are made anew each time."""
+        return self.heard_affinity is not None or self.heard_anti_affinity is not None
+
     def _bookmark(self, cycle: Cycle) -> Bookmark:
         return Bookmark.at(cycle.snapshot, self._catalog.revision(Namespace))
 
     def _catch_up_required(self, cycle: Cycle, state: RequiredState) -> bool:
         """Count the pods that came and went since; false where that does not do."""
         changes = state.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None:
+        if changes is None or self._hears_some:
             return False
         for info, row, by in changes:
             if self._shift(cycle, state, info, NodeView(cycle.snapshot.nodes, row), by):
@@ -251,6 +258,8 @@ class InterPodAffinity:
             matching = [term for term in terms.required_anti if term.matches_pod(pod, self._catalog.namespace_labels)]
             if matching:
                 per_row = snapshot.pods.count_by_row(snapshot.pods.with_affinity(number), len(snapshot))
+                if self.heard_anti_affinity is not None:
+                    per_row = per_row * self.heard_anti_affinity
                 for term in matching:
                     counts.add_rows(snapshot.table, term.topology_key, per_row)
 
@@ -304,6 +313,8 @@ class InterPodAffinity:
             wanted = self._liked_back(cycle.pod, terms)
             if wanted:
                 per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
+                if self.heard_affinity is not None and not (own.preferred or own.preferred_anti):
+                    per_row = per_row * self.heard_affinity
                 for key, weight in wanted:
                     liked.add_by_row(table, key, weight, per_row)
         if not liked.any_entry:
@@ -314,7 +325,7 @@ class InterPodAffinity:
     def _catch_up_liked(self, cycle: Cycle, liked: Likes) -> bool:
         """Count the pods that came since; false where one went, since it may have been the only one that counted."""
         changes = liked.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None:
+        if changes is None or self._hears_some:
             return False
         for info, row, by in changes:
             wanted = [

@@ -37,6 +37,7 @@ class NodeResourcesBalancedAllocation:
 
     name = "NodeResourcesBalancedAllocation"
     depends_on = row_alone
+    by_improvement = True  # score what the pod improves; False: how balanced the node is with it, as before 1.36
     ARGS = node_resources_balanced_allocation_args.ARGS
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
@@ -76,9 +77,13 @@ class NodeResourcesBalancedAllocation:
             return self._in_floats(mirror, demand)
         columns = list(self._columns.of(nodes, demand))
         capacities = [_Capacity.of(column.allocatable) for column in columns]
-        before, after = (
-            balance([each.share(taken) for each, taken in zip(capacities, amounts, strict=True)], len(nodes))
-            for amounts in ([column.allocated for column in columns], [column.requested for column in columns])
+        after = balance(
+            [each.share(column.requested) for each, column in zip(capacities, columns, strict=True)], len(nodes)
+        )
+        if not self.by_improvement:
+            return after
+        before = balance(
+            [each.share(column.allocated) for each, column in zip(capacities, columns, strict=True)], len(nodes)
         )
         half = MAX_SCORE // 2
         return half + quotient(half + after - before, 2)
@@ -91,6 +96,8 @@ class NodeResourcesBalancedAllocation:
             value /= has
             shares.append(_Share(np.minimum(value, 1.0, out=value), None))
         gain = balance(shares, mirror.has.shape[1])
+        if not self.by_improvement:
+            return gain
         gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100
         gain >>= 1
         return gain
@@ -117,8 +124,10 @@ class NodeResourcesBalancedAllocation:
         cells = self._columns.at(node, demand)
         if cells is None:
             return int(self.score_nodes(cycle, node.alone)[0])
-        before = balance_of_one([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
         after = balance_of_one([min((taken + more) / has, 1.0) for _, has, taken, more in cells if has])
+        if not self.by_improvement:
+            return after
+        before = balance_of_one([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
         half = MAX_SCORE // 2
         return half + one_quotient(half + after - before, 2)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
-from bayplan.objects.core import Namespace, ReplicationController, Service
+from bayplan.objects import volcano
+from bayplan.objects.core import Namespace, ReplicationController, ResourceQuota, Service
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
 from bayplan.objects.storage import (
@@ -29,6 +30,7 @@ _NO_LABELS: dict[str, str] = {}
 
 CATALOGUED: tuple[type[KubeObject], ...] = (
     Namespace,
+    ResourceQuota,
     Service,
     ReplicationController,
     ReplicaSet,
@@ -46,6 +48,10 @@ CATALOGUED: tuple[type[KubeObject], ...] = (
     ResourceClaim,
     ResourceSlice,
     DeviceClass,
+    volcano.PodGroup,
+    volcano.Queue,
+    volcano.HyperNode,
+    volcano.Numatopology,
 )
 
 

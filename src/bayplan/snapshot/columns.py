@@ -1,6 +1,6 @@
 """Nodes as columns: what is allocatable, requested and flagged on each row, and which pods are there.
 
-The cache keeps one `NodeColumns` that it changes; a snapshot keeps another that copies changed rows (`copy_row`);
+The cache keeps one `NodeColumns` that it changes; a snapshot keeps another that copies changed rows (`copy_rows`);
 preemption and nominated pods work on a `fork` of a few rows. All three change rows by the same `add_pod` and
 `remove_pod`, so there is one bookkeeping. Rows are dense: when a node goes, the last row takes its place.
 Matrices are resources by rows, because every reader wants one resource on all rows at once.
@@ -8,6 +8,7 @@ Matrices are resources by rows, because every reader wants one resource on all r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ _BEFORE_REQUESTS = 3
 _IMAGE_COLUMNS_BYTES = 64 << 20
 
 IntMatrix = npt.NDArray[np.int64]
+_Rows = int | npt.NDArray[np.intp]
+
+_FEW_ROWS = 4
+"""Up to so many rows are copied one by one, more of them in one go a column."""
 
 
 class ImageState(NamedTuple):
@@ -121,19 +126,31 @@ class NodeColumns:
         del self.nodes[count:], self.names[count:], self.pods[count:], self.ports[count:], self.images[count:]
         self.count = min(self.count, count)
 
-    def copy_row(self, source: NodeColumns, row: int, images: dict[str, ImageState]) -> None:
-        """Make this row equal to the same row of `source`, seeing images as given."""
-        if row == self.count:
-            self._reserve_rows(row + 1)
-            self.count += 1
-            self.nodes.append(source.nodes[row])
-            self.names.append(source.names[row])
-            self.pods.append([])
-            self.ports.append(set())
-            self.images.append({})
-            self.labels.put(row, source.nodes[row])
-        self._place(source, row, row)
-        self.see_images(row, images)
+    def copy_rows(self, source: NodeColumns, rows: Mapping[int, dict[str, ImageState]]) -> None:
+        """Make these rows equal to the same rows of `source`, seeing images as given."""
+        self._reserve_resources()
+        for row in rows:
+            if row == self.count:
+                self._append_like(source, row)
+        if len(rows) <= _FEW_ROWS:
+            for row in rows:
+                self._copy_numbers(source, row, row)
+        else:
+            where = np.fromiter(rows, np.intp, len(rows))
+            self._copy_numbers(source, where, where)
+        for row, images in rows.items():
+            self._copy_rest(source, row, row)
+            self.see_images(row, images)
+
+    def _append_like(self, source: NodeColumns, row: int) -> None:
+        self._reserve_rows(row + 1)
+        self.count += 1
+        self.nodes.append(source.nodes[row])
+        self.names.append(source.names[row])
+        self.pods.append([])
+        self.ports.append(set())
+        self.images.append({})
+        self.labels.put(row, source.nodes[row])
 
     def copy_pods(self, source: NodeColumns, row: int) -> None:
         """The same where the node is the one that is shown already: only what its pods make of the row."""
@@ -318,6 +335,13 @@ class NodeColumns:
     def _place(self, source: NodeColumns, origin: int, row: int) -> None:
         """Row `row` becomes what `origin` is in `source` (images aside)."""
         self._reserve_resources()
+        self._copy_numbers(source, origin, row)
+        self._copy_rest(source, origin, row)
+        if source is self:
+            self.see_images(row, dict(self.images[origin]))
+
+    def _copy_numbers(self, source: NodeColumns, origin: _Rows, row: _Rows) -> None:
+        """What columns hold of a row, or of many at once."""
         resources = source.allocatable.shape[0]
         self.allocatable[:resources, row] = source.allocatable[:, origin]
         self._usage[: len(source._usage), row] = source._usage[:, origin]
@@ -325,15 +349,17 @@ class NodeColumns:
         self.unschedulable[row] = source.unschedulable[origin]
         self.taint_ids[row] = source.taint_ids[origin]
         self.feature_ids[row] = source.feature_ids[origin]
-        self._index_ports(row, source.ports[origin])
+
+    def _copy_rest(self, source: NodeColumns, origin: int, row: int) -> None:
+        """What lists hold of a row."""
+        if self.ports[row] or source.ports[origin]:
+            self._index_ports(row, source.ports[origin])
         self.pods[row] = list(source.pods[origin])
         node = source.nodes[origin]
         if self.nodes[row] is not node:
             self.nodes[row] = node
             self.labels.put(row, node)
         self._rename(row, node.name)
-        if source is self:
-            self.see_images(row, dict(self.images[origin]))
 
     def _rename(self, row: int, name: str) -> None:
         old = self.names[row]

@@ -11,6 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayplan.testing.batch import BatchHarness, BatchResult
+    from bayplan.testing.batch_builders import (
+        Gang,
+        make_gang,
+        make_hyper_node,
+        make_option,
+        make_pod_group,
+        make_queue,
+    )
     from bayplan.testing.builders import (
         make_affinity,
         make_container,
@@ -36,7 +45,10 @@ if TYPE_CHECKING:
     from bayplan.testing.writes import RecordedWrites
 
 __all__ = [
+    "BatchHarness",
+    "BatchResult",
     "Cluster",
+    "Gang",
     "Harness",
     "RecordedWrites",
     "check_forms_agree",
@@ -45,10 +57,15 @@ __all__ = [
     "label_sets",
     "make_affinity",
     "make_container",
+    "make_gang",
+    "make_hyper_node",
     "make_node",
+    "make_option",
     "make_pod",
+    "make_pod_group",
     "make_pv",
     "make_pvc",
+    "make_queue",
     "make_spread",
     "make_storage_class",
     "make_taint",
@@ -58,6 +75,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "batch": ("BatchHarness", "BatchResult"),
+    "batch_builders": ("Gang", "make_gang", "make_hyper_node", "make_option", "make_pod_group", "make_queue"),
     "harness": ("Harness",),
     "writes": ("RecordedWrites",),
     "strategies": ("Cluster", "check_forms_agree", "check_sharing_agrees", "clusters", "label_sets", "nodes", "pods"),

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from bayplan.app import known_batch_plugins
+from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import main
 from bayplan.cli.plugin import LONGEST_NAME
-from bayplan.framework.discovery import with_plugins_from
+from bayplan.framework.discovery import Kind, found_in, with_plugins_from
 from bayplan.framework.registry import Registry
 from docs.fences import ROOT
 
@@ -39,10 +41,12 @@ def tool(folder: Path, *arguments: str) -> None:
 
 
 def test_new_plugins_pass_every_check(tmp_path: Path) -> None:
-    """Both forms, with names as short and as long as they may be; together, because starting mypy takes seconds."""
-    for form, name in (("node", "N"), ("table", "AbCdEfGhIj" * 3 + "AbCd")):
+    """All forms, with names as short and as long as they may be; together, because starting mypy takes seconds."""
+    for form, name, batch in (("node", "N", "B"), ("table", "AbCdEfGhIj" * 3 + "AbCd", "AbCdEfGhIj" * 3 + "AbCe")):
         assert run("plugin", "new", name, "--form", form, "--dir", str(tmp_path)) == 0
+        assert run("plugin", "new", "--batch", batch, "--form", form, "--dir", str(tmp_path)) == 0
     assert sorted(len(entry.name) for entry in with_plugins_from(Registry(), tmp_path)) == [1, LONGEST_NAME]
+    assert len(found_in(tmp_path, Kind.BATCH_PLUGIN)) == 2
     tool(tmp_path, "pytest", "-q", "-p", "no:cacheprovider")
     tool(tmp_path, "mypy", "--strict", "--cache-dir", os.devnull, ".")
     tool(tmp_path, "ruff", "check", "--isolated", "--no-cache", "--line-length", "120", "--select", ",".join(CHECKS))
@@ -82,6 +86,31 @@ def test_it_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert wrote == f"wrote {tmp_path}/rack_aware.py and {tmp_path}/test_rack_aware.py"
     assert test == f"test it:  python -m pytest {tmp_path}/test_rack_aware.py"
     assert f"--plugins-dir {tmp_path}" in use
+
+
+@pytest.mark.parametrize("given", ["CostSaver", "cost-saver", "cost_saver"])
+def test_a_batch_plugin_is_called_as_volcano_calls_its_own(given: str, tmp_path: Path) -> None:
+    run("plugin", "new", "--batch", given, "--dir", str(tmp_path))
+    text = (tmp_path / "cost_saver.py").read_text(encoding="utf-8")
+    assert '    name = "cost-saver"\n' in text
+    assert "class CostSaver:\n" in text
+    assert "cost-saver" in known_batch_plugins([tmp_path])
+    assert "CostSaver" not in with_plugins_from(Registry(), tmp_path)
+
+
+def test_it_says_how_to_run_a_batch_plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("plugin", "new", "--batch", "cost-saver", "--dir", str(tmp_path))
+    told = capsys.readouterr().out.splitlines()[2]
+    assert told.startswith('run it:   name "cost-saver" in a tier of a volcano-scheduler.conf and add --plugins-dir ')
+
+
+@pytest.mark.parametrize("name", ["gang", "Gang", "network-topology-aware", "NumaAware"])
+def test_names_of_shipped_batch_plugins_are_taken(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plugin", "new", "--batch", name, "--dir", str(tmp_path)) == 2
+    assert "already; choose another name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -170,3 +199,45 @@ def test_a_plugin_file_that_cannot_be_loaded_is_named(tmp_path: Path, capsys: py
     broken.chmod(0o644)
     assert run("plugin", "list", "--plugins-dir", str(tmp_path)) == 1
     assert "broken.py, line 1: " in capsys.readouterr().err
+
+
+def test_the_list_of_the_batch_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("plugin", "new", "--batch", "cost-saver", "--dir", str(tmp_path))
+    capsys.readouterr()
+    assert run("plugin", "list", "--batch", "-o", "json", "--plugins-dir", str(tmp_path)) == 0
+    rows = json.loads(capsys.readouterr().out)
+    listed = {row["name"]: row for row in rows}
+    assert listed["overcommit"] == {
+        "name": "overcommit",
+        "kind": "plugin",
+        "points": ["job_enqueueable", "job_enqueued"],
+        "byDefault": True,
+        "from": "shipped",
+    }
+    assert listed["cost-saver"] == {
+        "name": "cost-saver",
+        "kind": "plugin",
+        "points": ["job_order", "predicate", "node_order"],
+        "byDefault": False,
+        "from": str(tmp_path / "cost_saver.py"),
+    }
+    actions = [row["name"] for row in rows if row["kind"] == "action" and row["byDefault"]]
+    assert actions == ["enqueue", "allocate", "backfill"]
+    assert {row["name"] for row in rows if row["kind"] == "plugin"} == {*default_batch_plugins(), "cost-saver"}
+
+
+def test_a_batch_plugin_that_breaks_when_a_session_opens_is_listed_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "class Broken:\n    name = 'broken'\n    def __init__(self, arguments): pass\n"
+        "    def on_session_open(self, session): raise ValueError('no')\n",
+        encoding="utf-8",
+    )
+    broken.chmod(0o644)
+    assert run("plugin", "list", "--batch", "--plugins-dir", str(tmp_path)) == 0
+    told = capsys.readouterr()
+    assert 'note: plugin "broken" at on_session_open: ValueError: no' in told.err
+    assert ["broken", "plugin", "no"] in [line.split()[:3] for line in told.out.splitlines()]

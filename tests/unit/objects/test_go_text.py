@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.objects.go_text import go_syntax, json_float, json_text, quote
+from bayplan.objects.go_text import go_syntax, go_value, json_float, json_text, quote
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,29 @@ def test_go_syntax() -> None:
     assert go_syntax({"a": [None, 1, True, "x"]}) == (
         'map[interface {}]interface {}{"a":[]interface {}{interface {}(nil), 1, true, "x"}}'
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "<nil>"),
+        (True, "true"),
+        ("a b", "a b"),
+        (5, "5"),
+        (1.0, "1"),
+        (1.5, "1.5"),
+        (100000.0, "100000"),
+        (1234567.0, "1.234567e+06"),
+        (1e20, "1e+20"),
+        (0.0001, "0.0001"),
+        (0.00001, "1e-05"),
+        (-0.0, "-0"),
+        (float("inf"), "+Inf"),
+        (float("-inf"), "-Inf"),
+        (float("nan"), "NaN"),
+        ([1, "a", None], "[1 a <nil>]"),
+        ({"b": 1, "a": [2.5]}, "map[a:[2.5] b:1]"),
+    ],
+)
+def test_values_as_percent_v_prints_them(value: Any, text: str) -> None:
+    assert go_value(value) == text

@@ -45,7 +45,8 @@ def named(objects: tuple[KubeObject, ...]) -> list[tuple[str, str]]:
 
 
 def test_every_kind_has_one_struct_and_one_name() -> None:
-    assert len({kind.name for kind in KINDS}) == len({kind.plural for kind in KINDS}) == len(KINDS)
+    assert len({(kind.group, kind.name) for kind in KINDS}) == len({(kind.group, kind.plural) for kind in KINDS})
+    assert len({(kind.group, kind.name) for kind in KINDS}) == len(KINDS)
     assert len({kind.struct for kind in KINDS}) == len(KINDS)
     assert kind_of(Pod).plural == "pods"
     assert kinds_by_name()["CSINode"].struct.__name__ == "CsiNode"

@@ -40,6 +40,8 @@ class Line:
     scenario: dict[str, Any]
     expected: dict[str, Any] | None
     exact: bool | None = None
+    varying: tuple[tuple[str, ...], ...] = ()
+    """Places of the answer that differ from run to run in the real scheduler itself; both sides leave them out."""
     fault: str = ""
     """Why the line cannot be asked at all."""
 
@@ -96,4 +98,8 @@ def _line(number: int, text: bytes) -> Line:
         return Line(number, scenario, None, fault=f"expected is not an object; {_FORMAT}")
     if not isinstance(exact, bool | None):
         return Line(number, scenario, expected, fault=f"exact is not true or false; {_FORMAT}")
-    return Line(number, scenario, expected, exact, fault=shape.fault(scenario) or "")
+    varying = raw.get("varying") or []
+    if not isinstance(varying, list) or not all(isinstance(path, list) for path in varying):
+        return Line(number, scenario, expected, exact, fault=f"varying is not a list of paths; {_FORMAT}")
+    paths = tuple(tuple(str(key) for key in path) for path in varying)
+    return Line(number, scenario, expected, exact, paths, fault=shape.fault(scenario) or "")

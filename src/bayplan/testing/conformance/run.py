@@ -11,6 +11,7 @@ from bayplan.testing.conformance.attempt import answer_attempts
 from bayplan.testing.conformance.configurations import answer_configuration
 from bayplan.testing.conformance.lines import Line, LineKind
 from bayplan.testing.conformance.series import answer_series
+from bayplan.testing.conformance.sessions import answer_session
 
 _ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]] = {
     LineKind.ATTEMPT: answer_attempts,
@@ -24,9 +25,11 @@ def answer(line: Line, registry: Registry) -> dict[str, Any]:
     if line.fault:
         return _failure(line, line.fault)
     answerer = _ANSWERERS.get(line.kind)
-    if answerer is None:
+    if answerer is None and line.kind is not LineKind.BATCH:
         return {"name": line.name, "notAnswered": f"{line.kind.value}: no engine for this yet"}
     try:
+        if answerer is None:
+            return answer_session(line.scenario, registry, exact=line.exact is not False, varying=line.varying)
         return answerer(line.scenario, registry)
     except BayplanError as fault:
         return _failure(line, str(fault))

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=KubeObject)
 _LATER = datetime(2027, 1, 1, tzinfo=UTC)
 """After everything that a scenario tells: a pod that has not started is younger than all that have."""
 
-_KIND_OF_LIST = {kind.plural: kind.struct for kind in KINDS if kind.struct not in (Node, Pod)}
+_KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.struct not in (Node, Pod)}
 """Lists of a scenario, in lower case, by the kind of what they hold; nodes and pods are entered by hand."""
 
 

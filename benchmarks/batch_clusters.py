@@ -1,0 +1,88 @@
+"""What do the queues, pod groups and gangs of the batch benchmarks look like? As an API server would show them.
+
+Asked while a workload is set up, never inside a measurement. The nodes are those of the core's benchmarks, and so are
+the pods, with what Volcano's job controller writes on them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+from bayplan.app import batch_configured, build_batch_engine
+from bayplan.batch.engine import BatchEngine
+from bayplan.cache import Cache
+from bayplan.clock import SystemClock
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import ObjectMeta, ResourceList
+from bayplan.objects.volcano import PodGroup, PodGroupSpec, PodGroupStatus, Queue, QueueSpec, QueueStatus
+from benchmarks import clusters
+from benchmarks.clusters import NAMESPACE, Manifest
+
+GANG = 20
+"""Tasks of a gang, where a workload has many."""
+
+
+def queue(name: str) -> Queue:
+    return Queue(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}"), spec=QueueSpec(weight=1), status=QueueStatus("Open")
+    )
+
+
+def group(
+    name: str, size: int, *, queue: str, phase: str = "Pending", priority_class: str = "", cpu_m: int = 1000
+) -> PodGroup:
+    """A gang of so many; one that runs already may shrink to a single task."""
+    running = phase == "Running"
+    amounts: ResourceList = {"cpu": f"{size * cpu_m}m", "memory": f"{size * 2}Gi"}
+    spec = PodGroupSpec(
+        min_member=1 if running else size,
+        queue=queue,
+        min_resources=None if running else amounts,
+        priority_class_name=priority_class,
+    )
+    meta = ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}")
+    return PodGroup(metadata=meta, spec=spec, status=PodGroupStatus(phase=phase))
+
+
+def member(gang: str, index: int, *, cpu_m: int = 1000, priority: int = 0) -> Manifest:
+    """The index-th task of a gang, waiting."""
+    found = clusters.pod(
+        f"{gang}-worker-{index}",
+        labels={"volcano.sh/job-name": gang, "volcano.sh/task-index": str(index)},
+        schedulerName="volcano",
+        priority=priority,
+        containers=[clusters.container(f"{cpu_m}m", "2Gi")],
+    )
+    found["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": gang, "volcano.sh/task-spec": "worker"}
+    return found
+
+
+def gang_pods(gang: str, size: int, *, cpu_m: int = 1000, priority: int = 0) -> Iterator[Pod]:
+    return clusters.as_pods(member(gang, index, cpu_m=cpu_m, priority=priority) for index in range(size))
+
+
+def running_pod(gang: str, index: int, node: int, *, cpu_m: int = 1000) -> Pod:
+    return convert(clusters.running(member(gang, index, cpu_m=cpu_m), node), Pod)
+
+
+def engine_on(nodes: Iterable[Manifest], queues: Iterable[str]) -> BatchEngine:
+    """The default configuration on a cluster on which only its own pods run yet."""
+    cache = Cache()
+    names = 0
+    for manifest in nodes:
+        cache.add_node(convert(manifest, Node))
+        names += 1
+    for pod in clusters.as_pods(clusters.daemons(names)):
+        cache.add_pod(pod)
+    for name in queues:
+        cache.put(queue(name))
+    return build_batch_engine(batch_configured(None), cache, clock=SystemClock(), chance=random.Random(0))
+
+
+def show(engine: BatchEngine, pod: Pod) -> None:
+    """The API server shows a pod for the first time."""
+    if pod.spec.node_name:
+        engine.cache.add_pod(pod)
+    engine.observe(pod)

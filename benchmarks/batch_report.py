@@ -1,0 +1,155 @@
+"""The figures of a run of the batch engine: as JSON for programs, in the shape of the core's, and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.batch_workloads import BatchWorkload
+from benchmarks.growth import Growth
+from benchmarks.measuring import Latencies
+from benchmarks.report import machine, print_wide, verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRow:
+    """One workload."""
+
+    name: str
+    workload: BatchWorkload
+    nodes: int
+    pods: int
+    rounds: Latencies
+    cold: Latencies | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """Pods a second in the median round, where each is decided upon."""
+        return self.pods / self.rounds.p50_us * 1e6 if self.workload.counts else None
+
+    @property
+    def is_full_size(self) -> bool:
+        """Budgets, and what Volcano takes, are about one size; on another one nothing is judged or compared."""
+        return (self.nodes, self.pods) == (self.workload.nodes, self.workload.pods)
+
+    @property
+    def budget_us(self) -> float | None:
+        """What the median may be on the machine that the budget was set on."""
+        return self.workload.budget_us if self.is_full_size else None
+
+    @property
+    def volcano_us(self) -> float | None:
+        return self.workload.volcano_us if self.is_full_size else None
+
+    def holds(self, calibration: float) -> bool | None:
+        """Whether the workload keeps its budget; None where the cluster has another size."""
+        return None if self.budget_us is None else self.rounds.p50_us <= self.budget_us * calibration
+
+    def as_json(self, calibration: float) -> dict[str, Any]:
+        return {
+            "workload": self.name,
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "rounds": len(self.rounds.took_us),
+            "decisions_per_s": None if self.per_s is None else round(self.per_s),
+            "p50_us": round(self.rounds.p50_us, 1),
+            "p99_us": round(self.rounds.p99_us, 1),
+            "cpu_p50_us": None if self.rounds.cpu_p50_us is None else round(self.rounds.cpu_p50_us, 1),
+            "cold_us": None if self.cold is None else round(self.cold.p50_us, 1),
+            "naive_p50_us": None,
+            "volcano_us": self.volcano_us,
+            "budget_us": self.budget_us,
+            "holds": self.holds(calibration),
+        }
+
+
+@dataclass(frozen=True)
+class SessionGrowth:
+    """The median session by the number of something."""
+
+    found: Growth
+    at_most: float | None
+    """None: too small to be judged."""
+
+    @property
+    def holds(self) -> bool | None:
+        return None if self.at_most is None else self.found.exponent <= self.at_most
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workload": self.found.workload,
+            "p50_us": {str(size): round(value, 1) for size, value in self.found.p50_us.items()},
+            "exponent": round(self.found.exponent, 3),
+            "at_most": self.at_most,
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """Everything that one run has found out."""
+
+    rows: Sequence[BatchRow]
+    calibration: float
+    growth: Sequence[SessionGrowth] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workloads": [row.as_json(self.calibration) for row in self.rows],
+            "machine": {"calibration": round(self.calibration, 3), **machine()},
+            "growth": [each.as_json() for each in self.growth],
+            "memory": None,
+        }
+
+    @property
+    def broken(self) -> list[str]:
+        """What does not keep its budget."""
+        names = [row.name for row in self.rows if row.holds(self.calibration) is False]
+        return names + [f"growth {each.found.workload}" for each in self.growth if each.holds is False]
+
+    def print(self) -> None:
+        print_wide(self._rounds())
+        for each in self.growth:
+            print_wide(_growth(each))
+
+    def _rounds(self) -> Table:
+        title = f"sessions; this machine needs {self.calibration:.2f} of the time of the one that budgets were set on"
+        table = Table(title=title, title_justify="left")
+        table.add_column("workload")
+        for name in ("nodes", "pods", "pods/s", "p50 ms", "processor ms", "cold ms", "Volcano ms", "budget ms"):
+            table.add_column(name, justify="right")
+        table.add_column("holds")
+        for row in self.rows:
+            table.add_row(
+                row.name,
+                f"{row.nodes:,}",
+                f"{row.pods:,}",
+                "" if row.per_s is None else f"{row.per_s:,.0f}",
+                _ms(row.rounds.p50_us),
+                _ms(row.rounds.cpu_p50_us),
+                _ms(None if row.cold is None else row.cold.p50_us),
+                _ms(row.volcano_us),
+                _ms(None if row.budget_us is None else row.budget_us * self.calibration),
+                verdict(row.holds(self.calibration)),
+            )
+        return table
+
+
+def _growth(growth: SessionGrowth) -> Table:
+    found = growth.found
+    table = Table(title=f"growth {found.workload}: a session in ms", title_justify="left")
+    for size in found.p50_us:
+        table.add_column(f"{size:,}", justify="right")
+    table.add_column("exponent", justify="right")
+    table.add_column("holds")
+    limit = "" if growth.at_most is None else f" (at most {growth.at_most})"
+    times = [_ms(value) for value in found.p50_us.values()]
+    table.add_row(*times, f"{found.exponent:.2f}{limit}", verdict(growth.holds))
+    return table
+
+
+def _ms(us: float | None) -> str:
+    return "" if us is None else f"{us / 1000:,.1f}"

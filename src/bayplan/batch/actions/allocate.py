@@ -1,0 +1,234 @@
+"""Gives nodes to tasks: queue by queue, job by job, a gang at a time.
+
+A gang that becomes ready is committed; one that can only wait for room that is being released keeps it until the
+session closes; any other leaves no trace. Jobs that ask for a network topology, or have sub-groups, are tried out
+hypernode by hypernode (`topology_allocate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bayplan.batch.actions.topology_allocate import TopologyAllocator
+from bayplan.batch.fits import FitErrors
+from bayplan.batch.hypernodes import TOP
+from bayplan.batch.jobs import INQUEUE_PHASE, Job
+from bayplan.batch.nodes import Node
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.prospects import Prospect
+from bayplan.batch.queues import Queue
+from bayplan.batch.searching import Search
+from bayplan.batch.session import Session
+from bayplan.batch.statement import Statement
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.tasks import Task
+from bayplan.batch.worksheets import Worksheet, organize
+from bayplan.snapshot import BoolVector
+
+ERROR_CACHE = "predicateErrorCacheEnable"
+
+
+class Allocate:
+    """Places tasks that ask for something."""
+
+    name = "allocate"
+
+    def __init__(self) -> None:
+        self._remembers_errors = True  # what the file said last; a key that is gone keeps its value
+
+    def initialize(self) -> None:
+        """Nothing to prepare."""
+
+    def uninitialize(self) -> None:
+        """Nothing to give back."""
+
+    def execute(self, session: Session) -> Iterator[None]:
+        arguments = session.action_arguments(self.name)
+        self._remembers_errors = arguments.get_bool(ERROR_CACHE, self._remembers_errors)
+        return _Run(session, remembers_errors=self._remembers_errors).run()
+
+
+class _Run:
+    """One execution of the action."""
+
+    def __init__(self, session: Session, *, remembers_errors: bool) -> None:
+        self._session = session
+        self._placer = Placer(session, remembers_errors=remembers_errors)
+        self._topology = TopologyAllocator(session, self._placer)
+        self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
+        self._jobs: dict[str, PriorityQueue[Job]] = {}
+        self._sheets: dict[str, Worksheet] = {}
+
+    def run(self) -> Iterator[None]:
+        for job in self._session.jobs.values():
+            self._enter(job)
+        while self._queues:
+            queue = self._queues.pop()
+            jobs = self._jobs.get(queue.uid)
+            if self._session.overused(queue) or not jobs:
+                continue  # not asked again in this session
+            job = jobs.pop()
+            if self._serve(job):
+                jobs.push(job)
+            self._queues.push(queue)
+            yield
+
+    def _enter(self, job: Job) -> None:
+        session = self._session
+        if job.is_pending():
+            if "enqueue" in session.actions:
+                return
+            job.phase = INQUEUE_PHASE
+        queue = session.queues.get(job.queue)
+        if not job.pending or session.job_invalid(job) is not None or queue is None:
+            return
+        if not session.hyper_nodes.ready and job.contains_network_topology():
+            return
+        sheet = organize(session, job)
+        if not sheet:
+            return
+        if queue.uid not in self._jobs:
+            self._jobs[queue.uid] = PriorityQueue(session.job_order)
+            self._queues.push(queue)
+        self._jobs[queue.uid].push(job)
+        self._sheets[job.uid] = sheet
+
+    def _serve(self, job: Job) -> bool:
+        """Place what can be placed of a job now; true when it has more."""
+        sheet = self._sheets[job.uid]
+        if job.contains_hard_topology() or job.has_sub_job_policy:
+            return self._topology.serve(job, sheet)
+        sub_job = job.default_sub_job
+        if sub_job is None or job.uid not in sheet.tasks:
+            return False
+        tasks = sheet.tasks[job.uid]
+        statement = None
+        if sub_job.nominated_hyper_node:
+            statement = self._topology.from_nomination(job, sub_job, tasks, TOP)
+        if statement is None:
+            statement = self._placer.place(job, sub_job, tasks, TOP)
+        if statement is None or not self._session.job_ready(job):
+            return False
+        statement.commit()
+        sub_job.nominated_hyper_node = ""
+        return bool(tasks)
+
+
+class Placer:
+    """Finds nodes for the tasks of a sub-job, one after another."""
+
+    def __init__(self, session: Session, *, remembers_errors: bool) -> None:
+        self._session = session
+        self._remembers_errors = remembers_errors
+        self._masks: dict[str, BoolVector] = {}
+
+    def place(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str) -> Statement | None:
+        """A statement that makes the sub-job ready, or lets it wait for room; None where neither is possible."""
+        session = self._session
+        among = self.rows_of(hyper_node)
+        if not len(session.nodes) or (among is not None and not among.any()):
+            return None
+        statement = session.statement()
+        search = Search(session, remembers=self._remembers_errors)
+        hyper = sub_job.allocated_hyper_node
+        while tasks:
+            task = tasks.pop()
+            if not self._may_be_tried(job, sub_job, task):
+                continue
+            node = self._find(job, task, sub_job, search, hyper_node, hyper)
+            if node is None:
+                if task.uid in job.nodes_fit_errors and not job.needs_continue_allocating(sub_job):
+                    break
+                continue
+            if not self.put(statement, task, node):
+                continue
+            if sub_job.network_topology is not None:
+                hyper = self._widened(node.name, hyper)
+            if session.sub_job_ready(job, sub_job):
+                break
+        if session.sub_job_ready(job, sub_job) or session.sub_job_pipelined(job, sub_job):
+            return statement
+        statement.discard()
+        return None
+
+    def rows_of(self, hyper_node: str) -> BoolVector | None:
+        """The rows of a hypernode; None for all."""
+        if hyper_node == TOP:
+            return None
+        mask = self._masks.get(hyper_node)
+        if mask is None:
+            mask = self._masks[hyper_node] = np.zeros(len(self._session.nodes), dtype=np.bool_)
+            mask[self._session.hyper_nodes.nodes_of(hyper_node).rows] = True
+        return mask
+
+    def _may_be_tried(self, job: Job, sub_job: SubJob, task: Task) -> bool:
+        queue = self._session.queues[job.queue]
+        if not self._session.allocatable(queue, task) or task.gated:
+            return False
+        if job.task_has_fit_errors(sub_job, task):
+            text = f"Task {task.name} with role spec {task.role} has already predicated failed, skip"
+            job.record(task, FitErrors(head=text))
+            return False
+        return True
+
+    def _find(
+        self, job: Job, task: Task, sub_job: SubJob, search: Search, hyper_node: str, allocated: str
+    ) -> Node | None:
+        """The node for one task; where there is none, the job knows why."""
+        session = self._session
+        among = self.rows_of(hyper_node)
+        refused = session.pre_predicate(task)
+        if refused is not None:
+            rows = session.nodes.rows if among is None else np.flatnonzero(among)
+            job.record(task, FitErrors.everywhere(refused, rows))
+            return None
+        prospect = session.prospect(task)
+        feasible = self._nominated(task, prospect, among, search)
+        if feasible is None:
+            feasible = search.feasible(task, prospect, among)
+            search.note_failures(task, prospect, feasible, among)
+        if not feasible.any():
+            errors = search.explain(task, prospect, among)
+            errors.hyper_node = "" if hyper_node == TOP else hyper_node
+            job.record(task, errors)
+            return None
+        if sub_job.network_topology is not None:
+            task.job_allocated_hyper_node = allocated
+        return self.best(task, feasible, prospect)
+
+    def _nominated(self, task: Task, prospect: Prospect, among: BoolVector | None, search: Search) -> BoolVector | None:
+        """The node that was cleared for the task in an earlier session, if it will do."""
+        name = task.pod.status.nominated_node_name
+        row = self._session.snapshot.nodes.index.get(name) if name else None
+        if row is None or (among is not None and not among[row]):
+            return None
+        if not prospect.fits_future[row]:
+            return None
+        only = np.zeros(len(self._session.nodes), dtype=np.bool_)
+        only[row] = True
+        found = search.feasible(task, prospect, only)
+        search.note_failures(task, prospect, found, only)
+        return found if found.any() else None
+
+    def best(self, task: Task, feasible: BoolVector, prospect: Prospect) -> Node | None:
+        """The best node with idle room; only where there is none, the best with room soon."""
+        idle = feasible & prospect.fits_idle
+        node = self._session.choose(task, idle, prospect)
+        return node or self._session.choose(task, feasible & ~idle, prospect)
+
+    def put(self, statement: Statement, task: Task, node: Node) -> bool:
+        """Allocate where there is idle room, else promise; false when somebody objects."""
+        if node.fits_idle(task):
+            return statement.allocate(task, node)
+        if node.fits_future(task):
+            return statement.pipeline(task, node.name)
+        return True
+
+    def _widened(self, node_name: str, allocated: str) -> str:
+        tree = self._session.hyper_nodes
+        leaf = tree.leaf_of(node_name)
+        if not leaf:
+            return allocated
+        return tree.lowest_common(leaf, allocated) if allocated else leaf

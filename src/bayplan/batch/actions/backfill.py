@@ -1,0 +1,82 @@
+"""Tasks that ask for nothing go wherever they may: they take no room that anybody counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.batch.fits import FitErrors
+from bayplan.batch.jobs import Job
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.queues import Queue
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+
+
+class Backfill:
+    """Places best-effort tasks, queue by queue, job by job."""
+
+    name = "backfill"
+
+    def initialize(self) -> None:
+        """Nothing to prepare."""
+
+    def uninitialize(self) -> None:
+        """Nothing to give back."""
+
+    def execute(self, session: Session) -> None:
+        for task in self._pick(session):
+            self._place(session, task)
+
+    def _pick(self, session: Session) -> list[Task]:
+        queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
+        jobs: dict[str, PriorityQueue[Job]] = {}
+        tasks: dict[str, PriorityQueue[Task]] = {}
+        for job in session.jobs.values():
+            queue = session.queues.get(job.queue)
+            if job.is_pending() or session.job_invalid(job) is not None or queue is None:
+                continue
+            found = _best_effort(session, job)
+            if not found:
+                continue
+            tasks[job.uid] = PriorityQueue(session.task_order, found)
+            if queue.uid not in jobs:
+                queues.push(queue)
+                jobs[queue.uid] = PriorityQueue(session.job_order)
+            jobs[queue.uid].push(job)
+        picked: list[Task] = []
+        while queues:
+            mine = jobs[queues.pop().uid]
+            while mine:
+                waiting = tasks[mine.pop().uid]
+                while waiting:
+                    picked.append(waiting.pop())
+        return picked
+
+    def _place(self, session: Session, task: Task) -> None:
+        refused = session.pre_predicate(task)
+        if refused is not None:
+            session.record_failure(task, FitErrors.everywhere(refused, session.nodes.rows))
+            return
+        prospect = session.prospect(task)
+        candidates = prospect.allowed(task)
+        if not candidates.any():
+            errors = prospect.explain(task, np.flatnonzero(~candidates), with_room=False)
+            session.record_failure(task, errors)
+            return
+        node = session.choose(task, candidates)
+        if node is None:  # no score could be compared
+            return
+        refused = session.allocate(task, node)
+        if refused is not None:
+            session.record_failure(task, FitErrors.everywhere(refused, [node.row]))
+
+
+def _best_effort(session: Session, job: Job) -> list[Task]:
+    """Waiting tasks without a request, and those that were promised room they do not need."""
+    found = [task for task in job.pending.values() if task.best_effort and not task.gated]
+    for task in list(job.with_status(TaskStatus.PIPELINED)):
+        if task.best_effort:
+            session.statement().un_pipeline(task)
+            found.append(task)
+    return found

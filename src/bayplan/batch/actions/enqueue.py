@@ -1,0 +1,46 @@
+"""Which groups may enter their queue? Controllers create pods only for those that did."""
+
+from __future__ import annotations
+
+from bayplan.batch.jobs import INQUEUE_PHASE, Job
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.queues import Queue
+from bayplan.batch.session import Session
+
+
+class Enqueue:
+    """Lets pending groups in, one a queue's turn, as long as every plugin that counts agrees."""
+
+    name = "enqueue"
+
+    def initialize(self) -> None:
+        """Nothing to prepare."""
+
+    def uninitialize(self) -> None:
+        """Nothing to give back."""
+
+    def execute(self, session: Session) -> None:
+        queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
+        waiting: dict[str, PriorityQueue[Job]] = {}
+        seen: set[str] = set()
+        now = session.clock.now()
+        for job in session.jobs.values():
+            job.schedule_start = job.schedule_start or now
+            queue = session.queues.get(job.queue)
+            if queue is None:
+                continue
+            if queue.uid not in seen:
+                seen.add(queue.uid)
+                queues.push(queue)
+            if job.is_pending():
+                waiting.setdefault(queue.uid, PriorityQueue(session.job_order)).push(job)
+        while queues:
+            queue = queues.pop()
+            jobs = waiting.get(queue.uid)
+            if not jobs:
+                continue
+            job = jobs.pop()
+            if job.min_resources_given is None or session.job_enqueueable(job):
+                session.job_enqueued(job)
+                job.phase = INQUEUE_PHASE
+            queues.push(queue)

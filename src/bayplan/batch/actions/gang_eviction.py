@@ -1,0 +1,191 @@
+"""Room for a gang that starves, made by evicting others in bundles: what `gangpreempt` and `gangreclaim` share.
+
+Parts of the cluster ("domains") are looked at one after another, the widest first; within one, bundles are taken until
+the gang would fit, and then it is tried out. All steps of a job are one statement, committed when the gang will start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bayplan.batch.actions.allocate import ERROR_CACHE
+from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
+from bayplan.batch.actions.gang_plans import Planner
+from bayplan.batch.amounts import Amounts
+from bayplan.batch.hypernodes import TOP, HyperNode
+from bayplan.batch.jobs import Job
+from bayplan.batch.nodes import Nodes
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.queues import Queue
+from bayplan.batch.registration import EvictionContext, EvictionKind, Purpose
+from bayplan.batch.session import Session
+from bayplan.batch.statement import Statement
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import PREEMPTABLE, Task
+from bayplan.objects.resources import CPU, MEMORY
+
+MAX_DOMAINS = "maxDomains"
+ALLOW_WHOLE_BUNDLE = "allowWholeBundle"
+_DEFAULT_MAX_DOMAINS = 8
+
+
+class GangEviction:
+    """An action that evicts for whole gangs. What a subclass says is whose tasks may go, and in which order."""
+
+    name: str
+    kind: EvictionKind
+    victim_statuses: tuple[TaskStatus, ...]
+
+    def __init__(self) -> None:
+        self._max_domains = _DEFAULT_MAX_DOMAINS  # what the file said last; a key that is gone keeps its value
+        self._takes_whole = True
+
+    def initialize(self) -> None:
+        """Nothing to prepare."""
+
+    def uninitialize(self) -> None:
+        """Nothing to give back."""
+
+    # what subclasses say ----------------------------------------------------------------------------------------
+
+    def may_take_more(self, session: Session, queue: Queue) -> bool:
+        """Whether jobs of the queue are served at all."""
+        raise NotImplementedError
+
+    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
+        """Whether the queue may have others evicted for these tasks."""
+        raise NotImplementedError
+
+    def is_victim(self, session: Session, job: Job, other: Job) -> bool:
+        """Whether tasks of the other job may go for this one."""
+        raise NotImplementedError
+
+    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
+        """Which of two bundles goes first: negative for the left, 0 where nothing is to choose."""
+        raise NotImplementedError
+
+    # the action -------------------------------------------------------------------------------------------------
+
+    def execute(self, session: Session) -> Iterator[None]:
+        self._read_arguments(session)
+        queues, starving = _starving_jobs(session)
+        while queues:
+            queue = queues.pop()
+            if not self.may_take_more(session, queue):
+                continue
+            jobs = starving.get(queue.uid, ())
+            while jobs:
+                self._serve(session, queue, jobs.pop())
+                yield
+
+    def _read_arguments(self, session: Session) -> None:
+        arguments = session.action_arguments(self.name)
+        most = arguments.get_int(MAX_DOMAINS, self._max_domains)
+        self._max_domains = most if most > 0 else _DEFAULT_MAX_DOMAINS
+        self._takes_whole = arguments.get_bool(ALLOW_WHOLE_BUNDLE, self._takes_whole)
+        self._remembers_errors = session.action_arguments("allocate").get_bool(ERROR_CACHE, True)
+
+    def _serve(self, session: Session, queue: Queue, job: Job) -> None:
+        with session.statement() as statement:
+            places = self._make_room(session, statement, queue, job)
+            if session.job_pipelined(job) and statement.commit():
+                for uid, place in places.items():
+                    job.sub_jobs[uid].nominated_hyper_node = place
+
+    def _make_room(self, session: Session, statement: Statement, queue: Queue, job: Job) -> dict[str, str]:
+        """Take the steps that give the job its room into the statement; where its sub-jobs go by them."""
+        planner = Planner(session, queue, job, reason=self.name, remembers_errors=self._remembers_errors)
+        tasks = planner.tasks()
+        if not tasks or not self.may_take_for(session, queue, tasks):
+            return {}
+        need = Amounts()
+        for task in tasks:
+            need.add(task.init_resreq)
+        for domain in self._domains(session, job):
+            bundles = self._bundles(session, job, domain, need)
+            idle = _idle_soon(session.hyper_nodes.nodes_of(domain.name), need) if bundles else Amounts()
+            for victims in _enough(bundles, idle, need):
+                plan = planner.plan(domain, victims)
+                if plan is not None and statement.recover(plan.steps):
+                    return plan.places
+        return {}
+
+    def _domains(self, session: Session, job: Job) -> list[HyperNode]:
+        top = session.hyper_nodes.top
+        found: dict[str, HyperNode] = {}
+        for gradient in session.hyper_node_gradient_for_job(job, top, Purpose.EVICT):
+            for place in gradient:
+                found.setdefault(place.name, place)
+        if not found and not job.contains_hard_topology():
+            return [top]
+        return list(found.values())[: self._max_domains]
+
+    def _bundles(self, session: Session, job: Job, domain: HyperNode, need: Amounts) -> list[Bundle]:
+        """What may be evicted in a domain, in the order in which it goes."""
+
+        def prefer(left: Bundle, right: Bundle) -> int:
+            return self.prefer(session, job, left, right)
+
+        inside = None if domain.name == TOP else domain.nodes
+        made = [
+            bundle
+            for other in session.jobs.values()
+            if other is not job and _may_lose_tasks(other) and self.is_victim(session, job, other)
+            for bundle in bundles_of(other, list(self._candidates(other, inside)))
+        ]
+        ordered = in_order(made, need, prefer)
+        candidates = [task for bundle in ordered for task in bundle.tasks]
+        context = EvictionContext(self.kind, job, hyper_node=domain.name)
+        allowed = {task.uid for task in session.unified_evictable(context, candidates)} if candidates else set[str]()
+        kept = [left for bundle in ordered if (left := bundle.only(allowed)) is not None]
+        if any(left is not bundle for left, bundle in zip(kept, ordered, strict=False)):
+            kept = in_order(kept, need, prefer)
+        return [each for each in kept if self._takes_whole or each.kind is Kind.SAFE]
+
+    def _candidates(self, job: Job, inside: set[str] | None) -> Iterable[Task]:
+        for task in job.with_status(*self.victim_statuses):
+            if task.preemptable and task.held_as is not None and (inside is None or task.node_name in inside):
+                yield task
+
+
+def _starving_jobs(session: Session) -> tuple[PriorityQueue[Queue], dict[str, PriorityQueue[Job]]]:
+    queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
+    known: set[str] = set()
+    starving: dict[str, PriorityQueue[Job]] = {}
+    for job in session.jobs.values():
+        queue = session.queues.get(job.queue)
+        if job.is_pending() or session.job_invalid(job) is not None or queue is None:
+            continue
+        if queue.uid not in known:
+            known.add(queue.uid)
+            queues.push(queue)
+        if session.job_starving(job):
+            if queue.uid not in starving:
+                starving[queue.uid] = PriorityQueue(session.job_order)
+            starving[queue.uid].push(job)
+    return queues, starving
+
+
+def _may_lose_tasks(job: Job) -> bool:
+    """A group that says nothing about it may; that is not so where single tasks are evicted."""
+    meta = job.pod_group.metadata
+    return job.preemptable or not (PREEMPTABLE in meta.annotations or PREEMPTABLE in meta.labels)
+
+
+def _enough(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) -> Iterator[list[Task]]:
+    """More and more victims, from where the room would suffice in sum."""
+    victims: list[Task] = []
+    for bundle in bundles:
+        victims = victims + bundle.tasks
+        idle.add(bundle.frees)
+        if need.less_equal(idle):
+            yield victims
+
+
+def _idle_soon(nodes: Nodes, need: Amounts) -> Amounts:
+    """What is idle or being released there, of the resources that are needed."""
+
+    def summed(resource: str) -> float:
+        return float(nodes.idle(resource).sum() + nodes.releasing(resource).sum())
+
+    return Amounts(summed(CPU), summed(MEMORY), {name: summed(name) for name in need.scalars or ()})

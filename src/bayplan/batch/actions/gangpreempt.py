@@ -1,0 +1,36 @@
+"""Evicts gangs of lower priority in the same queue, or what they have to spare, for a gang that starves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.actions.gang_bundles import Bundle
+from bayplan.batch.actions.gang_eviction import GangEviction
+from bayplan.batch.jobs import Job
+from bayplan.batch.queues import Queue
+from bayplan.batch.registration import EvictionKind
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+
+
+class GangPreempt(GangEviction):
+    """Within a queue, by priority; the job that would be served last loses first."""
+
+    name = "gangpreempt"
+    kind = EvictionKind.GANG_PREEMPT
+    victim_statuses = (TaskStatus.BOUND, TaskStatus.RUNNING)
+
+    def may_take_more(self, session: Session, queue: Queue) -> bool:  # noqa: ARG002
+        return True
+
+    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:  # noqa: ARG002
+        return True
+
+    def is_victim(self, session: Session, job: Job, other: Job) -> bool:  # noqa: ARG002
+        return other.queue == job.queue and other.priority < job.priority
+
+    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:  # noqa: ARG002
+        if left.job is right.job:
+            return 0
+        return 1 if session.job_order(left.job, right.job) else -1

@@ -1,0 +1,39 @@
+"""Evicts gangs of other queues, or what they have to spare, for a gang that starves in a queue below its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.actions.gang_bundles import Bundle
+from bayplan.batch.actions.gang_eviction import GangEviction
+from bayplan.batch.jobs import Job
+from bayplan.batch.queues import Queue
+from bayplan.batch.registration import EvictionKind
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+
+
+class GangReclaim(GangEviction):
+    """Between queues, by what they deserve."""
+
+    name = "gangreclaim"
+    kind = EvictionKind.GANG_RECLAIM
+    victim_statuses = (TaskStatus.RUNNING,)
+
+    def may_take_more(self, session: Session, queue: Queue) -> bool:
+        return not session.overused(queue)
+
+    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
+        return session.preemptive(queue, tasks)
+
+    def is_victim(self, session: Session, job: Job, other: Job) -> bool:
+        queue = session.queues.get(other.queue)
+        return other.queue != job.queue and queue is not None and queue.reclaimable
+
+    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
+        mine, one, other = (session.queues[each.queue] for each in (job, left.job, right.job))
+        if one is other:
+            return 0
+        first, second = session.victim_queue_order(one, other, mine), session.victim_queue_order(other, one, mine)
+        return second - first

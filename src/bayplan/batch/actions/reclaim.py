@@ -1,0 +1,148 @@
+"""Gives queues back what others hold of theirs: starving jobs evict tasks of other queues.
+
+Queue by queue, job by job; a job keeps what it got only if that is enough to start it. Nodes are not scored: the first
+that can be cleared is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bayplan.batch import points
+from bayplan.batch.actions.evictable import Accepts, Evictable, Prey, has_room_without
+from bayplan.batch.actions.row_orders import first_rows, one_by_one
+from bayplan.batch.jobs import Job
+from bayplan.batch.nodes import Node
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.queues import Queue
+from bayplan.batch.session import Session
+from bayplan.batch.statement import Statement
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+
+REASON = "reclaim"
+NEVER = "Never"
+
+
+class Reclaim:
+    """Evicts for jobs of queues that are not overused, from other queues that may be reclaimed from."""
+
+    name = "reclaim"
+
+    def initialize(self) -> None:
+        """Nothing to prepare."""
+
+    def uninitialize(self) -> None:
+        """Nothing to give back."""
+
+    def execute(self, session: Session) -> Iterator[None]:
+        return _Run(session).run()
+
+
+class _Run:
+    """One execution of the action."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
+        self._jobs: dict[str, PriorityQueue[Job]] = {}  # starving ones, by queue
+        self._tasks: dict[str, PriorityQueue[Task]] = {}
+        self._all: Evictable | None = None  # running tasks of queues that may be reclaimed from
+        self._own: dict[str, Evictable] = {}  # those among them of one queue
+
+    def run(self) -> Iterator[None]:
+        seen: set[str] = set()
+        for job in self._session.jobs.values():
+            self._enter(job, seen)
+        while self._queues:
+            queue = self._queues.pop()
+            if not self._session.overused(queue):
+                yield from self._serve(queue)
+
+    def _enter(self, job: Job, seen: set[str]) -> None:
+        session = self._session
+        queue = session.queues.get(job.queue)
+        if job.is_pending() or session.job_invalid(job) is not None or queue is None:
+            return
+        if queue.uid not in seen:
+            seen.add(queue.uid)
+            self._queues.push(queue)
+        if session.job_starving(job):
+            self._jobs.setdefault(queue.uid, PriorityQueue(session.job_order)).push(job)
+            waiting = [task for task in job.pending.values() if not task.gated]
+            self._tasks[job.uid] = PriorityQueue(session.task_order, waiting)
+
+    def _serve(self, queue: Queue) -> Iterator[None]:
+        jobs = self._jobs.get(queue.uid)
+        while jobs:
+            job = jobs.pop()
+            statement = self._session.statement()
+            tasks, prey = self._tasks[job.uid], self._of_others(queue, job)
+            while self._session.job_starving(job) and tasks:
+                self._reclaim(statement, queue, tasks.pop(), prey)
+            if self._session.job_pipelined(job):
+                statement.commit()
+                yield
+            else:
+                statement.discard()
+            if jobs:
+                self._queues.push(queue)  # for nothing, as all of its jobs have their turn now; upstream does it
+
+    def _reclaim(self, statement: Statement, queue: Queue, task: Task, prey: Prey) -> bool:
+        """Clear a node for the task. False: no node can be."""
+        session = self._session
+        if task.pod.spec.preemption_policy == NEVER or not session.preemptive(queue, [task]):
+            return False
+        if session.pre_predicate(task) is not None:
+            return False
+        for row in self._rows(task, prey):
+            node, found = session.nodes.at(row), prey.on(row)
+            if not found or not has_room_without(task, node, found):
+                prey.rule_out(row)
+                continue
+            victims = session.reclaimable(task, found)
+            if not has_room_without(task, node, victims):
+                prey.set_aside(row, found)
+            elif (evicted := self._clear(statement, task, node, victims)) is not None:
+                prey.note_gone(evicted)
+                return True
+        return False
+
+    def _rows(self, task: Task, prey: Prey) -> Iterator[int]:
+        """Rows that may do; what costs something is asked about few of them, unless these are in vain."""
+        prospect = self._session.prospect(task)
+        among = self._session.hopeful(task) & prey.rows(task)
+        first = first_rows(among)
+        yield from one_by_one(prospect.allowed_preempting(task, first))
+        if first is not among:
+            yield from one_by_one(prospect.allowed_preempting(task, among & ~first & prey.narrow(task)))
+
+    def _clear(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> list[Task] | None:
+        """Evict as few as needed, the least important first, and promise their room to the task: whom. None where
+        that fails."""
+        trial = self._session.statement()
+        waiting = self._session.victims_queue(victims, task)
+        evicted: list[Task] = []
+        while waiting and not node.fits_future(task):
+            evicted.append(waiting.pop())
+            trial.evict(evicted[-1], REASON)
+        if node.fits_future(task) and trial.pipeline(task, node.name, eviction_occurred=bool(evicted)):
+            statement.merge(trial)
+            return evicted
+        trial.discard()
+        return None
+
+    def _of_others(self, queue: Queue, job: Job) -> Prey:
+        """Running tasks of other queues that may be reclaimed from."""
+        session = self._session
+        if self._all is None:
+            self._all = self._running_in(name for name, each in session.queues.items() if each.reclaimable)
+        if queue.uid not in self._own and queue.reclaimable:
+            self._own[queue.uid] = self._running_in([queue.name])
+        own = self._own.get(queue.uid)
+        return Prey(session, job, points.RECLAIMABLE, self._all, less=own, accepts=Accepts.ROOM_BESIDE_PREY)
+
+    def _running_in(self, queues: Iterable[str]) -> Evictable:
+        names = set(queues)
+        jobs = [job for job in self._session.jobs.values() if job.queue in names]
+        return Evictable(self._session, jobs, [TaskStatus.RUNNING])

@@ -1,0 +1,202 @@
+"""Allocation of jobs with a network topology or sub-groups: every hypernode of a gradient is tried, the best is kept.
+
+A trial places, is saved and undone. Gradients come from plugins, closest hypernodes first; without any there is one
+trial, on all nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bayplan.batch.hypernodes import TOP, HyperNode
+from bayplan.batch.jobs import Job
+from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.registration import Purpose
+from bayplan.batch.session import Session
+from bayplan.batch.statement import SavedOperation, Statement, saved
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.tasks import Task
+from bayplan.batch.worksheets import Worksheet
+
+if TYPE_CHECKING:
+    from bayplan.batch.actions.allocate import Placer
+
+
+class TopologyAllocator:
+    """Serves jobs that care where their tasks are."""
+
+    def __init__(self, session: Session, placer: Placer) -> None:
+        self._session = session
+        self._placer = placer
+        self._decisions: dict[str, dict[str, dict[str, str]]] = {}  # job -> hypernode of the job -> of sub-jobs
+
+    def serve(self, job: Job, sheet: Worksheet) -> bool:
+        """Place what can be placed of a job now; true when it has more."""
+        found = self._for_job(job, sheet, self._session.hyper_nodes.top)
+        if found is None:
+            return False
+        statement, hyper_node = found
+        if not self._session.job_ready(job):
+            return False
+        statement.commit()
+        self._session.mark_job_dirty(job)
+        self._write_decision(job, hyper_node)
+        return bool(sheet)
+
+    def _write_decision(self, job: Job, hyper_node: str) -> None:
+        tree = self._session.hyper_nodes
+        job.allocated_hyper_node = tree.lowest_common(job.allocated_hyper_node, hyper_node)
+        for uid, place in self._decisions.get(job.uid, {}).get(hyper_node, {}).items():
+            sub_job = job.sub_jobs.get(uid)
+            if sub_job is not None:
+                sub_job.allocated_hyper_node = tree.lowest_common(sub_job.allocated_hyper_node, place)
+                sub_job.nominated_hyper_node = ""
+
+    # jobs -------------------------------------------------------------------------------------------------------
+
+    def _for_job(self, job: Job, sheet: Worksheet, root: HyperNode) -> tuple[Statement, str] | None:
+        session = self._session
+        before = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid in sheet.tasks}
+        for gradient in session.hyper_node_gradient_for_job(job, root, Purpose.ALLOCATE):
+            found: dict[str, tuple[float, list[SavedOperation], Worksheet]] = {}
+            for hyper_node in gradient:
+                trial = self._try_job(job, sheet, hyper_node, before)
+                if trial is not None:
+                    found[hyper_node.name] = trial
+            if not found:
+                continue
+            best = max(found, key=lambda name: found[name][0])
+            statement = session.statement()
+            if not statement.recover(found[best][1]):
+                return None
+            sheet.adopt(found[best][2])
+            return statement, best
+        return None
+
+    def _try_job(
+        self, job: Job, sheet: Worksheet, hyper_node: HyperNode, before: dict[str, str]
+    ) -> tuple[float, list[SavedOperation], Worksheet] | None:
+        session = self._session
+        job.reset_fit_errors()
+        left = sheet.clone()
+        statements: list[Statement] = []
+        score = 0.0
+        while left.sub_jobs:
+            sub_job = left.sub_jobs.pop()
+            found = self._for_sub_job(job, sub_job, left, hyper_node)
+            if found is None or not found[0].operations:
+                continue
+            statements.append(found[0])
+            score += found[1]
+            if left.tasks[sub_job.uid]:
+                left.sub_jobs.push(sub_job)
+            if session.job_ready(job):
+                break
+        for uid, place in before.items():
+            job.sub_jobs[uid].allocated_hyper_node = place
+        steps = saved(*statements)
+        if not steps:
+            return None
+        good = session.job_ready(job) or session.job_pipelined(job)
+        for statement in statements:
+            statement.discard()
+        return (score, steps, left) if good else None
+
+    # sub-jobs ---------------------------------------------------------------------------------------------------
+
+    def _for_sub_job(
+        self, job: Job, sub_job: SubJob, sheet: Worksheet, root: HyperNode
+    ) -> tuple[Statement, float] | None:
+        session = self._session
+        if not sheet.tasks.get(sub_job.uid):
+            return None
+        if sub_job.nominated_hyper_node:
+            statement = self.from_nomination(job, sub_job, sheet.tasks[sub_job.uid], root.name)
+            if statement is not None:
+                return statement, 0.0
+        for gradient in session.hyper_node_gradient_for_sub_job(sub_job, root, Purpose.ALLOCATE):
+            found: dict[str, tuple[list[SavedOperation], PriorityQueue[Task]]] = {}
+            for hyper_node in gradient:
+                job.reset_fit_errors(sub_job)
+                tasks = sheet.tasks[sub_job.uid].clone()
+                statement = self._placer.place(job, sub_job, tasks, hyper_node.name)
+                if statement is not None and statement.operations:
+                    found[hyper_node.name] = (saved(statement), tasks)
+                    statement.discard()
+            if not found:
+                continue
+            best, score = self._best(sub_job, list(found))
+            if not best:
+                return None
+            final = session.statement()
+            if not final.recover(found[best][0]):
+                return None
+            place = session.hyper_nodes.lowest_common(sub_job.allocated_hyper_node, best)
+            sub_job.allocated_hyper_node = place
+            sheet.tasks[sub_job.uid] = found[best][1]
+            self._decide(job, root.name, sub_job, place)
+            return final, score
+        return None
+
+    def _best(self, sub_job: SubJob, names: list[str]) -> tuple[str, float]:
+        candidates = {name: self._session.hyper_nodes.nodes_of(name) for name in names}
+        scores = self._session.hyper_node_scores(sub_job, candidates)
+        comparable = [name for name in names if scores[name] > float("-inf")]
+        if not comparable:
+            return "", 0.0
+        highest = max(scores[name] for name in comparable)
+        tied = [name for name in comparable if scores[name] == highest]
+        return (tied[0] if len(tied) == 1 else self._session.chance.choice(tied)), highest
+
+    def _decide(self, job: Job, job_place: str, sub_job: SubJob, place: str) -> None:
+        self._decisions.setdefault(job.uid, {}).setdefault(job_place, {})[sub_job.uid] = place
+
+    # nominations ------------------------------------------------------------------------------------------------
+
+    def from_nomination(
+        self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], job_place: str
+    ) -> Statement | None:
+        """Place every task on the node that was cleared for it; None, and no nomination any more, if one misses."""
+        plan = self._nominated_plan(job, sub_job, tasks)
+        statement = self._session.statement()
+        for task, node_name in plan or ():
+            node = self._session.nodes.get(node_name)
+            assert node is not None
+            if sub_job.network_topology is not None:
+                task.job_allocated_hyper_node = sub_job.nominated_hyper_node
+            if not self._placer.put(statement, task, node):
+                statement.discard()
+                plan = None
+                break
+        if plan is None:
+            sub_job.nominated_hyper_node = ""
+            return None
+        while tasks:
+            tasks.pop()
+        tree = self._session.hyper_nodes
+        sub_job.allocated_hyper_node = tree.lowest_common(sub_job.allocated_hyper_node, sub_job.nominated_hyper_node)
+        self._decide(job, job_place, sub_job, sub_job.allocated_hyper_node)
+        return statement
+
+    def _nominated_plan(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task]) -> list[tuple[Task, str]] | None:
+        session = self._session
+        names = set(session.hyper_nodes.nodes_of(sub_job.nominated_hyper_node).names)
+        queue = session.queues[job.queue]
+        waiting = tasks.clone()
+        plan: list[tuple[Task, str]] = []
+        while waiting:
+            task = waiting.pop()
+            name = task.pod.status.nominated_node_name
+            row = session.snapshot.nodes.index.get(name)
+            if not session.allocatable(queue, task) or name not in names or row is None:
+                return None
+            if session.pre_predicate(task) is not None:
+                return None
+            prospect = session.prospect(task)
+            if not prospect.fits_future[row] or prospect.statuses(task, row):
+                return None
+            plan.append((task, name))
+        return plan
+
+
+__all__ = ["TOP", "TopologyAllocator"]

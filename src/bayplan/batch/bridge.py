@@ -1,0 +1,393 @@
+"""The pod engine's plugins as predicates and node scores of a session.
+
+`Filters` asks PreFilter and Filter plugins for one class of tasks and keeps the answers up to date; `Scorers` does the
+same for PreScore, Score and normalising. Both read the session's snapshot. A filter is asked about all rows once; after
+that only about rows that changed, and in full when what it depends on elsewhere has changed.
+
+Volcano goes on after a plain "unschedulable" and collects, and ends a node's list at the first graver answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.batch.fits import ABORTING, POD_NUMBER_EXCEEDED
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.nodes import FloatVector
+from bayplan.batch.refusals import bits
+from bayplan.batch.score_columns import NoScore, ScoreColumn
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import as_status
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.plugin import NarrowTo, row_alone
+from bayplan.framework.points import PRE_FILTER, PRE_SCORE
+from bayplan.framework.status import Code, Status, error, unschedulable
+from bayplan.objects.core import ReplicationController, Service
+from bayplan.objects.workloads import ReplicaSet, StatefulSet
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, Snapshot
+
+AFFINITY, SPREAD = "InterPodAffinity", "PodTopologySpread"
+_FULL = unschedulable(POD_NUMBER_EXCEEDED)
+_GRAVE_CODES = np.array([code in ABORTING for code in Code], dtype=np.bool_)
+_MEMBERSHIP = (Service, ReplicationController, ReplicaSet, StatefulSet)
+
+
+def built(handle: BatchHandle, owner: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    """A plugin of the framework with arguments as its configuration would have them; kept between sessions."""
+    key = f"{owner}/{name} {arguments}"
+    return handle.remembered(key, lambda: _built(handle, name, arguments))
+
+
+def _built(handle: BatchHandle, name: str, arguments: Mapping[str, Any] | None) -> Any:
+    entry = handle.framework_plugins.get(name)
+    assert entry is not None, f"the framework ships {name}"
+    if entry.args is None:
+        return entry.build(None, handle)
+    args = entry.args.apply_defaults(msgspec.convert(dict(arguments or {}), entry.args.struct))
+    return entry.build(args, handle)
+
+
+def listen(affinity: Any, snapshot: Snapshot) -> None:
+    """Let InterPodAffinity hear the terms of pods only on rows where somebody has such terms when the session opens.
+
+    Volcano lists those nodes once a session; elsewhere it does not hear what pods want that are placed meanwhile.
+    """
+    pods = snapshot.pods
+    rows, terms = pods.rows[: pods.slots], pods.affinities[: pods.slots]
+    affinity.heard_affinity = np.zeros(len(snapshot), dtype=np.bool_)
+    affinity.heard_anti_affinity = np.zeros(len(snapshot), dtype=np.bool_)
+    affinity.heard_affinity[rows[terms >= 0]] = True
+    for number, each in pods.affinity_terms():
+        if each.required_anti:
+            affinity.heard_anti_affinity[rows[terms == number]] = True
+
+
+class Alike:
+    """Which tasks the framework's plugins treat alike, in one session.
+
+    What a pod's labels mean to affinity and spread is left out where nobody in sight has terms or constraints: pods of
+    one gang differ in labels, and would share nothing.
+    """
+
+    def __init__(self, session: Session, plugins: Iterable[Any]) -> None:
+        self._session = session
+        self._plugins = list({id(plugin): plugin for plugin in plugins}.values())
+        self._labels_matter: bool | None = None
+        self._known: dict[Hashable, int | None] = {}
+        self._numbers: dict[Hashable, int] = {}  # signatures are long; numbers compare and hash at once
+
+    def signature(self, task: Task) -> int | None:
+        key: Hashable = task.__dict__.get("template") or self._session.templates.of(task)
+        if self._labels_matter is not False and self.labels_matter:
+            meta = task.pod.metadata
+            key = (key, meta.namespace, frozenset(meta.labels.items()), meta.controller)
+        if key not in self._known:
+            signed = self._signed(task)
+            number = None if signed is None else self._numbers.setdefault(signed, len(self._numbers))
+            self._known[key] = number
+        return self._known[key]
+
+    def _signed(self, task: Task) -> Hashable | None:
+        parts: list[Hashable] = []
+        for plugin in self._plugins:
+            if plugin.name in (AFFINITY, SPREAD) and not self.labels_matter:
+                continue
+            signature = getattr(plugin, "signature", None)
+            part = signature(task.pod) if signature is not None else None
+            if part is None:
+                return None
+            parts.append(part)
+        return tuple(parts)
+
+    @property
+    def labels_matter(self) -> bool:
+        if self._labels_matter is None:
+            self._labels_matter = self._look_around()
+        return self._labels_matter
+
+    def _look_around(self) -> bool:
+        session = self._session
+        if session.snapshot.pods.affinity_users or any(session.catalog.table(kind) for kind in _MEMBERSHIP):
+            return True
+        templates: dict[int, Task] = {}
+        for job in session.jobs.values():
+            for task in job.pending.values():
+                templates.setdefault(session.templates.of(task), task)
+        return any(
+            task.info.affinity is not None or task.pod.spec.topology_spread_constraints for task in templates.values()
+        )
+
+
+class FilterColumn:
+    """One filter's own answer on every row, for one class of tasks."""
+
+    __slots__ = ("active", "codes", "looks_at_pods", "plugin", "reasons", "stamp")
+
+    def __init__(self, plugin: Any, count: int) -> None:
+        self.plugin = plugin
+        self.active = False
+        self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
+        self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
+        self.reasons: dict[str, BoolVector] = {}  # in the order the filter gives them
+        self.stamp: Hashable = None
+
+    def evaluate(self, cycle: Cycle) -> None:
+        self.codes[:] = 0
+        self.reasons = {}
+        if self.active:
+            self._ask(cycle, cycle.snapshot.table)
+
+    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
+        where = np.array(rows, dtype=np.intp)
+        if self.codes[where].any():
+            self.codes[where] = 0
+            for mask in self.reasons.values():
+                mask[where] = False
+        self._ask(cycle, NodeTable(cycle.snapshot.nodes, where))
+
+    def _ask(self, cycle: Cycle, table: NodeTable) -> None:
+        rows = table.rows
+        for rejection in self.plugin.filter_nodes(cycle, table):
+            if not rejection.mask.any():
+                continue
+            code = rejection.status_code
+            hit = rows[rejection.mask]
+            if code in ABORTING:
+                self.codes[hit] = code
+            else:
+                before = self.codes[hit]
+                self.codes[hit] = np.where(before == 0, code, before)
+            mask = self.reasons.get(rejection.reason)
+            if mask is None:
+                mask = self.reasons[rejection.reason] = np.zeros(len(self.codes), dtype=np.bool_)
+            mask[hit] = True
+
+    def status(self, row: int) -> Status:
+        return Status(Code(int(self.codes[row])), tuple(text for text, mask in self.reasons.items() if mask[row]))
+
+
+class Filters:
+    """PreFilter and Filter of the framework's plugins for one class of tasks: a `RowVerdicts`."""
+
+    def __init__(self, session: Session, task: Task, pre_filters: Sequence[Any], filters: Sequence[Any]) -> None:
+        self._session = session
+        self._snapshot: Snapshot = session.snapshot
+        count = session.nodes.room.count
+        self.cycle = Cycle(task.info, self._snapshot)
+        self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
+        self._columns = [FilterColumn(plugin, count) for plugin in filters]
+        self._watching = [plugin for plugin in pre_filters if not _is_row_alone(plugin)]
+        self._stamps: dict[str, Hashable] = {}
+        self._ran = False
+        self._anew = False  # some filter was asked about all rows since the last refresh
+        self._refused: Status | None = None
+        self._full: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.says_no: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.grave: BoolVector = np.zeros(count, dtype=np.bool_)
+        self._evaluated = False
+
+    # PreFilter --------------------------------------------------------------------------------------------------
+
+    def pre_filter(self) -> Status | None:
+        """What PreFilter says of the task at this moment; asked again only where it may have changed."""
+        if self._ran:
+            moved = {plugin.name for plugin in self._watching if self._stamp(plugin) != self._stamps[plugin.name]}
+            if not moved:
+                return self._refused
+            if self._refused is not None:
+                moved = set(self._pre_filters)
+        else:
+            moved = set(self._pre_filters)
+        self._refused = None
+        self._ran = True
+        for name, plugin in self._pre_filters.items():
+            if name not in moved:
+                continue
+            status = self._ask_pre_filter(plugin)
+            self._stamps[name] = self._stamp(plugin)
+            if status.code is Code.SKIP:
+                self.cycle.skip_filter.add(name)
+            elif status.ok:
+                self.cycle.skip_filter.discard(name)
+            else:
+                self._refused = error(f"plugin {name} pre-predicates failed {status.message}")
+                self._ran = False  # those behind it were not asked
+                return self._refused
+            self._evaluate(name)
+        return None
+
+    def _ask_pre_filter(self, plugin: Any) -> Status:
+        answer = plugin.pre_filter(self.cycle)
+        if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
+            return as_status(None, plugin.name, PRE_FILTER)
+        return as_status(answer, plugin.name, PRE_FILTER)
+
+    def _stamp(self, plugin: Any) -> Hashable:
+        depends = getattr(plugin, "depends_on", None)
+        return object() if depends is None else depends(self.cycle)
+
+    # Filter -----------------------------------------------------------------------------------------------------
+
+    def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:  # noqa: ARG002
+        self.pre_filter()
+        if not self._evaluated or touched is None:
+            self._evaluated = True
+            for column in self._columns:
+                self._evaluate(column.plugin.name)
+            self._anew = False
+            self._settle(None)
+            return True
+        if self._anew:
+            self._anew = False
+            self._refresh_rows(touched)
+            self._settle(None)
+            return True
+        if touched:
+            self._refresh_rows(touched)
+            self._settle(touched)
+        return False
+
+    def _evaluate(self, name: str) -> None:
+        """Ask a filter about all rows."""
+        if not self._evaluated:
+            return
+        for column in self._columns:
+            if column.plugin.name == name:
+                column.active = name not in self.cycle.skip_filter
+                column.evaluate(self.cycle)
+                self._anew = True
+
+    def _refresh_rows(self, touched: Sequence[int]) -> None:
+        for column in self._columns:
+            if column.active and column.looks_at_pods and touched:
+                column.refresh(self.cycle, touched)
+
+    def _settle(self, rows: Sequence[int] | None) -> None:
+        room, pod_count = self._session.nodes.room, self._snapshot.nodes.pod_count
+        if rows is None:
+            count = room.count
+            self._full = room.max_tasks <= pod_count[:count]
+            self.says_no = self._full.copy()
+            self.grave = np.zeros(count, dtype=np.bool_)
+            for column in self._columns:
+                if column.active and column.codes.any():
+                    self.says_no |= column.codes != 0
+                    self.grave |= _GRAVE_CODES[column.codes]
+            return
+        for row in rows:
+            codes = [int(column.codes[row]) for column in self._columns if column.active]
+            self._full[row] = full = bool(room.max_tasks[row] <= pod_count[row])
+            self.says_no[row] = full or any(codes)
+            self.grave[row] = any(_GRAVE_CODES[code] for code in codes)
+
+    def keys(self) -> IntVector:
+        """Equal for rows that answer alike."""
+        masks = [self._full]
+        for column in self._columns:
+            if column.active:
+                masks += column.reasons.values()
+        return bits(masks, len(self.says_no))
+
+    def statuses(self, row: int) -> tuple[Status, ...]:
+        found: list[Status] = [_FULL] if self._full[row] else []
+        for column in self._columns:
+            if column.active and column.codes[row]:
+                found.append(column.status(row))
+                if found[-1].code in ABORTING:
+                    break
+        return tuple(found)
+
+
+class Scorers:
+    """PreScore, Score and normalising of the framework's plugins for one class of tasks: a `RowScores`."""
+
+    def __init__(self, session: Session, task: Task, plugins: Sequence[tuple[Any, int]]) -> None:
+        self._snapshot = session.snapshot
+        self._cycle = Cycle(task.info, self._snapshot)
+        self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
+        self._live = self._parts  # those that score, or may begin to
+        self._stamps: dict[int, Hashable] = {}
+        self._candidates: BoolVector | None = None
+        self._watching = [not _is_row_alone(plugin) for plugin, _ in plugins]
+        self.values: FloatVector = np.zeros(session.nodes.room.count)
+        self.failed: BoolVector | None = None
+
+    def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
+        same = self._candidates is not None and bool((candidates == self._candidates).all())
+        anew = self._candidates is None or touched is None
+        try:
+            for number, part in self._parts if anew else self._live:
+                anew |= self._catch_up(number, part, candidates, touched, same=same)
+        except NoScore as fault:
+            self._candidates = None
+            return error(str(fault) or "a score is out of range")
+        if not same:
+            self._candidates = candidates.copy()
+        self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
+        active = [part for _, part in self._live if part.active]
+        if anew or touched is None:
+            self.values = np.zeros(len(candidates))
+            for part in active:
+                self.values += part.weighted
+            return True
+        for row in touched:
+            self.values[row] = sum([int(part.weighted[row]) for part in active])
+        return False
+
+    def _catch_up(
+        self,
+        number: int,
+        part: ScoreColumn,
+        candidates: BoolVector,
+        touched: Sequence[int] | None,
+        *,
+        same: bool,
+    ) -> bool:
+        """Bring one plugin's scores up to date; true when more than the touched rows may have changed."""
+        moved = number not in self._stamps or (
+            self._watching[number] and self._stamp(part.plugin) != self._stamps[number]
+        )
+        rows = touched if part.looks_at_pods else ()
+        if moved or touched is None or (part.compares_candidates and (not same or rows)):
+            self._evaluate(number, part, candidates)
+            return True
+        if not part.active:
+            return False
+        if part.normalizes:
+            if rows:
+                self._evaluate(number, part, candidates)
+                return True
+            if not same:
+                part.weigh(self._cycle, candidates)
+                return True
+            return False
+        if rows:
+            part.refresh(self._cycle, rows)
+        return False
+
+    def _evaluate(self, number: int, part: ScoreColumn, candidates: BoolVector) -> None:
+        plugin = part.plugin
+        table = self._snapshot.table.narrowed(candidates)
+        part.active = True
+        if hasattr(plugin, "pre_score"):
+            status = as_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
+            if not status.ok and status.code is not Code.SKIP:
+                raise NoScore(status.message)
+            part.active = status.ok
+        if part.active:
+            part.evaluate(self._cycle, candidates)
+        self._stamps[number] = self._stamp(plugin)
+
+    def _stamp(self, plugin: Any) -> Hashable:
+        depends = getattr(plugin, "depends_on", None)
+        return object() if depends is None else depends(self._cycle)
+
+
+def _is_row_alone(plugin: Any) -> bool:
+    return getattr(type(plugin), "depends_on", None) is row_alone

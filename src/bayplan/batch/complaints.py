@@ -1,0 +1,71 @@
+"""What a person reads about a plugin that broke: who, where, what it said or did, and the line of its code.
+
+Asked by sessions when a plugin raises or answers nonsense. Sentences about one plugin at one point are few: a plugin
+that fails on every node of every task is told about some of them and then about no more.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter
+from pathlib import PurePath
+
+MOST_ALIKE = 5
+"""So many sentences about one plugin at one point; more tell nobody anything new."""
+
+_LONGEST_ANSWER = 80
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Nonsense(Exception):
+    """An answer that nothing can be done with; the sentence says what it was and what is needed."""
+
+    def __init__(self, answer: object, wanted: str) -> None:
+        super().__init__(f"answered {_shown(answer)}; {wanted} is needed")
+
+
+class Complaints:
+    """The sentences of one session."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self._alike: Counter[tuple[str, str]] = Counter()
+
+    def about(self, plugin: str, what: BaseException | str, point: str = "") -> str | None:
+        """The sentence, if it is worth telling: neither told before nor one too many."""
+        where = f" at {point}" if point else ""
+        sentence = f'plugin "{plugin}"{where}: {_told(what)}; its answer is left out'
+        if sentence in self.sentences:
+            return None
+        self._alike[plugin, point] += 1
+        if self._alike[plugin, point] > MOST_ALIKE + 1:
+            return None
+        if self._alike[plugin, point] == MOST_ALIKE + 1:
+            sentence = f'plugin "{plugin}"{where}: more of the like, which is not told; those answers are left out too'
+        self.sentences.append(sentence)
+        return sentence
+
+
+def _told(what: BaseException | str) -> str:
+    if isinstance(what, str | Nonsense):
+        return str(what)
+    frames = traceback.extract_tb(what.__traceback__)
+    place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(what).__name__}: {_words(what)}{place}"
+
+
+def _shown(answer: object) -> str:
+    """The answer in short, and the same words for the same kind of answer: addresses tell nobody anything."""
+    try:
+        text = _ADDRESS.sub("", repr(answer))
+    except Exception:  # whoever answers nonsense may also have no words for it
+        text = f"a {type(answer).__name__}"
+    return text if len(text) <= _LONGEST_ANSWER else f"{text[: _LONGEST_ANSWER - 3]}..."
+
+
+def _words(what: BaseException) -> str:
+    try:
+        return str(what)
+    except Exception:
+        return "it cannot say what"

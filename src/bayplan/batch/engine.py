@@ -1,0 +1,306 @@
+"""The batch engine in one process: a cache that it shares, a configuration, and sessions one after another.
+
+`run_session` opens, runs the actions and closes; what it returns is what the session decided. Bound pods are assumed in
+the shared cache at once, so that nobody else takes their room. What it costs to open is what changed since the last.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bayplan.batch.amounts import TOLERANCE, Amounts
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.close import settle_groups, settle_queues
+from bayplan.batch.conf import BatchConfiguration
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
+from bayplan.batch.misreadings import Misreadings
+from bayplan.batch.nodes import NodeUsage
+from bayplan.batch.opening import open_session
+from bayplan.batch.outcome import GroupEvent, Outcome
+from bayplan.batch.pod_amounts import pod_amounts
+from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.room import Demand
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+from bayplan.cache import Cache
+from bayplan.clock import Clock
+from bayplan.errors import PluginError
+from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.registry import Registry
+from bayplan.framework.status import Status, error
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Takes what a session commits: binds are assumed in the cache, evictions noted, both told in the outcome."""
+
+    def __init__(self, ledger: Ledger, outcome: Outcome, nominations: NominationLedger, promised: set[str]) -> None:
+        self._ledger = ledger
+        self._outcome = outcome
+        self._nominations = nominations
+        self._promised = promised
+        self._taken: dict[int, Amounts] = {}  # by row: what this session has bound; the ledger follows when it is over
+        self._is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
+
+    def bind(self, task: Task) -> Status | None:
+        room, cache = self._ledger.room, self._ledger.cache
+        row = self._ledger.snapshot.nodes.index.get(task.node_name)
+        if row is None:
+            return error(f"failed to bind Task {task.uid} to host {task.node_name}, host does not exist")
+        demand = room.demand(task)
+        if not self._fits(row, demand):
+            idle = room.amounts(room.idle, row).sub_unchecked(self._taken.get(row) or Amounts())
+            names = " ".join(task.resreq.names_above(idle))
+            return error(
+                f"node {task.node_name} resources [{names}] are not enough to put task <{task.key}>, "
+                f"idle: {idle}, req: {task.resreq}"
+            )
+        self._taken.setdefault(row, Amounts(scalars={})).add(task.resreq)
+        cache.assume(task.info.bound_to(task.node_name))
+        self._ledger.expect()
+        self._outcome.binds[task.key] = task.node_name
+        return None
+
+    def _fits(self, row: int, demand: Demand) -> bool:
+        taken = self._taken.get(row)
+        if taken is None:
+            return self._ledger.room.fits_idle(row, demand)
+        names, idle = self._ledger.room.dimensions.names, self._ledger.room.idle
+        return all(amount - (idle[column, row] - taken.get(names[column])) < TOLERANCE for column, amount in demand)
+
+    def evict(self, task: Task, reason: str) -> bool:
+        if task.node_name not in self._ledger.snapshot.nodes.index:
+            return False
+        self._ledger.note_eviction(task)
+        self._outcome.evicts[task.key] = reason
+        return True
+
+    def promise(self, task: Task) -> None:
+        """Victims may be gone before the session is over, and others must not take their room then."""
+        self._promised.add(task.uid)
+        self._nominations.nominate(task.info, task.node_name)
+
+    def still_fits(self, tasks: Sequence[Task]) -> bool:
+        """One step for the whole statement: if one task no longer fits, nothing of it is assumed."""
+        ledger = self._ledger
+        if ledger.follow():
+            self._taken.clear()  # what was bound is among what the ledger has followed
+            ledger.room.widen()
+            self._is_shared = True
+        if not self._is_shared and not self._nominations.nodes():
+            return True
+        room, index = ledger.room, ledger.snapshot.nodes.index
+        asked: dict[int, Amounts] = {}
+        for task in tasks:
+            if not ledger.is_there(task.node_name):
+                return False
+            asked.setdefault(index[task.node_name], Amounts()).add(task.resreq)
+        return all(
+            self._fits(row, room.dimensions.demand(amounts)) and self._leaves_promised(row, amounts)
+            for row, amounts in asked.items()
+        )
+
+    def _leaves_promised(self, row: int, asked: Amounts) -> bool:
+        """Whether the room that others have evicted for, maybe since the session opened, stays theirs."""
+        ledger, room = self._ledger, self._ledger.room
+        waiting = self._nominations.on_node(ledger.snapshot.nodes.names[row])
+        promised = [pod_amounts(info.pod) for info in waiting if ledger.task(info.uid) is None]
+        if not promised:
+            return True
+        total = asked.clone()
+        for amounts in (*promised, self._taken.get(row) or Amounts()):
+            total.add(amounts)
+        demand = room.dimensions.demand(total)
+        room.widen()
+        return room.fits_future(row, demand)
+
+
+class BatchEngine:
+    """Volcano's brain, without its wires."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        configuration: BatchConfiguration,
+        *,
+        plugins: PluginSet,
+        actions: ActionSet,
+        framework_plugins: Registry,
+        clock: Clock,
+        chance: random.Random,
+        scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
+        nominations: NominationLedger | None = None,
+    ) -> None:
+        self.cache = cache
+        self.configuration = configuration
+        self.ledger = Ledger(cache, scheduler_names=scheduler_names)
+        self.handle = BatchHandle(cache, clock, chance, framework_plugins)
+        if nominations is not None:
+            self.handle.nominations = nominations
+        self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
+        self._misreadings = Misreadings()
+        self._plugins = plugins
+        self._actions = actions
+        for name in actions:
+            self._call(name, "initialize")
+
+    def close(self) -> None:
+        """Let the actions release what they hold; one that cannot is named, and the others still do."""
+        for name in self._actions:
+            try:
+                self._call(name, "uninitialize")
+            except PluginError as fault:
+                log.error(str(fault))
+
+    def _call(self, name: str, method: str) -> None:
+        try:
+            getattr(self._actions.get(name), method)()
+        except Exception as fault:
+            raise PluginError(
+                f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
+            ) from fault
+
+    # the cluster ------------------------------------------------------------------------------------------------
+
+    def observe(self, item: KubeObject) -> None:
+        """A pod was added or changed. Pods on nodes must be in the cache as well; other objects need only that."""
+        if isinstance(item, Pod):
+            self.ledger.observe(item)
+            self._misreadings.observe(item)
+
+    def withdraw(self, item: KubeObject) -> None:
+        """A pod is gone."""
+        if isinstance(item, Pod):
+            self.ledger.withdraw(item)
+            self._misreadings.withdraw(item)
+            self.handle.nominations.withdraw(item.uid)
+
+    def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
+        """How busy nodes really are, as last collected."""
+        self.handle.usage = usage
+
+    # sessions ---------------------------------------------------------------------------------------------------
+
+    def run_session(self) -> Outcome:
+        """One session from opening to closing, in one go."""
+        outcome = Outcome()
+        for _ in self.turns(outcome):
+            pass
+        return outcome
+
+    def turns(self, outcome: Outcome) -> Iterator[None]:
+        """One session that gives others their turn after each statement; what it decides goes into `outcome`.
+
+        Others may change the cache meanwhile: every commit is checked against it. One session at a time."""
+        with self.session(outcome) as session:
+            for name in self.configuration.actions:
+                yield from self._run(name, session)
+            session.faults += session.misfits_of_arguments()
+            _note_places(session, outcome)
+            self._promise(session)
+            self._close_plugins(session)
+            settle_groups(session, outcome)
+            settle_queues(session, outcome)
+            outcome.events += [GroupEvent(*event) for event in session.events]
+            outcome.annotations = session.annotations
+            outcome.faults = session.faults
+
+    @contextmanager
+    def session(self, outcome: Outcome | None = None) -> Iterator[Session]:
+        """An open session; whatever happens in it, the engine's own state is right again afterwards."""
+        outcome = Outcome() if outcome is None else outcome
+        session = open_session(
+            self.ledger,
+            self.configuration,
+            self.handle,
+            Outbox(self.ledger, outcome, self.handle.nominations, self._promised),
+            uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
+        )
+        try:
+            session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
+            self._open_plugins(session)
+            outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
+            yield session
+        finally:
+            self._remember(session)
+            self.ledger.settle(session)
+
+    def _open_plugins(self, session: Session) -> None:
+        for tier in self.configuration.tiers:
+            for option in tier:
+                if option.name not in self._plugins:
+                    session.faults.append(f"Failed to get plugin {option.name}.")
+                    log.error("Failed to get plugin %s.", option.name)
+                    continue
+                arguments = Arguments(option.arguments, owner=option.name)
+                before = session.plugins.get(option.name)
+                try:
+                    plugin = self._plugins.build(option.name, arguments, self.handle)
+                    session.plugins[option.name] = plugin
+                    plugin.on_session_open(session)
+                except Exception as fault:
+                    session.blame(option.name, fault, "on_session_open")
+                    session.plugins.pop(option.name, None)  # who did not open is not closed
+                    if before is not None:
+                        session.plugins[option.name] = before
+                session.faults += arguments.warnings
+
+    def _close_plugins(self, session: Session) -> None:
+        for name, plugin in session.plugins.items():
+            closing = getattr(plugin, "on_session_close", None)
+            if closing is None:
+                continue
+            try:
+                closing(session)
+            except Exception as fault:
+                session.blame(name, fault, "on_session_close")
+
+    def _run(self, name: str, session: Session) -> Iterator[None]:
+        action = self._actions.get(name)
+        if action is None:
+            session.faults.append(f"action {name} is configured but not there; it was passed over")
+            return
+        try:
+            yield from action.execute(session) or ()
+        except Exception as fault:
+            sentence = f"action {name} broke off: {type(fault).__name__}: {fault}"
+            session.faults.append(sentence)
+            log.exception(sentence)
+
+    def _promise(self, session: Session) -> None:
+        """Let everybody know for whom room is being released, so that nobody takes it meanwhile."""
+        waiting = {uid: task for uid, (task, _) in session.moved.items() if task.status is TaskStatus.PIPELINED}
+        for uid in self._promised - waiting.keys():
+            self.handle.nominations.withdraw(uid)
+        for task in waiting.values():
+            self.handle.nominations.nominate(task.info, task.node_name)
+        self._promised = set(waiting)
+
+    def _remember(self, session: Session) -> None:
+        """What jobs were allocated to outlives the session where it was marked; else it is as before."""
+        for job in session.jobs.values():
+            if not job.has_topology_specs:
+                continue
+            if job.uid in session.dirty_jobs:
+                job.sub_hyper_nodes = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items()}
+                job.kept_hyper_node = job.allocated_hyper_node
+            else:
+                job.allocated_hyper_node = job.kept_hyper_node
+
+
+def _note_places(session: Session, outcome: Outcome) -> None:
+    """Where tasks stand after the last action that are neither bound nor waiting."""
+    for task, _ in session.moved.values():
+        if task.status is TaskStatus.PIPELINED:
+            outcome.pipelined[task.key] = task.node_name
+        elif task.status is TaskStatus.ALLOCATED:
+            outcome.allocated[task.key] = task.node_name

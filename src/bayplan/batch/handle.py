@@ -1,0 +1,108 @@
+"""What plugins of a session may reach of the world, and what they may keep from one session to the next.
+
+A plugin is made anew for every session by `factory(arguments, handle)`, or by calling its class with the arguments.
+What must outlive a session (a timer, a view of real usage) is kept here under the plugin's own name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from bayplan.batch.nodes import NodeUsage
+from bayplan.cache import Cache
+from bayplan.clock import Clock
+from bayplan.devices import DeviceAssumptions
+from bayplan.errors import BayplanError
+from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Pod
+from bayplan.snapshot import Catalog
+from bayplan.volumes import VolumeAssumptions
+
+T = TypeVar("T")
+
+Post = Callable[[str, bytes, float], bytes]
+"""POST a body to a URL within so many seconds: what the session's HTTP extender uses."""
+
+
+class NoNetwork(BayplanError):
+    """A plugin wanted to talk to the outside in a process that has no way to."""
+
+
+class _Nobody:
+    """Pods that Permit holds back: a session has none."""
+
+    def get(self, uid: str) -> None:  # noqa: ARG002
+        return None
+
+    def all(self) -> Iterable[Any]:
+        return ()
+
+
+class _NoWrites:
+    async def perform(self, intent: object) -> Any:
+        raise NoNetwork(f"{type(intent).__name__} needs an API server; a session only decides")
+
+    def submit(self, intent: object) -> None:
+        """What is written so takes back an earlier write, and there was none."""
+
+
+def _no_post(url: str, body: bytes, timeout_s: float) -> bytes:
+    raise NoNetwork(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
+
+
+@dataclass(slots=True)
+class BatchHandle:
+    """Everything a plugin of a session may reach; also the handle of the framework's plugins behind the bridge."""
+
+    cache: Cache
+    clock: Clock
+    chance: random.Random
+    framework_plugins: Registry
+    nominations: NominationLedger = field(default_factory=NominationLedger)  # who waits for which node, of both engines
+    usage: Mapping[str, NodeUsage] = field(default_factory=dict)  # real usage by node, as last collected
+    post_now: Post = _no_post
+    memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.cache.catalog
+
+    @property
+    def volumes(self) -> VolumeAssumptions:
+        return self.cache.volumes
+
+    @property
+    def devices(self) -> DeviceAssumptions:
+        return self.cache.devices
+
+    @property
+    def waiting(self) -> _Nobody:
+        return _Nobody()
+
+    @property
+    def writes(self) -> _NoWrites:
+        return _NoWrites()
+
+    @property
+    def filters(self) -> Any:
+        raise NoNetwork("a session has no profile whose filters could be asked")
+
+    def remembered(self, plugin: str, make: Callable[[], T]) -> T:
+        """What a plugin keeps between sessions; made at the first ask."""
+        if plugin not in self.memory:
+            self.memory[plugin] = make()
+        kept: T = self.memory[plugin]
+        return kept
+
+    def activate(self, pods: Mapping[str, Pod]) -> None:
+        """Sessions look at every job anyway."""
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:  # noqa: ARG002
+        return ()
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        return self.post_now(url, body, timeout_s)

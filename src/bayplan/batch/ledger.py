@@ -1,0 +1,331 @@
+"""What the batch engine knows between sessions: jobs, tasks, queues, and the accounts of all nodes.
+
+Pods on nodes come from the shared cache, by the rows that changed since the last look; pods that wait or have ended are
+told by `observe`; groups, queues and the rest are read from the cache's catalog. A session opens on `refresh`: its cost
+is what changed, plus a little a job. A session moves tasks of these jobs; `settle` sets them back to what is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from bayplan.batch import hypernodes
+from bayplan.batch.amounts import Amounts
+from bayplan.batch.hypernodes import HyperNode
+from bayplan.batch.images import ImageLedger
+from bayplan.batch.jobs import Job
+from bayplan.batch.queues import Queue, cycles
+from bayplan.batch.room import Dimensions, Room, Sums, offered_by
+from bayplan.batch.statuses import TaskStatus, status_of
+from bayplan.batch.tasks import Task
+from bayplan.batch.templates import Templates
+from bayplan.cache import Cache, PodSwap
+from bayplan.objects import volcano
+from bayplan.objects.core import Node as NodeObject
+from bayplan.objects.core import Pod
+from bayplan.objects.workloads import PriorityClass
+from bayplan.snapshot import PodInfo, Snapshot
+
+if TYPE_CHECKING:
+    from bayplan.batch.session import Session
+
+DEFAULT_SCHEDULER = "volcano"
+
+
+class Ledger:
+    """The model that sessions open on."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
+        default_queue: str = volcano.DEFAULT_QUEUE,
+    ) -> None:
+        self.cache = cache
+        self.snapshot: Snapshot = cache.snapshot()
+        self.room = Room(Dimensions())
+        self.jobs: dict[str, Job] = {}
+        self.queues: dict[str, Queue] = {}
+        self.queue_faults: list[str] = []
+        self.places: dict[str, HyperNode] = {}
+        self.topology_fault = ""  # why the hypernodes cannot be used
+        self._scheduler_names = frozenset(scheduler_names)
+        self._default_queue = default_queue
+        self._tasks: dict[str, Task] = {}  # of groups, by uid
+        self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
+        self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
+        self._live: Snapshot | None = None  # the cache as it is while a session runs; made when others use it too
+        self._followed: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
+        self._expected = (-1, -1)
+        self._cursor = -1
+        self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
+        self._stale_slots: set[int] = set()
+        self._renamed: set[str] = set()  # uids of tasks that are other objects now, or have another status
+        self._node_cursor = -1
+        self._revisions: dict[type, int] = {}
+        self._read: dict[str, NodeObject] = {}  # nodes by name, as last looked at
+        self._offers: dict[str, Amounts] = {}
+        self._images = ImageLedger()
+        self.templates = Templates()
+        self._layout = -1
+        self._renewed = -1
+
+    # pods -------------------------------------------------------------------------------------------------------
+
+    def observe(self, pod: Pod) -> None:
+        """The API server shows a pod, or another version of it."""
+        if not pod.spec.node_name and pod.scheduler_name not in self._scheduler_names:
+            self.withdraw(pod)
+            return
+        self._drop(pod.uid)
+        task = Task(pod)
+        if not task.job:
+            return
+        self._settle(task)
+        self._tasks[task.uid] = task
+        self._job(task.job).add_task(task)
+
+    def withdraw(self, pod: Pod) -> None:
+        """The pod is gone."""
+        self._drop(pod.uid)
+        self._evicted.pop(pod.uid, None)
+
+    def _drop(self, uid: str) -> None:
+        self._renamed.add(uid)
+        task = self._tasks.pop(uid, None)
+        if task is None:
+            return
+        job = self.jobs[task.job]
+        job.remove_task(task)
+        if not job.tasks and not job.has_group:
+            self._forget_job(job)
+
+    def task(self, uid: str) -> Task | None:
+        return self._tasks.get(uid)
+
+    def note_eviction(self, task: Task) -> None:
+        """The pod was asked to go: it is releasing its room until the API server shows more."""
+        self._evicted[task.uid] = task.pod
+
+    def settle(self, session: Session) -> None:
+        """A session is over: what it moved stands again where the cluster has it."""
+        view = session.view
+        view.close()
+        self._stale_rows |= view.stale_rows
+        self._stale_slots |= view.stale_slots
+        index, held = self.snapshot.nodes.index, self.room.tasks
+        for task, held_as in session.moved.values():
+            row = index.get(task.node_name)
+            if row is not None:
+                held[row].pop(task.uid, None)
+            before = task.status
+            self._settle(task)
+            after, task.status = task.status, before
+            job = self.jobs.get(task.job)
+            if job is not None and job.tasks.get(task.uid) is task:
+                job.set_status(task, after)
+            task.status = after
+            row = index.get(task.node_name)
+            if held_as is not None and row is not None:  # as these accounts have it: sessions have their own
+                held[row][task.uid] = task
+                task.held_as = held_as
+                self._renamed.add(task.uid)
+
+    def _settle(self, task: Task) -> None:
+        """Status and node as the cluster has them."""
+        assumed = self.cache.pod(task.uid) if self.cache.is_assumed(task.uid) else None
+        if assumed is not None and not task.pod.spec.node_name:
+            task.status, task.node_name = TaskStatus.BINDING, assumed.spec.node_name
+        else:
+            task.status, task.node_name = status_of(task.pod), task.pod.spec.node_name
+        if self._evicted.get(task.uid) is task.pod:
+            task.status = TaskStatus.RELEASING
+        task.held_as = None
+        task.eviction_occurred = False
+        task.job_allocated_hyper_node = ""
+        task.last_transaction = None
+
+    def _job(self, uid: str) -> Job:
+        job = self.jobs.get(uid)
+        if job is None:
+            job = self.jobs[uid] = Job(uid)
+        return job
+
+    # others on the same cache -----------------------------------------------------------------------------------
+
+    def expect(self) -> None:
+        """What is in the cache at this moment is known here: the session's own doing, or just refreshed."""
+        self._expected = self.cache.generation
+
+    def follow(self) -> bool:
+        """Take in what others did to the cache since the session opened. False: they did nothing.
+
+        Only the accounts of this ledger follow; the session goes on with what it saw."""
+        if self.cache.generation == self._expected:
+            return False
+        if self._live is None:
+            self._live = self.cache.snapshot()
+            rows: Iterable[int] = range(self._live.nodes.count)
+        else:
+            cursor = self._live.touched.end
+            self.cache.refresh(self._live)
+            noted = self._live.touched.since(cursor)
+            rows = range(self._live.nodes.count) if noted is None else noted
+        columns = self._live.nodes
+        for live in rows:
+            row = self.snapshot.nodes.index.get(columns.names[live]) if live < columns.count else None
+            if row is not None:
+                self.room.recount(row, [self._task_of(info) for info in columns.pods[live]])
+                self._followed.add(columns.names[live])
+        self.expect()
+        return True
+
+    def is_there(self, node_name: str) -> bool:
+        """Whether the cluster has the node at this moment."""
+        return self.cache.node(node_name) is not None
+
+    # catching up ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Bring everything up to the moment."""
+        changes: list[PodSwap] = []
+        self.cache.refresh(self.snapshot, rows=self._stale_rows, slots=self._stale_slots, changes=changes)
+        self._stale_rows.clear()
+        self._stale_slots.clear()
+        self._refresh_rows(changes)
+        if self._changed(volcano.PodGroup):
+            self._refresh_groups()
+        if self._changed(volcano.Queue):
+            table = self.cache.catalog.table(volcano.Queue)
+            self.queues = {queue.name: Queue(queue) for queue in table.values()}
+            self.queue_faults = cycles(self.queues)
+        self._refresh_priorities()
+        self._refresh_places()
+        self.expect()
+
+    def _changed(self, kind: type) -> bool:
+        revision = self.cache.catalog.revision(kind)
+        if self._revisions.get(kind) == revision:
+            return False
+        self._revisions[kind] = revision
+        return True
+
+    def _refresh_rows(self, changes: list[PodSwap]) -> None:
+        """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed."""
+        snapshot, columns = self.snapshot, self.snapshot.nodes
+        touched = snapshot.touched.since(self._cursor) if self._cursor >= 0 else None
+        renewed = snapshot.renewed.since(self._node_cursor) if self._node_cursor >= 0 else None
+        if touched is None or renewed is None or snapshot.layout != self._layout:
+            self.room.resize(columns.count)
+            touched = renewed = set(range(columns.count))
+        renewed |= {columns.index[name] for name in self._followed if name in columns.index}
+        self._followed.clear()
+        self._read_nodes(sorted(renewed))
+        for row in touched:
+            columns.see_images(row, self._images.told(columns.names[row]))
+        self.room.set_rows(
+            {
+                row: (self._offers[columns.names[row]], [self._task_of(info) for info in columns.pods[row]])
+                for row in renewed
+            }
+        )
+        with self.room.together() as sums:
+            for before, after in changes:
+                self._apply(before, after, sums)
+        for uid in self._renamed:
+            self._count_again(uid)
+        self._renamed.clear()
+        self._cursor, self._node_cursor = snapshot.touched.end, snapshot.renewed.end
+
+    def _read_nodes(self, rows: Iterable[int]) -> None:
+        columns = self.snapshot.nodes
+        for row in rows:
+            node = columns.nodes[row]
+            if self._read.get(node.name) is not node:
+                self._read[node.name] = node
+                self._offers[node.name] = offered_by(node)
+                self._images.read(node)
+        if len(self._read) > columns.count:
+            self._forget_nodes(columns.index)
+
+    def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: Sums) -> None:
+        """One pod came, went, or is another version. Counting what is counted, or freeing what is not, does nothing."""
+        index, held = self.snapshot.nodes.index, self.room.tasks
+        if before is not None and (row := index.get(before.node_name)) is not None:
+            counted = held[row].pop(before.uid, None)
+            if counted is not None:
+                sums.free(row, counted)
+            if after is None or after.uid != before.uid:
+                self._strangers.pop(before.uid, None)
+        if after is not None and (row := index.get(after.node_name)) is not None:
+            task = self._task_of(after)
+            if task.held_as is None:
+                held[row][task.uid] = task
+                sums.hold(row, task)
+
+    def _count_again(self, uid: str) -> None:
+        """A task is another object, or has another status, than the one that its node counts."""
+        task, room, index = self._tasks.get(uid), self.room, self.snapshot.nodes.index
+        row = index.get(task.node_name) if task is not None else None
+        if task is None or row is None:
+            return
+        counted = room.tasks[row].get(uid)
+        if counted is None or (counted is task and task.held_as is task.status):
+            return
+        room.free(row, counted)
+        room.hold(row, task)
+
+    def _forget_nodes(self, known: Mapping[str, int]) -> None:
+        for name in [name for name in self._read if name not in known]:
+            del self._read[name], self._offers[name]
+            self._images.drop(name)
+
+    def _task_of(self, info: PodInfo) -> Task:
+        """The task of a pod on a node: its group's, or one that only takes room."""
+        return self._tasks.get(info.uid) or self._stranger(info)
+
+    def _stranger(self, info: PodInfo) -> Task:
+        stranger = self._strangers.get(info.uid)
+        if stranger is None or stranger.pod is not info.pod:
+            stranger = self._strangers[info.uid] = Task(info.pod, info)
+            stranger.job = ""
+        return stranger
+
+    def _refresh_groups(self) -> None:
+        groups = self.cache.catalog.table(volcano.PodGroup)
+        for uid, group in groups.items():
+            job = self._job(uid)
+            if job.pod_group is not group:
+                job.set_group(group)
+                job.queue = job.queue or self._default_queue
+        gone = [job for job in self.jobs.values() if job.has_group and job.uid not in groups]
+        for job in gone:
+            job.unset_group()
+            if not job.tasks:
+                self._forget_job(job)
+
+    def _forget_job(self, job: Job) -> None:
+        del self.jobs[job.uid]
+        self.templates.forget(job.uid)
+
+    def _refresh_priorities(self) -> None:
+        classes = self.cache.catalog.table(PriorityClass)
+        default = 0
+        for each in classes.values():
+            if each.global_default:
+                default = each.value
+        for job in self.jobs.values():
+            if job.has_group:
+                found = classes.get(job.pod_group.spec.priority_class_name)
+                job.priority = found.value if found is not None else default
+
+    def _refresh_places(self) -> None:
+        renewed, layout = self.snapshot.renewed.end, self.snapshot.layout
+        changed = self._changed(volcano.HyperNode)
+        if not changed and (renewed, layout) == (self._renewed, self._layout):
+            return
+        self._renewed, self._layout = renewed, layout
+        objects = list(self.cache.catalog.table(volcano.HyperNode).values())
+        self.places, self.topology_fault = hypernodes.build(objects, self.snapshot.nodes.nodes)

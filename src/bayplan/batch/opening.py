@@ -1,0 +1,153 @@
+"""How a session opens: the ledger caught up, accounts copied, topologies made ready.
+
+Cost: what changed since the last session, a copy of the account columns, and a few steps a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bayplan.batch.conf import BatchConfiguration
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.hypernodes import HyperNode, HyperNodes
+from bayplan.batch.jobs import Job
+from bayplan.batch.ledger import Ledger
+from bayplan.batch.nodes import Nodes
+from bayplan.batch.pod_amounts import pod_amounts
+from bayplan.batch.session import Cluster, Session
+from bayplan.batch.statuses import HOLDING
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.view import ClusterView
+from bayplan.framework.handle import Nominations
+
+
+def open_session(
+    ledger: Ledger, configuration: BatchConfiguration, handle: BatchHandle, cluster: Cluster, *, uid: str
+) -> Session:
+    """A session on the cluster of this moment, before any plugin has seen it."""
+    ledger.refresh()
+    nodes = Nodes(ledger.snapshot, ledger.room.copy(), usage=handle.usage)
+    _keep_promises(ledger, nodes, handle.nominations)
+    jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in ledger.queues}
+    places = {name: _copied(place) for name, place in ledger.places.items()}
+    hyper_nodes = HyperNodes(places, nodes, ready=not ledger.topology_fault)
+    session = Session(
+        uid=uid,
+        tiers=configuration.tiers,
+        actions=configuration.actions,
+        arguments={each.name: configuration.action_arguments(each.name) for each in configuration.configurations},
+        jobs=jobs,
+        queues=dict(ledger.queues),
+        nodes=nodes,
+        hyper_nodes=hyper_nodes,
+        catalog=ledger.cache.catalog,
+        cluster=cluster,
+        clock=handle.clock,
+        chance=handle.chance,
+        view=ClusterView(ledger.snapshot),
+        templates=ledger.templates,
+    )
+    session.faults += _misplaced(ledger)
+    if ledger.topology_fault:
+        session.faults.append(ledger.topology_fault)
+    for job in jobs.values():
+        job.begin_session()
+        if job.has_topology_specs:
+            _prepare_topology(job, session)
+    return session
+
+
+def _keep_promises(ledger: Ledger, nodes: Nodes, nominations: Nominations) -> None:
+    """Room that others made for their pods is theirs: it counts as promised, whatever is idle there."""
+    for name in nominations.nodes():
+        node = nodes.get(name)
+        for info in nominations.on_node(name) if node is not None else ():
+            if node is not None and ledger.task(info.uid) is None:
+                nodes.room.promise(node.row, pod_amounts(info.pod))
+
+
+def _misplaced(ledger: Ledger) -> Iterator[str]:
+    """Who is in no queue, or in no group, and so in no session; and queues that are below themselves."""
+    for job in ledger.jobs.values():
+        if not job.has_group:
+            yield f"{len(job.tasks)} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
+        elif job.queue not in ledger.queues:
+            yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it, or name another'
+    yield from ledger.queue_faults
+
+
+def _copied(place: HyperNode) -> HyperNode:
+    return replace(place, children=set(place.children), nodes=set(place.nodes))
+
+
+def _prepare_topology(job: Job, session: Session) -> None:
+    tree = session.hyper_nodes
+    if not job.contains_network_topology():
+        return
+    if job.network_topology is not None:
+        job.network_topology.translate(tree.tier_names)
+    for sub in job.sub_jobs.values():
+        if sub.network_topology is not None:
+            sub.network_topology.translate(tree.tier_names)
+    _harden(job, tree.top.tier)
+    if tree.ready:
+        _drop_stale(job, session)
+        _recover(job, session)
+
+
+def _harden(job: Job, top: int) -> None:
+    """Soft wishes become hard ones that can always be met."""
+    bound = top
+    if job.network_topology is not None:
+        job.network_topology.harden(top)
+        if job.network_topology.highest_tier_allowed is not None:
+            bound = job.network_topology.highest_tier_allowed
+    for sub in job.sub_jobs.values():
+        if sub.network_topology is not None:
+            sub.network_topology.harden(bound)
+
+
+def _drop_stale(job: Job, session: Session) -> None:
+    """What a job was allocated to is void when it is gone, or when the job has nothing there any more."""
+    tree = session.hyper_nodes
+    if job.allocated_hyper_node and (job.allocated_hyper_node not in tree or not job.allocated_task_num):
+        job.allocated_hyper_node = ""
+        session.mark_job_dirty(job)
+    for sub in job.sub_jobs.values():
+        if sub.allocated_hyper_node and (sub.allocated_hyper_node not in tree or not sub.allocated_task_num):
+            sub.allocated_hyper_node = ""
+            session.mark_job_dirty(job)
+
+
+def _recover(job: Job, session: Session) -> None:
+    """Find out from the nodes of its tasks where a job is, when nobody remembers."""
+    tree = session.hyper_nodes
+    updated = False
+    for sub in job.sub_jobs.values():
+        if sub.network_topology is None or sub.allocated_hyper_node:
+            continue
+        found = _lowest_holding(sub, tree)
+        if found:
+            sub.allocated_hyper_node, updated = found, True
+            session.mark_job_dirty(job)
+    if job.allocated_hyper_node and not updated:
+        return
+    common = ""
+    for sub in job.sub_jobs.values():
+        if sub.allocated_hyper_node:
+            common = tree.lowest_common(common, sub.allocated_hyper_node)
+            if not common:
+                break
+    if job.allocated_hyper_node != common:
+        job.allocated_hyper_node = common
+        session.mark_job_dirty(job)
+
+
+def _lowest_holding(sub: SubJob, tree: HyperNodes) -> str:
+    """The hypernode of the lowest tier that holds all nodes of the tasks that have one."""
+    nodes = {task.node_name for task in sub.with_status(*HOLDING) if task.node_name}
+    if not nodes:
+        return ""
+    holding = [place for place in tree.values() if nodes <= place.nodes]
+    return min(holding, key=lambda place: place.tier).name if holding else ""

@@ -1,0 +1,54 @@
+"""What one session decided: the writes that follow from it, as values. Whoever has an API server performs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bayplan.objects.quantity import Quantity
+from bayplan.objects.volcano import PodGroupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """A pod group after the session."""
+
+    status: PodGroupStatus
+    changed: bool  # whether the status must be written
+    allocated_hyper_node: str = ""
+    sub_job_hyper_nodes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PodMessage:
+    """Why a pod waits: its PodScheduled condition, and the node that is being cleared for it."""
+
+    reason: str
+    message: str
+    nominated_node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvent:
+    """An event of a pod group."""
+
+    group: str
+    type: str
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Everything a session leaves. Pods and groups by `namespace/name`."""
+
+    binds: dict[str, str] = field(default_factory=dict)  # pod -> node
+    evicts: dict[str, str] = field(default_factory=dict)  # pod -> reason
+    pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, as it stood after the last action
+    allocated: dict[str, str] = field(default_factory=dict)  # placed, but not bound
+    groups: dict[str, GroupOutcome] = field(default_factory=dict)
+    messages: dict[str, PodMessage] = field(default_factory=dict)
+    events: list[GroupEvent] = field(default_factory=list)
+    queues: dict[str, dict[str, Quantity]] = field(default_factory=dict)  # what each queue holds, where that changed
+    queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)
+    annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
+    faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each

@@ -1,0 +1,62 @@
+"""Which node becomes fullest by this task? Fragments of scarce resources are thereby avoided.
+
+A node's score is the weighted mean, over what the task asks for and a weight is known of, of the share that is taken
+once the task is there. What would not fit makes it 0. Cost: a few column operations a resource.
+"""
+
+from __future__ import annotations
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.node_columns import WeighedDemand, overfull
+from bayplan.batch.node_points import ROW_ALONE
+from bayplan.batch.nodes import FloatVector, Nodes
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.objects.resources import CPU, MEMORY
+
+RESOURCES = "binpack.resources"
+
+
+class Binpack:
+    """Best fit: the fullest node that still has room is the best."""
+
+    name = "binpack"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.weight = arguments.get_int("binpack.weight", 1)
+        self.weights = _weights(arguments)
+        self._demands: dict[tuple[object, ...], tuple[WeighedDemand, int]] = {}
+
+    def on_session_open(self, session: Session) -> None:
+        if self.weight:
+            session.add_node_order_nodes_fn(
+                self.name, self._score, signature=lambda task: task.demand_key, depends_on=ROW_ALONE
+            )
+
+    def _score(self, task: Task, nodes: Nodes) -> FloatVector:
+        demand, total_weight = self._demand(task, nodes)
+        taken, capacity = demand.taken(nodes), demand.capacity(nodes)
+        score = demand.mean(taken, capacity, total_weight)
+        score *= float(MAX_SCORE * self.weight)
+        score[overfull(taken, capacity)] = 0.0
+        return score
+
+    def _demand(self, task: Task, nodes: Nodes) -> tuple[WeighedDemand, int]:
+        """What counts of what the task asks for, and the sum of the weights, of those that are 0 too."""
+        known = self._demands.get(task.demand_key)
+        if known is None:
+            found = [(name, self.weights[name]) for name in task.resreq.names() if name in self.weights]
+            counting = [(name, weight) for name, weight in found if weight]
+            known = (WeighedDemand.of(task, nodes, counting), sum(weight for _, weight in found))
+            self._demands[task.demand_key] = known
+        return known
+
+
+def _weights(arguments: Arguments) -> dict[str, int]:
+    """By resource: cpu, memory, and the ones that the list names. A weight below zero counts as 1."""
+    listed = arguments.get_str(RESOURCES).split(",")
+    found = {name: arguments.get_int(f"{RESOURCES}.{name}", 1) for each in listed if (name := each.strip())}
+    found[CPU] = arguments.get_int("binpack.cpu", 1)
+    found[MEMORY] = arguments.get_int("binpack.memory", 1)
+    return {name: weight if weight >= 0 else 1 for name, weight in found.items()}

@@ -1,0 +1,54 @@
+"""Has a pod only just started, so that evicting it again would let it get nowhere?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.config.duration import DurationError, parse_duration
+from bayplan.objects.core import Pod
+
+COOLDOWN_TIME = "volcano.sh/cooldown-time"
+
+
+class CooldownProtection:
+    """Spares running pods for the time that they ask for, counted from when they were placed."""
+
+    name = "cdp"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        self._now = session.clock.now()
+        session.add_preemptable_fn(self.name, self._spare_young, Foresight(Ground.JOBS))
+        session.add_reclaimable_fn(self.name, self._spare_young, Foresight(Ground.JOBS))
+
+    def _spare_young(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+        return [task for task in candidates if not self._protected(task)]
+
+    def _protected(self, task: Task) -> bool:
+        pod = task.pod
+        text = pod.metadata.labels.get(COOLDOWN_TIME, pod.metadata.annotations.get(COOLDOWN_TIME))
+        if text is None or pod.status.phase != "Running":
+            return False
+        try:
+            cooldown_s = parse_duration(text).seconds
+        except DurationError as fault:
+            self._session.complain(self.name, f"pod {task.key}: {COOLDOWN_TIME}: {fault}; write it like 10m")
+            return False
+        placed = _placed_at(pod)
+        return placed is not None and placed + timedelta(seconds=cooldown_s) > self._now
+
+
+def _placed_at(pod: Pod) -> datetime | None:
+    """When the pod got its node, as its first condition about that says."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return condition.last_transition_time
+    return None

@@ -1,0 +1,36 @@
+"""Pods that the cluster itself needs are nobody's victims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.registration import EvictionContext
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+
+_CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
+_SYSTEM_NAMESPACE = "kube-system"
+
+
+class Conformance:
+    """Spares critical pods and the system's namespace."""
+
+    name = "conformance"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        session.add_preemptable_fn(self.name, _spared, Foresight(Ground.JOBS))
+        session.add_reclaimable_fn(self.name, _spared, Foresight(Ground.JOBS))
+        session.add_unified_evictable_fn(self.name, _spared)
+
+
+def _spared(evictor: Task | EvictionContext, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG001
+    return [
+        task
+        for task in candidates
+        if task.pod.spec.priority_class_name not in _CRITICAL and task.namespace != _SYSTEM_NAMESPACE
+    ]

@@ -1,0 +1,127 @@
+"""Which node has GPU cards left for this pod, and which cards does it get?
+
+Off unless a switch is on: cards by memory, by number, or in parts (vGPU). Cards are chosen when `predicates` hears that
+a pod was given a node; what the pod needs to know about them is written onto it as annotations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.card_pools import CardPool, CardVerdicts
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.node_points import ROW_ALONE
+from bayplan.batch.nodes import FloatVector, Nodes
+from bayplan.batch.session import Session
+from bayplan.batch.shared_gpus import SharedGpus
+from bayplan.batch.tasks import Task
+from bayplan.batch.vgpu_pool import Assignments, Rule, VirtualGpus
+from bayplan.errors import BayplanError
+
+BY_MEMORY = "deviceshare.GPUSharingEnable"
+BY_NUMBER = "deviceshare.GPUNumberEnable"
+IN_PARTS = "deviceshare.VGPUEnable"
+POLICY = "deviceshare.SchedulePolicy"
+WEIGHT = "deviceshare.ScheduleWeight"
+EXCLUSIVE_RULES = "deviceshare.GPUExclusiveRules"
+_NOT_HERE = (
+    "deviceshare.AscendMindClusterVNPUEnable",
+    "deviceshare.AscendHAMiVNPUEnable",
+    "deviceshare.NodeLockEnable",
+)
+
+
+class SwitchesConflict(BayplanError):
+    """Two ways of sharing are switched on that cannot be together."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What outlives sessions: the switches as they were said last, and cards that are being handed over."""
+
+    switches: dict[str, bool] = field(default_factory=dict)
+    assignments: Assignments = field(default_factory=Assignments)
+
+
+class DeviceShare:
+    """Shares GPUs between pods."""
+
+    name = "deviceshare"
+
+    def __init__(self, arguments: Arguments, memory: _Memory) -> None:
+        self._memory = memory
+        for key in (BY_MEMORY, BY_NUMBER, IN_PARTS):
+            memory.switches[key] = arguments.get_bool(key, memory.switches.get(key, False))
+        for key in _NOT_HERE:
+            if arguments.get_bool(key):
+                arguments.warn(f"{key} is not supported and has no effect")
+        self._policy = arguments.get_str(POLICY)
+        self._weight = arguments.get_int(WEIGHT)
+        self._rules = _rules(arguments)
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> DeviceShare:
+        return cls(arguments, handle.remembered(cls.name, _Memory))
+
+    def on_session_open(self, session: Session) -> None:
+        pool = self._pool(session)
+        if pool is None:
+            return
+        session.device_pools.append(pool)
+
+        def signature(task: Task) -> Hashable:
+            return pool.request(task) or ()
+
+        count = len(session.nodes)
+        session.add_predicate_maker(self.name, lambda task: CardVerdicts(pool, count), signature)  # noqa: ARG005
+        if self._weight > 0:
+            session.add_node_order_nodes_fn(
+                self.name,
+                lambda task, nodes: self._score(pool, task, nodes),
+                signature=signature,
+                depends_on=ROW_ALONE,
+            )
+
+    def on_session_close(self, session: Session) -> None:
+        self._memory.assignments.settle(session)
+
+    def _pool(self, session: Session) -> CardPool[Any, Any] | None:
+        by_memory, by_number, in_parts = (self._memory.switches[key] for key in (BY_MEMORY, BY_NUMBER, IN_PARTS))
+        if by_memory and by_number:
+            raise SwitchesConflict(
+                f"can not define true in both gpu sharing and gpu number: set {BY_MEMORY} or {BY_NUMBER} to false"
+            )
+        if in_parts and (by_memory or by_number):
+            raise SwitchesConflict(
+                f"gpu-share and vgpu can't be used together: set {IN_PARTS} to false, or the other one"
+            )
+        if in_parts:
+            return VirtualGpus(session, self._policy, self._rules, self._memory.assignments)
+        if by_memory or by_number:
+            return SharedGpus(session, by_memory=by_memory, by_number=by_number)
+        return None
+
+    def _score(self, pool: CardPool[Any, Any], task: Task, nodes: Nodes) -> FloatVector:
+        scores = np.floor(pool.scores(task, nodes) + 0.5)
+        scores[np.isnan(scores)] = -math.ldexp(1.0, 63)  # what upstream's conversion makes of a card without memory
+        weighed: FloatVector = scores * float(self._weight)
+        return weighed
+
+
+def _rules(arguments: Arguments) -> list[Rule]:
+    if EXCLUSIVE_RULES not in arguments:
+        return []
+    raw = arguments[EXCLUSIVE_RULES]
+    found: list[Rule] = []
+    for item in raw if isinstance(raw, list) else ():
+        labels = item.items() if isinstance(item, dict) else ()
+        rule = {key: value for key, value in labels if isinstance(key, str) and isinstance(value, str)}
+        if rule:
+            found.append(rule)
+    return found

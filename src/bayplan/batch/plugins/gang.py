@@ -1,0 +1,127 @@
+"""All or nothing: a job starts when enough of its tasks can, and is not broken up for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.close import fit_error
+from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.jobs import Job
+from bayplan.batch.points import Invalid
+from bayplan.batch.registration import EvictionContext
+from bayplan.batch.rules import Vote
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import IS_HOLDING
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.tasks import Task
+from bayplan.objects.volcano import PodGroupCondition
+
+NOT_ENOUGH_RESOURCES = "NotEnoughResources"
+NOT_ENOUGH_TASKS = "NotEnoughTasks"
+NOT_ENOUGH_PODS_OF_TASK = "NotEnoughPodsOfTask"
+READY_TO_BE_SCHEDULED = "tasks in gang are ready to be scheduled"
+
+
+class Gang:
+    """Keeps gangs whole."""
+
+    name = "gang"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        session.add_job_valid_fn(self.name, _invalid)
+        at_minimum = Foresight(Ground.JOBS, self._is_at_minimum)
+        session.add_preemptable_fn(self.name, self._spare_gangs, at_minimum)
+        session.add_reclaimable_fn(self.name, self._spare_gangs, at_minimum)
+        session.add_unified_evictable_fn(self.name, _everybody)
+        session.add_job_order_fn(self.name, _unready_first)
+        session.add_sub_job_order_fn(self.name, _unready_first)
+        session.add_job_ready_fn(self.name, _ready)
+        session.add_sub_job_ready_fn(self.name, SubJob.is_ready)
+        session.add_job_pipelined_fn(self.name, _pipelined)
+        session.add_sub_job_pipelined_fn(self.name, _sub_job_pipelined)
+        session.add_job_starving_fn(self.name, Job.is_starving)
+
+    def on_session_close(self, session: Session) -> None:
+        """Every group learns whether its gang could start."""
+        now = session.clock.now()
+        for job in session.jobs.values():
+            if not job.tasks:
+                continue
+            if job.is_ready():
+                found = ("Scheduled", READY_TO_BE_SCHEDULED, "")
+            else:
+                missing = job.min_available - _schedulable(job)
+                text = f"{missing}/{len(job.tasks)} tasks in gang unschedulable: {fit_error(job)}"
+                found = ("Unschedulable", NOT_ENOUGH_RESOURCES, text)
+            kind, reason, message = found
+            condition = PodGroupCondition(
+                type=kind,
+                status="True",
+                transition_id=session.uid,
+                last_transition_time=now,
+                reason=reason,
+                message=message,
+            )
+            session.update_condition(job, condition)
+
+    def _is_at_minimum(self, evictor: Job, task: Task) -> bool:  # noqa: ARG002
+        job = self._session.jobs.get(task.job)
+        return job is None or job.ready_task_num <= job.min_available
+
+    def _spare_gangs(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+        """Only what a job has above its minimum, in the order given."""
+        left: dict[str, int] = {}
+        victims = []
+        for task in candidates:
+            job = self._session.jobs.get(task.job)
+            if job is None:
+                continue
+            held = left.setdefault(job.uid, job.ready_task_num)
+            if held > job.min_available:
+                left[job.uid] = held - 1
+                victims.append(task)
+        return victims
+
+
+def _invalid(job: Job) -> Invalid | None:
+    if not job.check_task_valid():
+        return Invalid(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid pods of each task for gang-scheduling")
+    if not job.check_sub_job_valid():
+        return Invalid(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid subGroups of each task for gang-scheduling")
+    valid = job.valid_task_num
+    if valid < job.min_available:
+        text = f"Not enough valid tasks for gang-scheduling, valid: {valid}, min: {job.min_available}"
+        return Invalid(NOT_ENOUGH_TASKS, text)
+    return None
+
+
+def _everybody(context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:  # noqa: ARG001
+    """Who evicts whole bundles has looked after gangs already."""
+    return candidates
+
+
+def _unready_first(left: Job | SubJob, right: Job | SubJob) -> int:
+    return left.is_ready() - right.is_ready()
+
+
+def _ready(job: Job) -> bool:
+    return job.check_task_ready() and job.check_sub_job_ready() and job.is_ready()
+
+
+def _pipelined(job: Job) -> Vote:
+    whole = job.check_task_pipelined() and job.check_sub_job_pipelined() and job.is_pipelined()
+    return Vote.PERMIT if whole else Vote.REJECT
+
+
+def _sub_job_pipelined(sub_job: SubJob) -> Vote:
+    return Vote.PERMIT if sub_job.is_pipelined() else Vote.REJECT
+
+
+def _schedulable(job: Job) -> int:
+    """Tasks that have a node, or had one in the last trial."""
+    return job.ready_task_num + sum(IS_HOLDING[task.context().status] for task in job.pending.values())

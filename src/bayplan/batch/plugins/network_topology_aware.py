@@ -1,0 +1,235 @@
+"""Which part of the network is best for a job whose tasks talk to each other, and which may be tried at all?
+
+Hypernodes are tried closest first and the fullest that still fits is best. Tasks of a job that is running already are
+drawn to where the others are; pods that do not care are packed into few hypernodes, so that whole ones stay free.
+Cost: some column operations a task; a search for hypernodes walks the part of the tree that the job may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bayplan.batch.amounts import Amounts
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.hypernode_accounts import HyperNodeAccounts
+from bayplan.batch.hypernodes import HyperNode, HyperNodes
+from bayplan.batch.jobs import Job
+from bayplan.batch.node_points import same_for_all
+from bayplan.batch.nodes import FloatVector, Nodes
+from bayplan.batch.registration import Purpose
+from bayplan.batch.session import Session
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.tasks import Task
+from bayplan.objects.resources import CPU, MEMORY
+
+MAX_SCORE = 100.0
+RESOURCES = "hypernode.binpack.resources"
+
+Gradient = list[list[HyperNode]]
+
+
+class NetworkTopologyAware:
+    """Keeps jobs together in the network, and the network in whole pieces."""
+
+    name = "network-topology-aware"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._scale = MAX_SCORE * _weight(arguments, "weight")
+        self._weights = _resource_weights(arguments)
+        self._packs_others = arguments.get_bool("hypernode.binpack.normal-pod.enable", True)
+        fading = arguments.get_float("hypernode.binpack.normal-pod.fading", 0.8)
+        self._fading = 0.8 if fading < 0 else fading
+        most = arguments.get_int("hypernode.gradient.evict.max-hypernodes", 8)
+        self._most_evicting = 8 if most <= 0 else most
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        self._tree: HyperNodes = session.hyper_nodes
+        self._lowest, self._highest = self._tree.tiers[0], self._tree.tiers[-1]
+        self._tier_weights = _fading_weights(self._fading, self._lowest, self._highest)
+        empty = np.isin(np.arange(self._lowest, self._highest + 1), self._tree.tiers, invert=True)
+        self._empty_tiers = float(self._tier_weights[empty].sum())  # no hypernode there counts as a full one
+        self._accounts = accounts = HyperNodeAccounts(session.nodes, self._tree, self._weights)
+        self._requests: dict[str, dict[str, float]] = {}  # by sub-job
+        session.add_hyper_node_order_fn(self.name, self._score_hyper_nodes)
+        session.add_batch_node_order_nodes_fn(self.name, self._score_nodes, signature=same_for_all)
+        session.add_hyper_node_gradient_for_job_fn(self.name, self._gradient)
+        session.add_hyper_node_gradient_for_sub_job_fn(self.name, self._gradient)
+        session.add_event_handler(
+            self.name,
+            allocate=lambda task: accounts.place(task, 1.0),
+            deallocate=lambda task: accounts.place(task, -1.0),
+        )
+
+    # which hypernodes may be tried ------------------------------------------------------------------------------
+
+    def _gradient(self, who: Job | SubJob, start: HyperNode, purpose: Purpose) -> Gradient:
+        """Hypernodes of one tier together: the lowest tier first to place, the highest first to evict."""
+        highest = who.hard_tier
+        if highest is None:
+            return [[start]]
+        root = self._search_root(start, highest, who.allocated_hyper_node)
+        if root is None:
+            return []
+        least = None if who.allocated_hyper_node else who.min_resources()
+        by_tier: dict[int, list[HyperNode]] = {}
+        for place in self._below(root):
+            if place.tier <= highest and (least is None or self._is_big_enough(place, least, purpose)):
+                by_tier.setdefault(place.tier, []).append(place)
+        found = [by_tier[tier] for tier in sorted(by_tier)]
+        return found if purpose is Purpose.ALLOCATE else self._widest_first(found)
+
+    def _is_big_enough(self, place: HyperNode, least: Amounts, purpose: Purpose) -> bool:
+        if purpose is Purpose.EVICT:
+            return self._accounts.could_have_room(place.name, least)
+        return self._accounts.had_room(place.name, least)
+
+    def _search_root(self, start: HyperNode, highest: int, allocated: str) -> HyperNode | None:
+        """Where start meets the part of the tree that a job which is allocated already may spread to."""
+        if not allocated:
+            return start
+        allowed = ""
+        for name in self._tree.ancestors(allocated):
+            if self._tree[name].tier > highest:
+                break
+            allowed = name
+        common = self._tree.lowest_common(start.name, allowed) if allowed else ""
+        if not common:
+            return None
+        if common == allowed:
+            return start
+        return self._tree[allowed] if common == start.name else None
+
+    def _below(self, root: HyperNode) -> list[HyperNode]:
+        found, known = [root], {root.name}
+        for place in found:
+            for child in sorted(place.children):
+                if child not in known:
+                    known.add(child)
+                    found.append(self._tree[child])
+        return found
+
+    def _widest_first(self, gradient: Gradient) -> Gradient:
+        """To evict, wide hypernodes give the best chance; only so many are looked at."""
+        left = self._most_evicting
+        found: Gradient = []
+        for places in reversed(gradient):
+            if not left:
+                break
+            found.append(places[-left:])
+            left -= len(found[-1])
+        return found
+
+    # which hypernode is best ------------------------------------------------------------------------------------
+
+    def _score_hyper_nodes(self, sub_job: SubJob, candidates: Mapping[str, Nodes]) -> dict[str, float]:
+        """The fullest; between equally full ones where more of the sub-job is already."""
+        accounts = self._accounts
+        request = self._requests.get(sub_job.uid)
+        if request is None:
+            request = self._requests[sub_job.uid] = accounts.request_of(list(sub_job.tasks.values()))
+        fullness = accounts.fullness(request)
+        scores = {name: accounts.fullness_of(name, fullness) for name in candidates}
+        best = max(scores.values(), default=0.0)
+        tied = [name for name, score in scores.items() if score == best]
+        if len(tied) > 1:
+            for name in tied:
+                scores[name] += self._share_in(name, sub_job)
+        return {name: self._scale * score for name, score in scores.items()}
+
+    def _share_in(self, name: str, sub_job: SubJob) -> float:
+        """Which part of the sub-job's tasks is in a hypernode."""
+        if not name or not sub_job.tasks:
+            return 0.0
+        inside = self._tree[name].nodes
+        return sum(task.node_name in inside for task in sub_job.tasks.values()) / len(sub_job.tasks)
+
+    # which node is best -----------------------------------------------------------------------------------------
+
+    def _score_nodes(self, task: Task, nodes: Nodes) -> FloatVector:
+        job = self._session.jobs.get(task.job)
+        sub_job = None if job is None else job.sub_job_of(task)
+        if sub_job is None:
+            return np.zeros(len(nodes))
+        if sub_job.network_topology is None:
+            return self._scale * self._packing(task, nodes)
+        return self._scale * self._closeness(task, sub_job, nodes)
+
+    def _packing(self, task: Task, nodes: Nodes) -> FloatVector:
+        """How full hypernodes above a node would be: the higher the tier, the less it counts.
+
+        Outside of every hypernode is best."""
+        weights = self._tier_weights
+        whole = float(weights.sum())
+        if not self._packs_others or whole <= 0:
+            return np.zeros(len(nodes))
+        accounts, rows = self._accounts, None if nodes.is_whole else nodes.rows
+        fullness = np.append(accounts.fullness(accounts.request_of([task])), 1.0)  # the last: in no hypernode
+        total = np.full(len(nodes), self._empty_tiers)
+        for tier in self._tree.tiers:
+            numbers = accounts.at_tier(tier)
+            total += weights[tier - self._lowest] * fullness[numbers if rows is None else numbers[rows]]
+        with np.errstate(invalid="ignore"):
+            scores: FloatVector = total / whole
+        return scores
+
+    def _closeness(self, task: Task, sub_job: SubJob, nodes: Nodes) -> FloatVector:
+        """How close a node is to where the job is; between equally close ones where more of the sub-job is."""
+        scores = np.zeros(len(nodes))
+        if not task.job_allocated_hyper_node or not len(nodes):
+            return scores
+        leaves = self._accounts.at_tier(self._lowest)[nodes.rows]
+        for number in np.unique(leaves).tolist():
+            scores[leaves == number] = self._closeness_of(self._leaf(number), task.job_allocated_hyper_node)
+        best = scores == scores.max()
+        if np.count_nonzero(best) > 1:
+            for number in np.unique(leaves[best]).tolist():
+                scores[best & (leaves == number)] += self._share_in(self._leaf(number), sub_job)
+        return scores
+
+    def _leaf(self, number: int) -> str:
+        return self._accounts.names[number] if number >= 0 else ""
+
+    def _closeness_of(self, leaf: str, allocated: str) -> float:
+        if not leaf:
+            return 0.0
+        if leaf == allocated:
+            return 1.0
+        common = self._tree.lowest_common(leaf, allocated)
+        if common not in self._tree:
+            return 0.0
+        tier = self._tree[common].tier
+        if self._lowest == self._highest:
+            return 1.0
+        if not self._lowest <= tier <= self._highest:
+            return 0.0
+        return (self._highest - tier) / (self._highest - self._lowest)
+
+
+def _fading_weights(fading: float, lowest: int, highest: int) -> FloatVector:
+    """What each tier from the lowest to the highest counts, be there hypernodes of it or not."""
+    with np.errstate(divide="ignore", over="ignore"):
+        weights: FloatVector = np.power(float(fading), np.arange(lowest - 1, highest, dtype=np.float64))
+    return weights
+
+
+def _weight(arguments: Arguments, key: str) -> int:
+    weight = arguments.get_int(key, 1)
+    return 1 if weight < 0 else weight
+
+
+def _resource_weights(arguments: Arguments) -> dict[str, int]:
+    weights = {
+        CPU: _weight(arguments, "hypernode.binpack.cpu"),
+        MEMORY: _weight(arguments, "hypernode.binpack.memory"),
+    }
+    for name in _listed(arguments):
+        weights.setdefault(name, _weight(arguments, f"{RESOURCES}.{name}"))
+    return weights
+
+
+def _listed(arguments: Arguments) -> Sequence[str]:
+    named = [name.strip() for name in arguments.get_str(RESOURCES).split(",")]
+    return [name for name in named if name]

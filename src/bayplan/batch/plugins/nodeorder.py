@@ -1,0 +1,100 @@
+"""Which node does the pod engine like best? Its scorers, weighed as Volcano weighs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.bridge import Alike, Scorers, built, listen
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.node_points import NODE_ALONE
+from bayplan.batch.nodes import FloatVector, Nodes
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.framework.cycle import Cycle
+from bayplan.snapshot import IntVector
+
+_RESOURCES = ("cpu", "memory")
+_BALANCED = ("cpu", "memory", "nvidia.com/gpu")
+
+
+class NodeOrder:
+    """ImageLocality by node; resources, affinity, taints and spread by batch. A weight of 0 leaves a scorer out."""
+
+    name = "nodeorder"
+
+    def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
+        self._handle = handle
+        self._weights = {
+            key: arguments.get_int(f"{key}.weight", default)
+            for key, default in (
+                ("leastrequested", 1),
+                ("mostrequested", 0),
+                ("balancedresource", 1),
+                ("nodeaffinity", 2),
+                ("podaffinity", 2),
+                ("tainttoleration", 3),
+                ("podtopologyspread", 2),
+                ("imagelocality", 1),
+            )
+        }
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> NodeOrder:
+        return cls(arguments, handle)
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        scorers = self._scorers()
+        alike = Alike(session, (plugin for plugin, _ in scorers))
+
+        def make(task: Task) -> Scorers:
+            return Scorers(session, task, scorers)
+
+        session.add_batch_node_order_maker(self.name, make, alike.signature)
+        if self._weights["imagelocality"]:
+            self._images = built(self._handle, self.name, "ImageLocality")
+            session.add_node_order_nodes_fn(
+                self.name,
+                self._image_locality,
+                signature=Alike(session, [self._images]).signature,
+                depends_on=NODE_ALONE,
+            )
+
+    def _scorers(self) -> list[tuple[Any, int]]:
+        handle, weights = self._handle, self._weights
+        balanced = built(
+            handle,
+            self.name,
+            "NodeResourcesBalancedAllocation",
+            {"resources": [{"name": name, "weight": 1} for name in _BALANCED]},
+        )
+        balanced.by_improvement = False
+        affinity = built(handle, NodeOrder.name, "InterPodAffinity", {"hardPodAffinityWeight": 0})
+        listen(affinity, self._session.snapshot)
+        found = [
+            (_fit(handle, "LeastAllocated", 50), weights["leastrequested"]),
+            (_fit(handle, "MostAllocated", 1), weights["mostrequested"]),
+            (balanced, weights["balancedresource"]),
+            (built(handle, NodeOrder.name, "NodeAffinity"), weights["nodeaffinity"]),
+            (affinity, weights["podaffinity"]),
+            (built(handle, NodeOrder.name, "TaintToleration"), weights["tainttoleration"]),
+            (
+                built(handle, NodeOrder.name, "PodTopologySpread", {"defaultingType": "System"}),
+                weights["podtopologyspread"],
+            ),
+        ]
+        return [(plugin, weight) for plugin, weight in found if weight]
+
+    def _image_locality(self, task: Task, nodes: Nodes) -> FloatVector:
+        scores: IntVector = self._images.score_nodes(Cycle(task.info, self._session.snapshot), nodes.table)
+        return scores.astype(np.float64) * float(self._weights["imagelocality"])
+
+
+def _fit(handle: BatchHandle, strategy: str, weight: int) -> Any:
+    resources = [{"name": name, "weight": weight} for name in _RESOURCES]
+    return built(
+        handle, NodeOrder.name, "NodeResourcesFit", {"scoringStrategy": {"type": strategy, "resources": resources}}
+    )

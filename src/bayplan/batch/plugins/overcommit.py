@@ -1,0 +1,61 @@
+"""Are there too many jobs in already for what the cluster could ever run soon?"""
+
+from __future__ import annotations
+
+from bayplan.batch.amounts import Amounts
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.jobs import Job
+from bayplan.batch.nodes import Nodes
+from bayplan.batch.reservations import lacking_words, reserved_by
+from bayplan.batch.rules import Vote
+from bayplan.batch.session import Session
+
+FACTOR = "overcommit-factor"
+DEFAULT_FACTOR = 1.2
+
+
+class Overcommit:
+    """Lets jobs in while their minimums fit what is idle, the whole cluster counted a bit larger than it is."""
+
+    name = "overcommit"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        self._idle = session.total_resource.clone().multi(self._factor()).sub_unchecked(_used(session.nodes))
+        self._inqueue = Amounts()
+        for job in session.jobs.values():
+            self._inqueue.add(reserved_by(job))
+        session.add_job_enqueueable_fn(self.name, self._enqueueable)
+        session.add_job_enqueued_fn(self.name, self._enqueued)
+
+    def _factor(self) -> float:
+        factor = self.arguments.get_float(FACTOR, DEFAULT_FACTOR)
+        if factor < 1.0:
+            self.arguments.warn(f"{FACTOR} {factor} is below 1; {DEFAULT_FACTOR} is used")
+            return DEFAULT_FACTOR
+        return factor
+
+    def _enqueueable(self, job: Job) -> Vote:
+        if job.min_resources_given is None:
+            return Vote.PERMIT
+        wanted = job.min_resources()
+        names = self._inqueue.clone().add(wanted).names_above_in(self._idle, wanted)
+        if not names:
+            return Vote.PERMIT
+        text = lacking_words("resource in cluster is overused", "overused", names)
+        self._session.record_event(job, "Normal", "Unschedulable", text)
+        return Vote.REJECT
+
+    def _enqueued(self, job: Job) -> None:
+        if job.min_resources_given is not None:
+            self._inqueue.add(job.deduct_gated(job.min_resources()))
+
+
+def _used(nodes: Nodes) -> Amounts:
+    """What all pods take together, those of others included."""
+    cpu, memory, *scalars = nodes.room.dimensions.names
+    taken = {name: float(nodes.used(name).sum()) for name in scalars}
+    return Amounts(float(nodes.used(cpu).sum()), float(nodes.used(memory).sum()), taken)

@@ -1,0 +1,47 @@
+"""May this pod go without breaking a disruption budget?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.framework.preemption_victims import Budget, budgets_of
+
+
+class DisruptionBudgets:
+    """Names as victims the tasks whose budgets still allow it, in the order given.
+
+    Upstream's corners are kept: pods without labels, which no budget covers, are never named; and to the action
+    `shuffle` it does not only veto, it proposes every running task that may go.
+    """
+
+    name = "pdb"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._budgets = budgets_of(session.catalog.pod_disruption_budgets.values())
+        session.add_victim_tasks_fns(self.name, [self._allowed])
+        session.add_reclaimable_fn(self.name, self._spare_covered, Foresight(Ground.JOBS))
+        session.add_preemptable_fn(self.name, self._spare_covered, Foresight(Ground.JOBS))
+
+    def _spare_covered(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+        return self._allowed(candidates)
+
+    def _allowed(self, candidates: Sequence[Task]) -> list[Task]:
+        left = {budget: budget.allowed for budget in self._budgets}
+        return [task for task in candidates if task.pod.labels and _spend(left, task)]
+
+
+def _spend(left: dict[Budget, int], task: Task) -> bool:
+    """Count a disruption of the task against every budget that covers it; whether all of them had one left."""
+    allowed = True
+    for budget in left:
+        if budget.covers(task.pod):
+            left[budget] -= 1
+            allowed = allowed and left[budget] >= 0
+    return allowed

@@ -1,0 +1,66 @@
+"""Who is more important goes first, and may push others out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.jobs import Job
+from bayplan.batch.registration import EvictionContext, EvictionKind
+from bayplan.batch.session import Session
+from bayplan.batch.sub_jobs import SubJob
+from bayplan.batch.tasks import Task
+
+
+class Priority:
+    """Orders tasks, sub-jobs and jobs by priority; preempts downwards only."""
+
+    name = "priority"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        session.add_task_order_fn(self.name, _higher_first)
+        session.add_job_order_fn(self.name, _higher_first)
+        session.add_sub_job_order_fn(self.name, _higher_first)
+        session.add_preemptable_fn(self.name, self._preemptable, Foresight(Ground.JOBS, self._is_no_lower))
+        session.add_unified_evictable_fn(self.name, self._evictable)
+        session.add_job_starving_fn(self.name, _has_waiting_tasks)
+
+    def _preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
+        """Tasks of jobs below the preemptor's; within one job, tasks below the preemptor itself."""
+        jobs = self._session.jobs
+        mine = jobs.get(preemptor.job)
+        if mine is None:
+            return []
+        victims = []
+        for task in candidates:
+            job = jobs.get(task.job)
+            if job is None:
+                continue
+            lower = task.priority < preemptor.priority if job is mine else job.priority < mine.priority
+            if lower:
+                victims.append(task)
+        return victims
+
+    def _is_no_lower(self, evictor: Job, task: Task) -> bool:
+        job = self._session.jobs.get(task.job)
+        return job is None or (job is not evictor and job.priority >= evictor.priority)
+
+    def _evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> list[Task]:
+        """Between queues fairness decides, and priority has no say."""
+        if context.kind is EvictionKind.GANG_RECLAIM:
+            return list(candidates)
+        jobs = self._session.jobs
+        return [task for task in candidates if jobs[task.job].priority < context.job.priority]
+
+
+def _higher_first(left: Task | Job | SubJob, right: Task | Job | SubJob) -> int:
+    return right.priority - left.priority
+
+
+def _has_waiting_tasks(job: Job) -> bool:
+    return job.ready_task_num + job.waiting_task_num < len(job.tasks)

@@ -1,0 +1,71 @@
+"""Would the pods of this job be refused by the quotas of its namespace?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.jobs import Job
+from bayplan.batch.rules import Vote
+from bayplan.batch.session import Session
+from bayplan.objects.core import ResourceQuota
+from bayplan.objects.meta import ResourceList
+from bayplan.objects.quantity import Quantity, parse_quantity
+
+Quantities = Mapping[str, Quantity]
+
+
+class ResourceQuotas:
+    """Keeps jobs out whose minimum exceeds a quota of their namespace, jobs let in before them counted."""
+
+    name = "resourcequota"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        self._let_in: dict[str, Quantities] = {}
+        self._quotas: dict[str, list[ResourceQuota]] = {}
+        for quota in session.catalog.table(ResourceQuota).values():
+            self._quotas.setdefault(quota.namespace, []).append(quota)
+        session.add_job_enqueueable_fn(self.name, self._enqueueable)
+
+    def _enqueueable(self, job: Job) -> Vote:
+        given = job.min_resources_given
+        if given is None:
+            return Vote.PERMIT
+        wanted = _read(given)
+        let_in = self._let_in.get(job.namespace, {})
+        for quota in self._quotas.get(job.namespace, ()):
+            hard, used = _read(quota.status.hard), _read(quota.status.used)
+            above = [
+                name
+                for name, quantity in wanted.items()
+                if name in hard and _sum(name, let_in, used).add(quantity).compare(hard[name]) > 0
+            ]
+            if above:
+                self._refuse(job, above, wanted, used, hard)
+                return Vote.REJECT
+        self._let_in[job.namespace] = {name: _sum(name, let_in, wanted) for name in {**let_in, **wanted}}
+        return Vote.PERMIT
+
+    def _refuse(self, job: Job, names: Collection[str], wanted: Quantities, used: Quantities, hard: Quantities) -> None:
+        told = [
+            f"{what}: {', '.join(f'{name} {amounts[name]}' for name in names if name in amounts)}"
+            for what, amounts in (("requested", wanted), ("used", used), ("limited", hard))
+        ]
+        text = f"resource quota insufficient, {', '.join(told)}"
+        self._session.record_event(job, "Normal", "Unschedulable", text)
+
+
+def _read(resources: ResourceList) -> Quantities:
+    return {name: parse_quantity(text) for name, text in resources.items()}
+
+
+def _sum(name: str, *amounts: Quantities) -> Quantity:
+    total = Quantity()
+    for each in amounts:
+        if name in each:
+            total = total.add(each[name])
+    return total

@@ -1,0 +1,58 @@
+"""Has a job waited for longer than it was promised?"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.jobs import Job
+from bayplan.batch.rules import Vote
+from bayplan.batch.session import Session
+from bayplan.config.duration import DurationError, parse_duration
+
+WAITING_TIME = "sla-waiting-time"
+
+
+class Sla:
+    """Orders jobs by when their waiting time ends; one whose time is over is let in, and room is kept for it."""
+
+    name = "sla"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+        self._everybody_s = self._read_waiting_time()
+
+    def on_session_open(self, session: Session) -> None:
+        self._now = session.clock.now()
+        session.add_job_order_fn(self.name, self._earlier_first)
+        session.add_job_enqueueable_fn(self.name, self._vote)
+        session.add_job_pipelined_fn(self.name, self._vote)
+
+    def _read_waiting_time(self) -> float | None:
+        """The waiting time of jobs that say none themselves."""
+        text = self.arguments.get_str(WAITING_TIME)
+        if not text:
+            return None
+        try:
+            seconds = parse_duration(text).seconds
+        except DurationError as fault:
+            self.arguments.warn(f"{WAITING_TIME}: {fault}; write it like 1h30m")
+            return None
+        if seconds <= 0:
+            self.arguments.warn(f"{WAITING_TIME} {text} is not above zero and is not used")
+            return None
+        return seconds
+
+    def _deadline(self, job: Job) -> datetime | None:
+        seconds = job.waiting_time_s if job.waiting_time_s is not None else self._everybody_s
+        return None if seconds is None else job.created + timedelta(seconds=seconds)
+
+    def _earlier_first(self, left: Job, right: Job) -> int:
+        mine, theirs = self._deadline(left), self._deadline(right)
+        if mine is None or theirs is None:
+            return (mine is None) - (theirs is None)
+        return (mine > theirs) - (mine < theirs)
+
+    def _vote(self, job: Job) -> Vote:
+        deadline = self._deadline(job)
+        return Vote.ABSTAIN if deadline is None or self._now < deadline else Vote.PERMIT

@@ -1,0 +1,84 @@
+"""Which node is really least busy, whatever has been requested on it?
+
+Reads a view of measured loads that is filled between sessions (`batch.usage_sources`). A load that is older than five
+minutes counts as unknown: such a node is neither rejected nor liked. Nothing here depends on the task, so both columns
+are made once a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.node_points import NODE_ALONE, same_for_all
+from bayplan.batch.nodes import FloatVector, Nodes
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.batch.usage_sources import PERIOD
+from bayplan.framework.plugin import MAX_SCORE, Rejection
+
+FRESH_FOR_S = 5 * 60.0
+CPU_TOO_BUSY = "the CPU load of the node exceeds the upper limit."
+MEMORY_TOO_BUSY = "the memory load of the node exceeds the upper limit."
+
+
+class Usage:
+    """Keeps tasks off nodes whose measured load is above a threshold, and prefers the idlest of the others."""
+
+    name = "usage"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._weight = arguments.get_int("usage.weight", 5)
+        self._cpu_weight = arguments.get_int("cpu.weight", 1)
+        self._memory_weight = arguments.get_int("memory.weight", 1)
+        self._cpu_limit, self._memory_limit = _thresholds(arguments)
+
+    def on_session_open(self, session: Session) -> None:
+        self._measure(session.nodes)
+        session.add_predicate_nodes_fn(self.name, self._too_busy, signature=same_for_all, depends_on=NODE_ALONE)
+        session.add_node_order_nodes_fn(self.name, self._score, signature=same_for_all, depends_on=NODE_ALONE)
+
+    def _measure(self, nodes: Nodes) -> None:
+        """Columns of what was measured; not a number where nothing is known."""
+        self._cpu, self._memory = np.full(len(nodes), np.nan), np.full(len(nodes), np.nan)
+        self._fresh = np.zeros(len(nodes), dtype=np.bool_)
+        index = nodes.snapshot.nodes.index
+        for name, usage in nodes.usage.items():
+            row = index.get(name)
+            if row is None or usage.age_s > FRESH_FOR_S:
+                continue
+            self._fresh[row] = True
+            self._cpu[row] = usage.cpu.get(PERIOD, np.nan)
+            self._memory[row] = usage.memory.get(PERIOD, np.nan)
+
+    def _too_busy(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+        rows = nodes.rows
+        cpu = self._fresh[rows] & (np.nan_to_num(self._cpu[rows]) > self._cpu_limit)
+        memory = self._fresh[rows] & (np.nan_to_num(self._memory[rows]) > self._memory_limit)
+        yield Rejection(cpu, CPU_TOO_BUSY, resolvable=False)
+        yield Rejection(memory & ~cpu, MEMORY_TOO_BUSY, resolvable=False)
+
+    def _score(self, task: Task, nodes: Nodes) -> FloatVector:  # noqa: ARG002
+        rows = nodes.rows
+        cpu, memory = self._cpu[rows], self._memory[rows]
+        weights = float(self._cpu_weight + self._memory_weight)
+        idle = (100.0 - cpu) / 100.0 * self._cpu_weight + (100.0 - memory) / 100.0 * self._memory_weight
+        with np.errstate(divide="ignore", invalid="ignore"):  # weights of 0 in all give scores that are never chosen
+            score = idle / weights * float(MAX_SCORE * self._weight)
+        known = self._fresh[rows] & ~np.isnan(cpu) & ~np.isnan(memory)
+        return np.where(known, score, 0.0)
+
+
+def _thresholds(arguments: Arguments) -> tuple[float, float]:
+    """The limits of cpu and memory in percent: 80 unless given, 0 where what is given is no whole number."""
+    given = arguments.get("thresholds", object)
+    if given is not None and not isinstance(given, Mapping):
+        arguments.warn(f"thresholds {given!r} is no map such as {{cpu: 80, mem: 80}}; 80 is used for both")
+    limits = Arguments(given if isinstance(given, Mapping) else {}, owner=arguments.owner)
+    cpu = limits.get_int("cpu", 0) if "cpu" in limits else 80
+    memory = limits.get_int("mem", 0) if "mem" in limits else 80
+    for sentence in limits.warnings:
+        arguments.warn(sentence.removeprefix(f"{arguments.owner}: ") + " as threshold")
+    return float(cpu), float(memory)

@@ -1,0 +1,158 @@
+"""Which plugins and actions a configuration can name: values built by a function, never a side effect of an import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.handle import BatchHandle
+from bayplan.errors import PluginError
+from bayplan.framework.registry import home_of
+
+if TYPE_CHECKING:
+    from bayplan.batch.session import Session
+
+_CALLED = {
+    "batch plugin": ("on_session_open", "on_session_close", "factory"),
+    "action": ("initialize", "execute", "uninitialize"),
+}
+"""The methods by which the engine calls each of them."""
+
+
+@runtime_checkable
+class BatchPlugin(Protocol):
+    """A plugin of sessions: registers functions when a session opens, may look back when it closes."""
+
+    name: str
+
+    def on_session_open(self, session: Session) -> None: ...
+
+
+@runtime_checkable
+class Action(Protocol):
+    """A step of a session. One object for the life of the process."""
+
+    name: str
+
+    def initialize(self) -> None: ...
+
+    def execute(self, session: Session) -> Iterator[None] | None:
+        """Do the step. A generator gives others their turn at every yield; it yields between statements only."""
+        ...
+
+    def uninitialize(self) -> None: ...
+
+
+class PluginSet:
+    """Plugin classes by name."""
+
+    def __init__(self, plugins: Iterable[type[Any]] = ()) -> None:
+        self._classes: dict[str, type[Any]] = {}
+        for plugin in plugins:
+            self._enter(plugin)
+
+    def _enter(self, plugin: type[Any]) -> None:
+        name = _name_of(plugin, "batch plugin", "costaware")
+        if not callable(getattr(plugin, "on_session_open", None)):
+            raise PluginError(
+                f'batch plugin "{name}" ({home_of(plugin)}) has no on_session_open(session); '
+                "it needs one to register with"
+            )
+        _refuse_misspelt(plugin, name, "batch plugin")
+        if name in self._classes:
+            raise PluginError(
+                f'two batch plugins are called "{name}": '
+                f"{home_of(self._classes[name])} and {home_of(plugin)}; rename one of them"
+            )
+        self._classes[name] = plugin
+
+    def with_plugins(self, *plugins: type[Any]) -> PluginSet:
+        return PluginSet((*self._classes.values(), *plugins))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def get(self, name: str) -> type[Any] | None:
+        return self._classes.get(name)
+
+    def build(self, name: str, arguments: Arguments, handle: BatchHandle) -> Any:
+        """A plugin for one session."""
+        plugin = self._classes[name]
+        factory = getattr(plugin, "factory", None)
+        return factory(arguments, handle) if factory is not None else plugin(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSet:
+    """Actions by name."""
+
+    actions: Mapping[str, Action] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *actions: Action) -> ActionSet:
+        return cls({action.name: action for action in actions})
+
+    def with_actions(self, *actions: Action) -> ActionSet:
+        return ActionSet({**self.actions, **{action.name: action for action in actions}})
+
+    def with_classes(self, *classes: type[Any]) -> ActionSet:
+        """With one object of each class. Unlike `with_actions` this takes no name twice: they come from outside."""
+        actions = dict(self.actions)
+        for each in classes:
+            name = _name_of(each, "action", "defragment")
+            if name in actions:
+                raise PluginError(
+                    f'two actions are called "{name}": {home_of(type(actions[name]))} and {home_of(each)}; '
+                    "rename one of them"
+                )
+            actions[name] = _made(each, name)
+        return ActionSet(actions)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.actions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.actions)
+
+    def get(self, name: str) -> Action | None:
+        return self.actions.get(name)
+
+
+def _name_of(candidate: Any, what: str, example: str) -> str:
+    name = getattr(candidate, "name", None)
+    if not isinstance(candidate, type) or not isinstance(name, str) or not name:
+        raise PluginError(f"{home_of(candidate)} has no `name`; {what} classes set one, as in name = {example!r}")
+    return name
+
+
+def _refuse_misspelt(candidate: type[Any], name: str, what: str) -> None:
+    """A method that is nearly one of ours would never be called, and nobody would notice."""
+    known = _CALLED[what]
+    for attribute, value in vars(candidate).items():
+        if attribute.startswith("_") or not callable(value) or attribute in known:
+            continue
+        meant = get_close_matches(attribute, known, n=1, cutoff=0.85)
+        if meant:
+            place = home_of(candidate)
+            raise PluginError(f'{what} "{name}" ({place}) has a method {attribute}; is {meant[0]} meant?')
+
+
+def _made(candidate: type[Any], name: str) -> Action:
+    for method in _CALLED["action"]:
+        if not callable(getattr(candidate, method, None)):
+            place = home_of(candidate)
+            raise PluginError(f'action "{name}" ({place}) has no {method}(); it needs {", ".join(_CALLED["action"])}')
+    try:
+        made: Action = candidate()
+    except Exception as fault:
+        raise PluginError(
+            f'action "{name}" ({home_of(candidate)}) cannot be made: {type(fault).__name__}: {fault}; '
+            "it is called without arguments"
+        ) from fault
+    return made

@@ -1,0 +1,365 @@
+"""One pass of the batch engine: the cluster as it was when it opened, and everything plugins and actions do with it.
+
+Opened and closed by `engine`. Jobs are the ledger's own objects; a session notes which tasks it moves and they are set
+back at the end. Node accounts and the snapshot that the framework's plugins read are the session's alone. Nothing here
+touches the cluster except through `cluster`, which takes bindings and evictions as they are committed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from bayplan.batch.amounts import Amounts
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.complaints import Nonsense
+from bayplan.batch.device_pools import DevicePool
+from bayplan.batch.fits import FitErrors
+from bayplan.batch.hypernodes import HyperNodes
+from bayplan.batch.jobs import Job
+from bayplan.batch.nodes import FloatVector, Node, Nodes
+from bayplan.batch.points import Switches
+from bayplan.batch.prospects import Prospect, Prospects
+from bayplan.batch.questions import Questions
+from bayplan.batch.queues import Queue
+from bayplan.batch.statement import Statement
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import Task
+from bayplan.batch.templates import Templates
+from bayplan.batch.view import ClusterView
+from bayplan.clock import Clock
+from bayplan.framework.status import Status, error
+from bayplan.objects.volcano import PodGroupCondition
+from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot
+from bayplan.snapshot.journal import Journal
+
+_WITHOUT_DEVICES = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
+
+
+class Cluster(Protocol):
+    """Where a session's decisions go."""
+
+    def bind(self, task: Task) -> Status | None:
+        """Hand a task to the binder; a Status: its node has no room for it any more."""
+        ...
+
+    def evict(self, task: Task, reason: str) -> bool:
+        """Have a pod deleted; False: it cannot be."""
+        ...
+
+    def promise(self, task: Task) -> None:
+        """Others are to leave the task the room that is being released for it."""
+        ...
+
+    def still_fits(self, tasks: Sequence[Task]) -> bool:
+        """Whether all of these fit the cluster of this moment, which others change too."""
+        ...
+
+
+class Session(Questions):
+    """What plugins and actions work on."""
+
+    def __init__(
+        self,
+        *,
+        uid: str,
+        tiers: Sequence[Sequence[Switches]],
+        actions: Sequence[str],
+        arguments: Mapping[str, Arguments],
+        jobs: dict[str, Job],
+        queues: dict[str, Queue],
+        nodes: Nodes,
+        hyper_nodes: HyperNodes,
+        catalog: Catalog,
+        cluster: Cluster,
+        clock: Clock,
+        chance: random.Random,
+        view: ClusterView,
+        templates: Templates,
+    ) -> None:
+        super().__init__(tiers)
+        self.uid = uid
+        self.jobs = jobs
+        self.queues = queues
+        self.nodes = nodes
+        self.hyper_nodes = hyper_nodes
+        self.catalog = catalog
+        self.view = view
+        self.templates = templates
+        self.clock = clock
+        self.chance = chance
+        self.total_resource: Amounts = _total(nodes)
+        self.actions = tuple(actions)
+        self.plugins: dict[str, Any] = {}
+        self.queue_gauges: dict[str, dict[str, float]] = {}
+        self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
+        self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
+        self.dirty_jobs: set[str] = set()
+        self.moved: dict[str, tuple[Task, TaskStatus | None]] = {}  # tasks that were moved, and how their node had them
+        self.device_pools: list[DevicePool] = []
+        self.prospects = Prospects(self)
+        self._arguments = arguments
+        self._cluster = cluster
+
+    # what is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The nodes and pods as the framework's plugins see them."""
+        return self.nodes.snapshot
+
+    @property
+    def touched(self) -> Journal:
+        """Rows in the order in which this session changed them."""
+        return self.nodes.snapshot.touched
+
+    def node(self, name: str) -> Node | None:
+        return self.nodes.get(name)
+
+    def job_of(self, task: Task) -> Job | None:
+        return self.jobs.get(task.job)
+
+    def queue_of(self, job: Job) -> Queue | None:
+        return self.queues.get(job.queue)
+
+    def action_arguments(self, action: str) -> Arguments:
+        """What the file says under `configurations` for an action; empty where it says nothing."""
+        found = self._arguments.get(action)
+        return Arguments({}) if found is None else found
+
+    def misfits_of_arguments(self) -> list[str]:
+        """Arguments that actions asked for and could not use, a sentence each."""
+        return [sentence for arguments in self._arguments.values() for sentence in arguments.warnings]
+
+    def hierarchy_enabled(self, plugin: str) -> bool:
+        """`enableHierarchy` of the first mention of a plugin."""
+        for tier in self.tiers:
+            for each in tier:
+                if each.name == plugin:
+                    return each.enabled("enableHierarchy")
+        return False
+
+    # placing ----------------------------------------------------------------------------------------------------
+
+    def statement(self) -> Statement:
+        return Statement(self)
+
+    def allocate(self, task: Task, node: Node) -> Status | None:
+        """Place a task at once and, when its job is ready, bind all that it has; a Status where that fails.
+
+        What handlers of events object is not heard."""
+        if not self.put(task, node.name, TaskStatus.ALLOCATED):
+            return error(f"task <{task.key}> already on node <{node.name}>")
+        self.tell_allocated(task)
+        job = self.jobs[task.job]
+        if self.job_ready(job):
+            for ready in list(job.with_status(TaskStatus.ALLOCATED)):
+                refused = self.send_binding(ready)
+                if refused is not None:
+                    return refused
+        return None
+
+    def evict(self, task: Task, reason: str) -> bool:
+        """Evict at once."""
+        if not self.send_eviction(task, reason):
+            return False
+        self.move(task, TaskStatus.RELEASING)
+        self.recount(task)
+        self.tell_deallocated(task)
+        return True
+
+    # where to ---------------------------------------------------------------------------------------------------
+
+    def prospect(self, task: Task) -> Prospect:
+        """What is known about where tasks like this one can go."""
+        return self.prospects.of(task)
+
+    def predicate(self, task: Task, node: Node) -> tuple[Status, ...]:
+        """What the predicates say of one node; nothing where the task may go there."""
+        return self.prospect(task).statuses(task, node.row)
+
+    def scores(self, task: Task, candidates: BoolVector) -> FloatVector | None:
+        """Totals by row, for these candidates; None where scoring failed as a whole."""
+        return self.prospect(task).scores(task, candidates)
+
+    def choose(self, task: Task, candidates: BoolVector, prospect: Prospect | None = None) -> Node | None:
+        """The best of the candidates; the only one is taken unscored. None: no score can be compared."""
+        count = int(np.count_nonzero(candidates))
+        if count <= 1:
+            return self.nodes.at(int(candidates.argmax())) if count else None
+        totals = (prospect or self.prospect(task)).scores(task, candidates)
+        if totals is None:
+            return None
+        if self.has_best_node_fns and (overruled := self._overruled(task, candidates, totals)) is not None:
+            return overruled
+        ranked = np.where(candidates, totals, -np.inf)
+        best = ranked[ranked.argmax()]
+        if not best > -np.inf:  # not a number, or minus infinity: neither is ever the best
+            ranked[np.isnan(ranked)] = -np.inf
+            best = ranked.max()
+            if best == -np.inf:
+                return None
+        return self.nodes.at(self.tie_break(np.flatnonzero(ranked == best)))
+
+    def _overruled(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
+        by_score: dict[float, list[Node]] = {}
+        for row in np.flatnonzero(candidates).tolist():
+            by_score.setdefault(float(totals[row]), []).append(self.nodes.at(row))
+        return self.best_node(task, by_score)
+
+    def tie_break(self, rows: RowVector) -> int:
+        """One of equally good rows."""
+        return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
+
+    def sorted_by_score(self, task: Task, candidates: BoolVector) -> list[Node]:
+        """Candidates, best first; equal ones in the order of rows. Nothing where scoring failed."""
+        rows = np.flatnonzero(candidates)
+        totals = self.scores(task, candidates) if len(rows) else None
+        if totals is None:
+            return []
+        ranked = sorted(rows.tolist(), key=lambda row: -totals[row])
+        return [self.nodes.at(row) for row in ranked]
+
+    def hopeful(self, task: Task) -> BoolVector:
+        """Rows on which evicting may help the task, as far as an earlier action found out."""
+        job = self.jobs.get(task.job)
+        errors = job.nodes_fit_errors.get(task.uid) if job is not None else None
+        if errors is None or errors.unresolvable is None:
+            return np.ones(len(self.nodes), dtype=np.bool_)
+        return ~errors.unresolvable
+
+    def record_failure(self, task: Task, errors: FitErrors) -> None:
+        """The task found no node in this session; why."""
+        job = self.jobs.get(task.job)
+        if job is not None:
+            job.record(task, errors)
+
+    # what statements are made of --------------------------------------------------------------------------------
+
+    def move(self, task: Task, status: TaskStatus) -> None:
+        """Another status for a task, in its job."""
+        if task.uid not in self.moved:
+            self.moved[task.uid] = (task, task.held_as)
+        job = self.jobs.get(task.job)
+        if job is not None and task.uid in job.tasks:
+            job.set_status(task, status)
+        else:
+            task.status = status
+
+    def put(self, task: Task, node_name: str, status: TaskStatus) -> bool:
+        """Count a task on a node. False: no such job or node, or it is there already."""
+        known = task.job in self.jobs
+        self.move(task, status)
+        task.node_name = node_name
+        row = self.snapshot.nodes.index.get(node_name)
+        if row is None or task.uid in self.nodes.room.tasks[row]:
+            return False
+        self._hold(task, row)
+        return known
+
+    def take(self, task: Task) -> None:
+        """Take a task off its node."""
+        row = self.snapshot.nodes.index.get(task.node_name)
+        if row is not None:
+            self._free(task, row)
+
+    def recount(self, task: Task) -> None:
+        """The task stays on its node under another status."""
+        row = self.snapshot.nodes.index.get(task.node_name)
+        if row is not None:
+            self._free(task, row)
+            self._hold(task, row)
+
+    def _hold(self, task: Task, row: int) -> None:
+        self.nodes.room.hold(row, task)
+        self.touched.note(row)
+        if self.device_pools and task.held_as not in _WITHOUT_DEVICES:
+            for pool in self.device_pools:
+                pool.hold(task, self.nodes.at(row))
+
+    def _free(self, task: Task, row: int) -> None:
+        held_as = task.held_as
+        self.nodes.room.free(row, task)
+        self.touched.note(row)
+        if self.device_pools and held_as not in _WITHOUT_DEVICES:
+            for pool in self.device_pools:
+                pool.free(task, self.nodes.at(row))
+
+    def clear_place(self, task: Task) -> None:
+        task.node_name = ""
+        task.job_allocated_hyper_node = ""
+
+    def tell_allocated(self, task: Task) -> bool:
+        """Tell every handler; False when one of them objects."""
+        agreed = True
+        for handler in self.event_handlers:
+            if handler.allocate is None:
+                continue
+            try:
+                status = handler.allocate(task)
+                if status is not None and not isinstance(status, Status):
+                    raise Nonsense(status, "a Status, or None where nothing speaks against it,")
+            except Exception as fault:
+                self.blame(handler.plugin, fault, "its allocate handler")
+                continue
+            if status is not None and not status.ok:
+                self.complain(handler.plugin, status.message)
+                agreed = False
+        return agreed
+
+    def tell_deallocated(self, task: Task) -> None:
+        for handler in self.event_handlers:
+            if handler.deallocate is None:
+                continue
+            try:
+                handler.deallocate(task)
+            except Exception as fault:
+                self.blame(handler.plugin, fault, "its deallocate handler")
+
+    def still_fits(self, tasks: Sequence[Task]) -> bool:
+        return self._cluster.still_fits(tasks)
+
+    def send_binding(self, task: Task) -> Status | None:
+        """Hand a task to the binder; a Status says why it was not taken."""
+        refused = self._cluster.bind(task)
+        if refused is None:
+            self.move(task, TaskStatus.BINDING)
+        return refused
+
+    def send_promise(self, task: Task) -> None:
+        self._cluster.promise(task)
+
+    def send_eviction(self, task: Task, reason: str) -> bool:
+        return task.job in self.jobs and self._cluster.evict(task, reason)
+
+    # what is told afterwards ------------------------------------------------------------------------------------
+
+    def record_event(self, job: Job, kind: str, reason: str, text: str) -> None:
+        """An event of the pod group: kind is Normal or Warning."""
+        self.events.append((job.uid, kind, reason, text))
+
+    def update_condition(self, job: Job, condition: PodGroupCondition) -> None:
+        """Put a condition in the place of the one of its type, or at the end."""
+        for position, old in enumerate(job.conditions):
+            if old.type == condition.type:
+                job.conditions[position] = condition
+                return
+        job.conditions.append(condition)
+
+    def set_queue_gauge(self, queue: str, name: str, value: float) -> None:
+        """A number about a queue for people who watch it."""
+        self.queue_gauges.setdefault(queue, {})[name] = value
+
+    def mark_job_dirty(self, job: Job) -> None:
+        """What the job was allocated to must be remembered after the session."""
+        self.dirty_jobs.add(job.uid)
+
+
+def _total(nodes: Nodes) -> Amounts:
+    total = Amounts()
+    for allocatable in nodes.room.allocatables:
+        total.add(allocatable)
+    return total

@@ -1,0 +1,144 @@
+"""`bayplan batch`: the batch engine's configuration, checked and shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bayplan.app import batch_configured, known_actions, known_batch_plugins
+from bayplan.batch.conf import DEFAULTED_FLAGS, BatchConfiguration, PluginOption, as_file, load_default, plain
+from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.cli.options import file_text, plugin_options
+from bayplan.cli.printing import print_table, print_value
+from bayplan.errors import ConfigError
+from bayplan.objects.go_text import go_value
+
+_PAGE = "docs/batch-configuration.md"
+_READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
+"""Actions that read some of their arguments from the section of another one."""
+
+
+@click.group("batch")
+def command() -> None:
+    """The batch engine: gangs, queues and fair share, configured like Volcano's scheduler.
+
+    \b
+    Examples:
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config show volcano-scheduler.conf
+    """
+
+
+@command.group("config")
+def config() -> None:
+    """Check and show a volcano-scheduler.conf.
+
+    \b
+    Examples:
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config show
+      bayplan batch config show volcano-scheduler.conf -o yaml
+    """
+
+
+@config.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="End with exit code 1 if anything in the file is passed over.")
+@plugin_options
+def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+
+    What Volcano passes over in silence is told: keys that it does not know, keys that are given twice, plugins that do
+    not exist, arguments of actions that do not run.
+
+    \b
+    Examples:
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config check volcano-scheduler.conf --strict --plugins-dir plugins
+      kubectl get cm volcano-scheduler-configmap -n volcano-system -o json \\
+        | jq -r '.data["volcano-scheduler.conf"]' | bayplan batch config check -
+    """
+    plugins = known_batch_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    found = _loaded(file, known_actions(plugin_folders, trust_writable=trust_writable_plugins))
+    counted = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
+    click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {counted}")
+    notes = _notes(found, plugins)
+    for note in notes:
+        click.echo(f"note: {note}")
+    if strict and notes:
+        raise ConfigError(f"{file}: {len(notes)} thing(s) are passed over, see the notes", stage="validation")
+
+
+@config.command("show")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@plugin_options
+def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Show the effective configuration: actions in running order, the plugins of each tier, flags and arguments.
+
+    Without FILE ("-": standard input) the built-in configuration is shown. -o json and -o yaml print the file that
+    says the same in full, with every default filled in.
+
+    \b
+    Examples:
+      bayplan batch config show
+      bayplan batch config show volcano-scheduler.conf -o yaml
+    """
+    actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
+    found = load_default() if file is None else _loaded(file, actions)
+    if output == "yaml":
+        print_value(as_file(found), output)
+    elif output == "json":
+        print_value(plain(as_file(found)), output)
+    else:
+        _print(found)
+
+
+def _loaded(file: Path, actions: ActionSet) -> BatchConfiguration:
+    try:
+        return batch_configured(file_text(file), actions)
+    except ConfigError as fault:
+        known = f"known actions: {', '.join(actions)}"
+        remedy = known if str(fault).startswith("failed to find Action") else f"see {_PAGE}"
+        raise ConfigError(f"{file}: {fault}; {remedy}", stage=fault.stage) from None
+
+
+def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:
+    unknown = dict.fromkeys(each.name for each in found.plugins if each.name not in plugins)
+    read = {*found.actions, *(_READ_FROM.get(action, "") for action in found.actions)}
+    idle = dict.fromkeys(each.name for each in found.configurations if each.name not in read)
+    return [
+        *found.notes,
+        *(f"plugin {name!r} is not one of the built-in ones; unless it is your own, it is skipped" for name in unknown),
+        *(f"configurations: {name!r} is not among the actions, so its arguments are not read" for name in idle),
+    ]
+
+
+def _print(found: BatchConfiguration) -> None:
+    click.echo(f"actions: {', '.join(found.actions)}")
+    table = Table(show_header=True, header_style="bold")
+    for column in ("tier", "plugin"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("flags that differ from the default")
+    table.add_column("arguments")
+    for number, tier in enumerate(found.tiers, 1):
+        for plugin in tier:
+            table.add_row(str(number), plugin.name, _changed_flags(plugin), _arguments(plugin.arguments))
+    print_table(table)
+    for each in found.configurations:
+        click.echo(f"arguments of {each.name}: {_arguments(each.arguments)}")
+    if found.metrics is not None:
+        click.echo(f"metrics: {_arguments(found.metrics)}")
+
+
+def _changed_flags(plugin: PluginOption) -> str:
+    changed = {key: on for key, on in plugin.flags.items() if on != (key in DEFAULTED_FLAGS)}
+    return "  ".join(f"{key}: {go_value(on)}" for key, on in changed.items())
+
+
+def _arguments(arguments: Any) -> str:
+    return "  ".join(f"{key}: {json.dumps(plain(value))}" for key, value in arguments.items())

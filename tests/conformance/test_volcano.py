@@ -1,0 +1,112 @@
+"""Does Bayplan do with recorded clusters what one session of Volcano 1.15.1 did?
+
+Every line of the recorded file, family by family: what was bound, evicted and promised, each group's phase, conditions
+and events, messages of pods, queues, gauges, and what predicates and scorers said when the session opened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.plugins import default_plugins
+from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
+
+DATA = Path(__file__).parent / "data" / "volcano-1.15.jsonl.gz"
+
+FAMILIES = {
+    "config": 45,
+    "gang": 34,
+    "priority": 28,
+    "drf": 23,
+    "hdrf": 24,
+    "proportion": 30,
+    "capacity": 34,
+    "hierarchy": 34,
+    "overcommit": 24,
+    "sla": 24,
+    "resourcequota": 24,
+    "predicates": 36,
+    "nodeorder": 34,
+    "binpack": 26,
+    "strategyfit": 33,
+    "preempt": 44,
+    "reclaim": 28,
+    "gangpreempt": 30,
+    "gangreclaim": 28,
+    "gangtopology": 22,
+    "backfill": 24,
+    "enqueue": 28,
+    "allocate": 34,
+    "shuffle": 19,
+    "tdm": 28,
+    "cdp": 25,
+    "pdb": 25,
+    "conformance": 21,
+    "usage": 22,
+    "nodegroup": 26,
+    "numa": 30,
+    "tasktopology": 24,
+    "topology": 34,
+    "subgroup": 26,
+    "deviceshare": 28,
+    "mixed": 41,
+    "large": 10,
+}
+
+
+@cache
+def lines() -> tuple[Line, ...]:
+    return tuple(read_lines(DATA))
+
+
+def of_family(family: str) -> Iterator[Line]:
+    return (line for line in lines() if line.family == family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_session_agrees(family: str) -> None:
+    registry = default_plugins()
+    differing: dict[str, list[Disagreement]] = {}
+    compared = 0
+    for line in of_family(family):
+        assert line.expected is not None
+        compared += 1
+        found = disagreements(line.expected, answer(line, registry), partial=line.exact is False)
+        if found:
+            differing[line.name] = found
+    assert compared == FAMILIES[family]
+    assert not differing
+
+
+def test_no_family_is_left_out() -> None:
+    assert Counter(line.family for line in lines()) == FAMILIES
+
+
+def altered(line: Line, path: list[str], value: Any) -> dict[str, Any]:
+    """What was expected, with one place changed."""
+    expected: Any = line.expected
+    changed: Any = dict(expected)
+    place = changed
+    for key in path[:-1]:
+        place[key] = dict(place[key])
+        place = place[key]
+    place[path[-1]] = value
+    return dict(changed)
+
+
+def test_another_answer_would_be_noticed() -> None:
+    line = next(line for line in of_family("gang") if line.expected and line.expected.get("binds") and line.exact)
+    got = answer(line, default_plugins())
+    pod = next(iter(got["binds"]))
+    for path, value in (
+        (["binds", pod], "elsewhere"),
+        (["podGroups", next(iter(got["podGroups"])), "phase"], "Unheard"),
+        (["atOpen", "queueOrder"], []),
+    ):
+        assert [each.where for each in disagreements(altered(line, path, value), got)] == [".".join(path)]

@@ -1,0 +1,346 @@
+"""What must hold of every session, whatever the cluster, the jobs and the order of events."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from batch_builders import NOW, make_group, make_member, make_queue
+from batch_world import accounts, engine_of, enter
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.jobs import Job
+from bayplan.batch.outcome import Outcome
+from bayplan.batch.room import Room, offered_by
+from bayplan.batch.session import Session
+from bayplan.batch.statuses import HOLDING, TaskStatus
+from bayplan.cache import Cache
+from bayplan.objects.core import (
+    Affinity,
+    ContainerPort,
+    Node,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from bayplan.objects.meta import LabelSelector
+from bayplan.testing.builders import make_node, make_pod
+
+HOST = "kubernetes.io/hostname"
+APPS = ("web", "db")
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[Node]:
+    count = draw(st.integers(1, 5))
+    return [
+        make_node(
+            f"n{number}",
+            cpu=draw(st.integers(1, 4)),
+            labels={"zone": draw(st.sampled_from(["z1", "z2"]))},
+            taints=draw(st.sampled_from([[], [], ["gpu:NoSchedule"], ["spot:PreferNoSchedule"]])),
+            capacity={"pods": draw(st.sampled_from([2, 10]))},
+        )
+        for number in range(count)
+    ]
+
+
+def with_rules(pod: Pod, rule: str) -> Pod:
+    selector = LabelSelector(match_labels={"app": "web"})
+    term = PodAffinityTerm(topology_key=HOST, label_selector=selector)
+    spec = pod.spec
+    if rule == "apart":
+        spec = replace(spec, affinity=Affinity(pod_anti_affinity=PodAffinity(required=(term,))))
+    elif rule == "near":
+        spec = replace(
+            spec, affinity=Affinity(pod_affinity=PodAffinity(required=(replace(term, topology_key="zone"),)))
+        )
+    elif rule == "port":
+        port = ContainerPort(container_port=80, host_port=80, protocol="TCP")
+        spec = replace(spec, containers=(replace(spec.containers[0], ports=(port,)),))
+    elif rule == "spread":
+        spread = TopologySpreadConstraint(1, "zone", "DoNotSchedule", selector)
+        spec = replace(spec, topology_spread_constraints=(spread,))
+    return replace(pod, spec=spec)
+
+
+@st.composite
+def gangs(draw: st.DrawFn, places: list[Node]) -> tuple[list[Any], list[Pod]]:
+    groups: list[Any] = [make_queue("z")]
+    pods: list[Pod] = []
+    for number in range(draw(st.integers(1, 4))):
+        name = f"j{number}"
+        size = draw(st.integers(1, 4))
+        phase = draw(st.sampled_from(["Pending", "Inqueue", "Running"]))
+        queue = draw(st.sampled_from(["q", "z"]))
+        groups.append(make_group(name, min_member=draw(st.integers(0, size)), phase=phase, queue=queue))
+        rule = draw(st.sampled_from(["", "", "apart", "near", "spread", "port"]))
+        cpu = draw(st.sampled_from(["500m", "1", "2"]))
+        for index in range(size):
+            node = draw(st.sampled_from(["", "", *(place.name for place in places)]))
+            pod = make_member(
+                f"{name}-w-{index}",
+                name,
+                node=node,
+                requests=draw(st.sampled_from([{"cpu": cpu}, {"cpu": cpu}, {}])),
+                labels={"app": draw(st.sampled_from(APPS))},
+                annotations={"volcano.sh/task-spec": draw(st.sampled_from(["", "w", "ps"]))},
+            )
+            pods.append(with_rules(pod, rule))
+    return groups, pods
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[str, Any]:
+    places = draw(nodes())
+    groups, pods = draw(gangs(places))
+    return {"nodes": places, "objects": groups, "pods": pods}
+
+
+def rebuilt(session: Session) -> Room:
+    """The accounts, counted anew from the tasks alone."""
+    room = Room(session.nodes.room.dimensions)
+    room.resize(len(session.nodes))
+    rows = {row: (offered_by(session.nodes.at(row).node), []) for row in range(len(session.nodes))}
+    room.set_rows(rows)
+    for row, held in enumerate(session.nodes.room.tasks):
+        for task in held.values():
+            status, task.status = task.status, task.held_as or task.status
+            before = task.held_as
+            room.hold(row, task)
+            task.status, task.held_as = status, before
+    return room
+
+
+def checked(job: Job) -> None:
+    """The counters of a job are those of its tasks."""
+    by_status = Counter(task.status for task in job.tasks.values())
+    assert {
+        status: len(job.ranks.by_status[status]) for status in TaskStatus if job.ranks.by_status[status]
+    } == by_status
+    cpu = sum(task.resreq.milli_cpu for task in job.tasks.values() if task.status in HOLDING)
+    assert job.allocated.milli_cpu == cpu
+    waiting = sum(task.best_effort for task in job.tasks.values() if task.status is TaskStatus.PENDING)
+    assert job.pending_best_effort_task_num == waiting
+
+
+def state(session: Session) -> Any:
+    view = session.snapshot.nodes
+    return (
+        accounts(session.nodes.room),
+        {task.uid: (task.status, task.node_name) for job in session.jobs.values() for task in job.tasks.values()},
+        [sorted(info.uid for info in infos) for infos in view.pods],
+        view.requested[:, : view.count].tolist(),
+        view.pod_count[: view.count].tolist(),
+        Counter(int(kind) for kind in session.snapshot.pods.kinds[: session.snapshot.pods.slots] if kind >= 0).total(),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.data())
+def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObject) -> None:
+    with engine_of(**world).session() as session:
+        before = state(session)[:-1]
+        statement = session.statement()
+        for job in session.jobs.values():
+            for task in list(job.pending.values()):
+                if session.pre_predicate(task) is None and data.draw(st.booleans()):
+                    name = data.draw(st.sampled_from(session.nodes.names))
+                    if data.draw(st.booleans()):
+                        statement.allocate(task, name)
+                    else:
+                        statement.pipeline(task, name)
+            checked(job)
+        assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+        statement.discard()
+        assert state(session)[:-1] == before
+        for job in session.jobs.values():
+            checked(job)
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any]) -> None:
+    engine = engine_of(**world)
+    with engine.session() as session:
+        ready = {uid: job.is_ready() for uid, job in session.jobs.items()}
+        least = {uid: job.min_available for uid, job in session.jobs.items()}
+        idle = {node.name: node.idle for node in session.nodes}
+        tasks = {task.key: task for job in session.jobs.values() for task in job.tasks.values()}
+    outcome = engine.run_session()
+    assert not outcome.faults
+    bound: Counter[str] = Counter()
+    for key, node in outcome.binds.items():
+        bound[tasks[key].job] += 1
+        idle[node].sub_unchecked(tasks[key].resreq)
+    for uid in bound:
+        with engine.session() as session:
+            held = session.jobs[uid].ready_task_num + session.jobs[uid].pending_best_effort_task_num
+            assert ready[uid] or held >= least[uid]
+    for node in set(outcome.binds.values()):
+        assert idle[node].milli_cpu >= 0
+        assert idle[node].get("pods") >= 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.integers(0, 3))
+def test_sharing_between_tasks_that_are_alike_changes_nothing(world: dict[str, Any], seed: int) -> None:
+    shared = engine_of(**world, seed=seed).run_session()
+    alone_engine = engine_of(**world, seed=seed)
+    outcome = Outcome()
+    with alone_engine.session(outcome) as session:
+        session.prospects._key = lambda task: task.uid  # type: ignore[method-assign]
+        for name in alone_engine.configuration.actions:
+            for _ in alone_engine._run(name, session):
+                pass
+    assert outcome.binds == shared.binds
+    assert outcome.evicts == shared.evicts
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
+    step = st.tuples(
+        st.sampled_from(["session", "run", "end", "evict", "go", "stranger", "leave", "node", "drop"]),
+        st.integers(0, 30),
+        st.integers(0, 30),
+    )
+    return draw(worlds()), draw(st.lists(step, max_size=12))
+
+
+class World:
+    """A cluster to which things happen."""
+
+    def __init__(self, engine: BatchEngine, pods: list[Pod]) -> None:
+        self.engine = engine
+        self.pods = {pod.uid: pod for pod in pods}
+        self.strangers: list[Pod] = []
+
+    def happen(self, what: str, which: int, where: int) -> None:
+        cache, names = self.engine.cache, list(self.engine.ledger.snapshot.nodes.names)
+        pod = list(self.pods.values())[which % len(self.pods)]
+        if what == "session":
+            for key, node in self.engine.run_session().binds.items():
+                uid = f"pod-{key.partition('/')[2]}"
+                if which % 2:
+                    self._show(replace(self.pods[uid], spec=replace(self.pods[uid].spec, node_name=node)))
+        elif what == "run" and pod.spec.node_name and pod.status.phase == "Pending":
+            self._show(replace(pod, status=replace(pod.status, phase="Running")))
+        elif what == "end" and pod.spec.node_name and pod.status.phase == "Running":
+            cache.remove_pod(pod)
+            self.pods[pod.uid] = ended = replace(pod, status=replace(pod.status, phase="Succeeded"))
+            self.engine.observe(ended)
+        elif what == "evict":
+            with self.engine.session() as session:
+                for job in session.jobs.values():
+                    victims = list(job.with_status(TaskStatus.RUNNING))[: which % 3]
+                    with session.statement() as statement:
+                        for victim in victims:
+                            statement.evict(victim, "test")
+                        if where % 2:
+                            statement.commit()
+        elif what == "go" and pod.spec.node_name and pod.status.phase in ("Pending", "Running") and not pod.terminating:
+            self._show(replace(pod, metadata=replace(pod.metadata, deletion_timestamp=NOW)))
+        elif what == "stranger" and names:
+            stranger = make_pod(f"s{len(self.strangers)}", cpu="250m", node=names[where % len(names)])
+            self.strangers.append(stranger)
+            enter(self.engine, stranger)
+        elif what == "leave" and self.strangers:
+            cache.remove_pod(self.strangers.pop())
+        elif what == "node":
+            cache.add_node(make_node(f"n{where}", cpu=where % 4 + 1))
+        elif what == "drop" and len(names) > 1 and cache.node(names[where % len(names)]) is not None:
+            cache.remove_node(names[where % len(names)])
+
+    def _show(self, pod: Pod) -> None:
+        if self.engine.cache.pod(pod.uid) is not None and not self.engine.cache.is_assumed(pod.uid):
+            self.engine.cache.update_pod(pod)
+        else:
+            self.engine.cache.add_pod(pod)
+        self.pods[pod.uid] = pod
+        self.engine.observe(pod)
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_a_ledger_that_follows_equals_one_that_is_made_anew(
+    history: tuple[dict[str, Any], list[tuple[str, int, int]]],
+) -> None:
+    world, steps = history
+    followed = World(engine_of(**world), world["pods"])
+    for step in steps:
+        followed.happen(*step)
+        with followed.engine.session() as session:
+            assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+            for job in session.jobs.values():
+                checked(job)
+            mine = by_name(session)
+        with anew(followed).session() as session:
+            assert by_name(session) == mine
+
+
+def by_name(session: Session) -> Any:
+    amounts = {
+        node.name: tuple(
+            str(each) for each in (node.idle, node.used, node.releasing, node.pipelined) if each is not None
+        )
+        for node in session.nodes
+    }
+    tasks = {task.uid: (task.status, task.node_name) for job in session.jobs.values() for task in job.tasks.values()}
+    columns = session.snapshot.nodes
+    seen = {
+        name: (
+            columns.requested[:, row].tolist(),
+            int(columns.pod_count[row]),
+            sorted(info.uid for info in columns.pods[row]),
+            sorted(str(port) for port in columns.ports[row]),
+        )
+        for row, name in enumerate(columns.names)
+    }
+    return amounts, tasks, seen
+
+
+def anew(world: World) -> BatchEngine:
+    """An engine that has only seen the cluster as it is now, on the same cache."""
+    cache: Cache = world.engine.cache
+    engine = engine_of(cache=cache)
+    for pod in world.pods.values():
+        engine.observe(pod)
+    for uid, evicted in world.engine.ledger._evicted.items():
+        engine.ledger._evicted[uid] = evicted
+    return engine
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_others_on_the_same_cache_never_share_room(world: dict[str, Any], chance: random.Random) -> None:
+    """Somebody else places pods between the statements of a session."""
+    engine = engine_of(**world)
+    cache = engine.cache
+    outcome = Outcome()
+    rivals = 0
+    for _ in engine.turns(outcome):
+        name = chance.choice(list(engine.ledger.snapshot.nodes.names))
+        node = cache.node(name)
+        assert node is not None
+        columns = cache.snapshot().nodes
+        row = columns.index[name]
+        if columns.allocatable[0, row] - columns.requested[0, row] >= 500 and (
+            columns.pod_count[row] < int(node.status.allocatable["pods"])
+        ):
+            rivals += 1
+            cache.add_pod(make_pod(f"rival{rivals}", cpu="500m", node=name))
+    before = {pod.spec.node_name for pod in world["pods"] if pod.spec.node_name}
+    columns = cache.snapshot().nodes
+    for row, name in enumerate(columns.names):
+        if name not in before:  # pods that were there may have been too many
+            assert columns.requested[0, row] <= columns.allocatable[0, row]
+            assert columns.pod_count[row] <= int(columns.nodes[row].status.allocatable["pods"])
+    with engine.session() as session:
+        tasks = {task.key: task for job in session.jobs.values() for task in job.tasks.values()}
+        for key in outcome.binds:
+            assert session.jobs[tasks[key].job].is_ready()

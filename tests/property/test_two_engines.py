@@ -1,0 +1,322 @@
+"""The pod engine and the batch engine on one cache, in any turns: nobody gives away what is not there, or not theirs.
+
+The cluster is small and nearly full, so that both must evict. Sessions run statement by statement; between those the
+pod engine places and preempts, victims leave, and pods that were assumed are shown on their nodes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from batch_builders import NOW, make_group, make_member, make_queue
+from bayplan.app import build_batch_engine, build_engine, configured, known_plugins
+from bayplan.batch.conf import load
+from bayplan.batch.outcome import Outcome
+from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.tasks import GROUP_NAME
+from bayplan.cache import Cache
+from bayplan.clock import ManualClock
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.workloads import PriorityClass
+from bayplan.testing.builders import make_node, make_pod
+
+CONF = """\
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: conformance
+- plugins:
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
+LOW, MIDDLE, HIGH = 0, 5, 10
+"""Strangers give way to the pod engine's pods; gangs give way to gangs alone, which is the batch engine's business."""
+
+
+@dataclass
+class World:
+    """What is there at the beginning."""
+
+    nodes: list[tuple[int, int]]  # CPUs, pods
+    strangers: list[Pod] = field(default_factory=list)
+    members: list[Pod] = field(default_factory=list)
+    groups: list[KubeObject] = field(default_factory=list)
+    singles: list[Pod] = field(default_factory=list)  # that wait for the pod engine
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    world = World(draw(st.lists(st.tuples(st.integers(2, 4), st.sampled_from([3, 10])), min_size=1, max_size=3)))
+    room = [[1000 * cpus, pods] for cpus, pods in world.nodes]
+    for number in range(draw(st.integers(0, 4))):
+        node = _put(draw, room, 1000)
+        if node:
+            world.strangers.append(make_pod(f"s{number}", cpu=1, node=node, priority=LOW))
+    for number in range(draw(st.integers(1, 3))):
+        _draw_gang(draw, world, room, f"g{number}")
+    if draw(st.booleans()):
+        _fill(world, room, draw(st.integers(1, 3)))
+    count = draw(st.integers(1, 4))
+    sizes = draw(st.lists(st.sampled_from(["500m", "1", "2"]), min_size=count, max_size=count))
+    world.singles = [make_pod(f"p{number}", cpu=size, priority=MIDDLE) for number, size in enumerate(sizes)]
+    return world
+
+
+def _put(draw: st.DrawFn, room: list[list[int]], milli: int) -> str:
+    """A node that still has room, which is then taken; nothing where there is none."""
+    fits = [number for number, (cpu, pods) in enumerate(room) if cpu >= milli and pods]
+    if not fits:
+        return ""
+    chosen = draw(st.sampled_from(fits))
+    room[chosen][0] -= milli
+    room[chosen][1] -= 1
+    return f"n{chosen}"
+
+
+def _fill(world: World, room: list[list[int]], claims: int) -> None:
+    """What is left is taken by a gang that may shrink, and one of higher priority waits for it to do so."""
+    places = [f"n{number}" for number, (cpu, pods) in enumerate(room) for _ in range(min(cpu // 500, pods))]
+    world.groups.append(make_group("low", min_member=1, phase="Running", priority_class_name="low"))
+    world.groups.append(make_group("top", min_member=claims, phase="Inqueue", priority_class_name="high"))
+    for index, node in enumerate((*places, *[""] * claims)):
+        gang = "low" if node else "top"
+        pod = make_member(f"{gang}-{index}", gang, node=node, requests={"cpu": "500m"})
+        world.members.append(replace(pod, spec=replace(pod.spec, priority=HIGH)))
+
+
+def _draw_gang(draw: st.DrawFn, world: World, room: list[list[int]], name: str) -> None:
+    """One that waits as a whole, or one that runs and may shrink."""
+    size, runs = draw(st.integers(1, 3)), draw(st.booleans())
+    milli = draw(st.sampled_from([500, 1000]))
+    places = [_put(draw, room, milli) if runs else "" for _ in range(size)]
+    on_nodes = sum(map(bool, places))
+    least = draw(st.integers(1, on_nodes)) if on_nodes else draw(st.integers(1, size))
+    world.groups.append(
+        make_group(
+            name,
+            min_member=least,
+            phase="Running" if on_nodes else "Inqueue",
+            queue=draw(st.sampled_from(["q", "z"])),
+            priority_class_name="low" if runs else draw(st.sampled_from(["low", "high"])),
+        )
+    )
+    for index, node in enumerate(places):
+        pod = make_member(f"{name}-{index}", name, node=node, requests={"cpu": f"{milli}m"})
+        world.members.append(replace(pod, spec=replace(pod.spec, priority=HIGH)))
+
+
+class Cluster:
+    """Both engines at work."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.cache, clock = Cache(), ManualClock(NOW)
+        for number, (cpus, pods) in enumerate(world.nodes):
+            self.cache.add_node(make_node(f"n{number}", cpu=cpus, capacity={"pods": pods}))
+        classes = [PriorityClass(metadata=ObjectMeta(name=name), value=value) for name, value in _CLASSES.items()]
+        for item in (make_queue(), make_queue("z"), *world.groups, *classes):
+            self.cache.put(item)
+        registry = known_plugins()
+        self.single = build_engine(configured(None, registry), registry, self.cache, clock=clock, seed=seed)
+        self.batch = build_batch_engine(
+            load(CONF), self.cache, clock=clock, chance=random.Random(seed), nominations=self.single.nominations
+        )
+        self.pods = {pod.uid: pod for pod in (*world.strangers, *world.members)}
+        for pod in self.pods.values():
+            if pod.spec.node_name:
+                self.cache.add_pod(pod)
+            self.batch.observe(pod)
+        self.least = {f"default/{group.name}": group.spec.min_member for group in world.groups}  # type: ignore[attr-defined]
+        self.waiting = list(world.singles)
+        self.pods |= {pod.uid: pod for pod in world.singles}
+        self.leaving: set[str] = set()
+        self._outcome = Outcome()
+        self._session: Iterator[None] | None = None
+        self._unseen: list[Callable[[], None]] = []  # what the batch engine is told when its session is over
+
+    # what happens -----------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """The batch engine goes on to the end of its next statement, or begins a session."""
+        if self._session is None:
+            self._outcome = Outcome()
+            self._session = self.batch.turns(self._outcome)
+        if next(self._session, self) is self:
+            assert not self._outcome.faults
+            self._session = None
+            for tell in self._unseen:
+                tell()
+            self._unseen.clear()
+        self.leaving |= {f"pod-{key.partition('/')[2]}" for key in self._outcome.evicts} & self.on_nodes().keys()
+
+    def place(self, which: int) -> None:
+        """The pod engine takes a pod off its queue."""
+        if not self.waiting:
+            return
+        pod = self.waiting.pop(which % len(self.waiting))
+        placed = self.single.place(pod)
+        if placed.node is None:
+            self.waiting.append(pod)
+            for key in placed.decision.victims:
+                self._ask_to_go(next(each for each in self.pods.values() if f"default/{each.name}" == key))
+
+    def _ask_to_go(self, pod: Pod) -> None:
+        self.leaving.add(pod.uid)
+        bound = self.cache.pod(pod.uid)
+        assert bound is not None
+        going = replace(bound, metadata=replace(bound.metadata, deletion_timestamp=NOW))
+        self.cache.add_pod(going) if self.cache.is_assumed(pod.uid) else self.cache.update_pod(going)
+        self._tell(lambda: self.batch.observe(going))
+
+    def leave(self, which: int) -> None:
+        """A victim is gone."""
+        if self.leaving:
+            uid = sorted(self.leaving)[which % len(self.leaving)]
+            self.leaving.remove(uid)
+            pod = self.cache.pod(uid)
+            assert pod is not None
+            self.cache.remove_pod(pod)
+            self._tell(lambda: self.batch.withdraw(pod))
+
+    def confirm(self, which: int) -> None:
+        """The API server shows an assumed pod on its node."""
+        assumed = sorted(uid for uid in self.on_nodes() if self.cache.is_assumed(uid))
+        if assumed:
+            pod = self.cache.pod(assumed[which % len(assumed)])
+            assert pod is not None
+            shown = replace(pod, status=replace(pod.status, phase="Running"))
+            self.cache.add_pod(shown)
+            self._tell(lambda: self.batch.observe(shown))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        if self._session is None:
+            what()
+        else:
+            self._unseen.append(what)
+
+    # what must hold ---------------------------------------------------------------------------------------------
+
+    def on_nodes(self) -> dict[str, Pod]:
+        found = {uid: self.cache.pod(uid) for uid in self.pods}
+        return {uid: pod for uid, pod in found.items() if pod is not None}
+
+    def check_nodes(self) -> None:
+        columns = self.cache.snapshot().nodes
+        for row, name in enumerate(columns.names):
+            assert columns.requested[0, row] <= columns.allocatable[0, row], name
+            assert columns.pod_count[row] <= int(columns.nodes[row].status.allocatable["pods"]), name
+
+    def check_gangs(self, before: dict[str, Pod]) -> None:
+        """A gang that got somebody has enough of them. One that lost somebody may have too few: reclaim does that."""
+        now = self.on_nodes()
+        bound = Counter(_gang(pod) for uid, pod in now.items() if uid not in self.leaving)
+        for gang in {_gang(now[uid]) for uid in now.keys() - before.keys()} - {""}:
+            assert bound[gang] >= self.least[f"default/{gang}"], gang
+
+    def claims(self) -> dict[str, dict[str, str]]:
+        """For whom room was made, by engine: the nodes by uid."""
+        found: dict[str, dict[str, str]] = {"batch": {}, "single": {}}
+        ledger, placed = self.single.nominations, self.on_nodes()
+        for name in ledger.nodes():
+            for info in ledger.on_node(name):
+                found["batch" if _gang(info.pod) else "single"][info.uid] = name
+        for job in self.batch.ledger.jobs.values():
+            for task in job.with_status(TaskStatus.PIPELINED):
+                if task.eviction_occurred:
+                    found["batch"][task.uid] = task.node_name
+        return {who: {uid: node for uid, node in mine.items() if uid not in placed} for who, mine in found.items()}
+
+    def slack(self, *claims: dict[str, str]) -> dict[str, int]:
+        """CPU that is left on each node when everybody who is leaving is gone and everybody who is claimed has come."""
+        columns = self.cache.snapshot().nodes
+        left = {name: int(columns.allocatable[0, row]) for row, name in enumerate(columns.names)}
+        for uid, pod in self.on_nodes().items():
+            if uid not in self.leaving:
+                left[pod.spec.node_name] -= _milli(pod)
+        for mine in claims:
+            for uid, node in mine.items():
+                left[node] -= _milli(self.pods[uid])
+        return left
+
+
+_CLASSES = {"low": 1, "high": 2}
+
+
+def _gang(pod: Pod) -> str:
+    return pod.metadata.annotations.get(GROUP_NAME, "")
+
+
+def _milli(pod: Pod) -> int:
+    text = str(pod.spec.containers[0].resources.requests["cpu"])
+    return int(text[:-1]) if text.endswith("m") else 1000 * int(text)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["turn", "turn", "turn", "place", "place", "leave", "confirm"]), st.integers(0, 5)),
+    min_size=10,
+    max_size=30,
+)
+
+
+def happen(cluster: Cluster, what: str, which: int) -> None:
+    cluster.turn() if what == "turn" else getattr(cluster, what)(which)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), STEPS, st.integers(0, 3))
+def test_no_node_is_over_committed_and_no_gang_half_started(
+    world: World, steps: list[tuple[str, int]], seed: int
+) -> None:
+    cluster = Cluster(world, seed)
+    for step in steps:
+        before = cluster.on_nodes()
+        happen(cluster, *step)
+        cluster.check_nodes()
+        cluster.check_gangs(before)
+
+
+SUDDEN = st.integers(1, 7).map(lambda turns: [("turn", 0)] * turns + [("leave", 0)] * 3 + [("place", 0)] * 4)
+"""Victims are gone while the session that evicted them still runs, and the pod engine is quick."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), STEPS | SUDDEN, st.integers(0, 3))
+def test_nobody_takes_the_room_that_the_other_evicted_for(
+    world: World, steps: list[tuple[str, int]], seed: int
+) -> None:
+    cluster = Cluster(world, seed)
+    for what, which in steps:
+        before = cluster.claims()
+        other = before["single" if what == "turn" else "batch"]
+        room = cluster.slack(other)
+        happen(cluster, what, which)
+        still = {uid: node for uid, node in other.items() if uid not in cluster.on_nodes()}
+        after = cluster.slack(still)
+        for node in {*still.values()}:
+            assert room[node] < 0 or after[node] >= 0, (what, node, still)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), STEPS, st.integers(0, 3))
+def test_no_room_is_promised_twice(world: World, steps: list[tuple[str, int]], seed: int) -> None:
+    cluster = Cluster(world, seed)
+    for what, which in steps:
+        room = cluster.slack(*cluster.claims().values())
+        mine: Any = cluster.claims()["single"]
+        happen(cluster, what, which)
+        claims = cluster.claims()
+        after = cluster.slack(*claims.values())
+        both = {*claims["batch"].values()} & {*claims["single"].values(), *mine.values()}
+        for node in both:
+            assert room[node] < 0 or after[node] >= 0, (what, node, claims)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bayplan.batch.actions import row_orders
+from bayplan.batch.actions.row_orders import best_first, first_rows, one_by_one
+from bayplan.snapshot import BoolVector
+
+NAN = float("nan")
+
+
+def mask(text: str) -> BoolVector:
+    return np.array([sign == "x" for sign in text], dtype=np.bool_)
+
+
+@pytest.mark.parametrize("text", ["", ".", "x", ".x.x", "xxx", "...x"])
+def test_rows_in_their_own_order(text: str) -> None:
+    assert list(one_by_one(mask(text))) == np.flatnonzero(mask(text)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "totals", "expected"),
+    [
+        pytest.param("xxx", [1.0, 3.0, 2.0], [1, 2, 0], id="best-first"),
+        pytest.param("x.x", [1.0, 3.0, 2.0], [2, 0], id="candidates-only"),
+        pytest.param("xxxx", [1.0, 2.0, 1.0, 2.0], [1, 3, 0, 2], id="equal-ones-in-their-order"),
+        pytest.param("xxx", [1.0, NAN, 2.0], [2, 0], id="no-number-is-left-out"),
+        pytest.param("xx", [NAN, NAN], [], id="no-number-at-all"),
+        pytest.param("xx", [-np.inf, 1.0], [1, 0], id="the-worst-is-still-there"),
+        pytest.param("..", [1.0, 2.0], [], id="none"),
+    ],
+)
+def test_rows_by_score(text: str, totals: list[float], expected: list[int]) -> None:
+    assert list(best_first(mask(text), np.array(totals), lambda: mask("x" * len(totals)))) == expected
+
+
+def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_orders, "PATIENCE", 1)
+    totals = np.array([9.0, 8.0, 7.0, 6.0, 5.0])
+    asked = []
+
+    def narrowed() -> BoolVector:
+        asked.append(1)
+        return mask(".....x"[:4] + "x")
+
+    rows = best_first(mask("xxxxx"), totals, narrowed)
+    assert [next(rows), next(rows)] == [0, 1]
+    assert not asked
+    assert list(rows) == [4]
+    assert asked == [1]
+
+
+def test_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_orders, "PATIENCE", 2)
+    few, many = mask("x.x."), mask("x.xx")
+    assert first_rows(few) is few
+    assert first_rows(many).tolist() == mask("x.x.").tolist()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batch_builders import make_group, make_member
+from batch_world import engine_of
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.outcome import Outcome
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.session import Session
+from bayplan.batch.tasks import Task
+from bayplan.testing.builders import make_node
+
+CONF = """\
+actions: "shuffle, allocate"
+tiers:
+- plugins:
+  - name: restless
+  - name: predicates
+"""
+
+
+class Restless:
+    """Wants everybody to move whose name says so."""
+
+    name = "restless"
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def on_session_open(self, session: Session) -> None:
+        session.add_victim_tasks_fns(self.name, [self._moving])
+
+    def _moving(self, running: Sequence[Task]) -> list[Task]:
+        return [task for task in running if task.name.startswith("moving")]
+
+
+def run(*names: str, phase: str = "", waiting: Sequence[str] = ()) -> Outcome:
+    pods = [make_member(name, node="a", phase=phase) for name in names] + [make_member(name) for name in waiting]
+    return engine_of(
+        conf=CONF,
+        nodes=[make_node("a", cpu=2)],
+        pods=pods,
+        objects=[make_group(phase="Running", min_member=0)],
+        plugins=default_batch_plugins().with_plugins(Restless),
+    ).run_session()
+
+
+def test_whom_plugins_name_is_evicted_at_once() -> None:
+    outcome = run("moving", "staying", waiting=["next"])
+    assert outcome.evicts == {"default/moving": "shuffle"}
+    assert outcome.pipelined == {"default/next": "a"}  # into the room that is being released
+
+
+def test_only_running_tasks_are_asked_about() -> None:
+    assert not run("moving", phase="Pending").evicts
+    assert not run(waiting=["moving"]).evicts

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from batch_builders import make_group, make_member, named, opened, tasks_of
+from bayplan.batch.plugins.conformance import Conformance
+from bayplan.batch.registration import EvictionContext, EvictionKind
+from bayplan.testing.builders import make_node
+
+
+def test_what_the_cluster_needs_is_nobodys_victim() -> None:
+    plain = make_member("plain", node="n")
+    critical = make_member("critical", node="n")
+    critical = replace(critical, spec=replace(critical.spec, priority_class_name="system-node-critical"))
+    system = make_member("system", node="n", namespace="kube-system")
+    groups = [make_group(), make_group(namespace="kube-system")]
+    with opened(Conformance, nodes=[make_node("n")], pods=[plain, critical, system], objects=groups) as session:
+        candidates = tasks_of(session, "plain", "critical", "system")
+        assert named(session.preemptable(candidates[0], candidates)) == ["plain"]
+        assert named(session.reclaimable(candidates[0], candidates)) == ["plain"]
+        context = EvictionContext(EvictionKind.GANG_RECLAIM, session.jobs["default/job"])
+        assert named(session.unified_evictable(context, candidates)) == ["plain"]

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batch_builders import make_group, make_member, opened, tasks_of
+from bayplan.batch.hypernodes import TOP
+from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAware
+from bayplan.batch.registration import Purpose
+from bayplan.batch.session import Session
+from bayplan.objects.core import Node
+from bayplan.objects.meta import ObjectMeta, ResourceList
+from bayplan.objects.volcano import ExactMatch, HyperNode, HyperNodeSpec, Member, MemberSelector, NetworkTopology
+from bayplan.testing.builders import make_node
+
+GIB = 1 << 30
+
+
+def hyper(name: str, tier: int, *members: str, kind: str = "Node") -> HyperNode:
+    listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(each))) for each in members)
+    return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, "", listed))
+
+
+TREE = [
+    hyper("s0", 1, "n0", "n1"),
+    hyper("s1", 1, "n2", "n3"),
+    hyper("s2", 1, "n4"),
+    hyper("b0", 2, "s0", "s1", kind="HyperNode"),
+    hyper("b1", 2, "s2", kind="HyperNode"),
+]
+"""n5 is in none of them; the root of all has tier 3."""
+NODES: list[Node] = [
+    make_node(f"n{number}", allocatable={"cpu": "4", "memory": str(8 * GIB), "pods": "10"}) for number in range(6)
+]
+SMALL: ResourceList = {"cpu": "1", "memory": str(2 * GIB)}
+
+
+def hard(tier: int) -> NetworkTopology:
+    return NetworkTopology(mode="hard", highest_tier_allowed=tier)
+
+
+def world(
+    *pods: Any, topology: NetworkTopology | None = None, arguments: dict[str, Any] | None = None, **group: Any
+) -> Any:
+    objects = [*TREE, make_group(network_topology=topology, phase="Inqueue", **group)]
+    return opened(NetworkTopologyAware, nodes=NODES, pods=pods, objects=objects, arguments=arguments)
+
+
+def gradient(session: Session, purpose: Purpose, start: str = TOP) -> list[list[str]]:
+    job = session.jobs["default/job"]
+    found = session.hyper_node_gradient_for_job(job, session.hyper_nodes[start], purpose)
+    return [[place.name for place in places] for places in found]
+
+
+# where a job may go
+
+
+@pytest.mark.parametrize(
+    ("tier", "needs", "found"),
+    [
+        pytest.param(1, "2", [["s0", "s1", "s2"]], id="leaves-only"),
+        pytest.param(2, "2", [["s0", "s1", "s2"], ["b0", "b1"]], id="lowest-tier-first"),
+        pytest.param(3, "5", [["s0", "s1"], ["b0"], [TOP]], id="too-small-ones-are-left-out"),
+        pytest.param(3, "25", [], id="nowhere"),
+    ],
+)
+def test_hypernodes_to_place_a_job(tier: int, needs: str, found: list[list[str]]) -> None:
+    with world(make_member("p"), topology=hard(tier), min_resources={"cpu": needs}) as session:
+        assert gradient(session, Purpose.ALLOCATE) == found
+
+
+def test_what_counts_is_what_was_idle_when_the_session_opened() -> None:
+    pods = [make_member("p", requests={"cpu": "4"}), make_member("here", "", node="n4", requests={"cpu": "3"})]
+    with world(*pods, topology=hard(1), min_resources={"cpu": "2"}) as session:
+        assert gradient(session, Purpose.ALLOCATE) == [["s0", "s1"]]
+        assert gradient(session, Purpose.EVICT) == [["s0", "s1", "s2"]]
+        statement = session.statement()
+        statement.allocate(tasks_of(session, "p")[0], "n0")
+        assert gradient(session, Purpose.ALLOCATE) == [["s0", "s1"]]
+        statement.discard()
+
+
+@pytest.mark.parametrize(
+    ("most", "found"),
+    [
+        pytest.param(8, [["b0", "b1"], ["s0", "s1", "s2"]], id="widest-first"),
+        pytest.param(4, [["b0", "b1"], ["s1", "s2"]], id="the-last-of-a-tier-that-is-too-long"),
+        pytest.param(2, [["b0", "b1"]], id="no-more-tiers"),
+        pytest.param(0, [["b0", "b1"], ["s0", "s1", "s2"]], id="nonsense-is-the-default"),
+    ],
+)
+def test_hypernodes_to_evict_in(most: int, found: list[list[str]]) -> None:
+    arguments = {"hypernode.gradient.evict.max-hypernodes": most}
+    with world(make_member("p"), topology=hard(2), arguments=arguments) as session:
+        assert gradient(session, Purpose.EVICT) == found
+
+
+@pytest.mark.parametrize(
+    ("tier", "start", "found"),
+    [
+        pytest.param(1, TOP, [["s0"]], id="its-own-leaf"),
+        pytest.param(2, TOP, [["s0", "s1"], ["b0"]], id="as-high-as-allowed"),
+        pytest.param(2, "s1", [["s1"]], id="within-what-the-caller-allows"),
+        pytest.param(2, "b1", [], id="nothing-in-common"),
+        pytest.param(0, TOP, [], id="higher-than-allowed-already"),
+    ],
+)
+def test_a_running_job_stays_where_it_is(tier: int, start: str, found: list[list[str]]) -> None:
+    pods = [make_member("p"), make_member("here", node="n1")]
+    with world(*pods, topology=hard(tier), min_resources={"cpu": "99"}) as session:
+        assert gradient(session, Purpose.ALLOCATE, start) == found
+
+
+def test_a_job_without_a_limit_goes_where_the_caller_says() -> None:
+    with world(make_member("p")) as session:
+        assert gradient(session, Purpose.ALLOCATE, "b1") == [["b1"]]
+        assert gradient(session, Purpose.EVICT) == [[TOP]]
+
+
+def test_a_sub_job_is_measured_by_its_waiting_tasks() -> None:
+    pods = [make_member(f"p{number}", requests={"cpu": "3"}) for number in range(2)]
+    with world(*pods, topology=hard(2)) as session:
+        sub_job = session.jobs["default/job"].default_sub_job
+        assert sub_job is not None
+        found = session.hyper_node_gradient_for_sub_job(sub_job, session.hyper_nodes.top, Purpose.ALLOCATE)
+        assert [[place.name for place in places] for places in found] == [["s0", "s1"], ["b0"]]
+
+
+# which hypernode is best
+
+
+def hyper_scores(session: Session, *names: str) -> dict[str, float]:
+    sub_job = session.jobs["default/job"].default_sub_job
+    assert sub_job is not None
+    return session.hyper_node_scores(sub_job, {name: session.hyper_nodes.nodes_of(name) for name in names})
+
+
+def test_the_fullest_hypernode_that_fits_is_best() -> None:
+    pods = [make_member("p", requests=SMALL), make_member("here", "", node="n3", requests=SMALL)]
+    with world(*pods, topology=hard(2)) as session:
+        assert hyper_scores(session, "s0", "s1", "s2") == {"s0": 12.5, "s1": 25.0, "s2": 25.0}
+
+
+def test_what_would_not_fit_has_no_score() -> None:
+    pods = [make_member("p", requests={"cpu": "2"}), make_member("here", "", node="n4", requests={"cpu": "3"})]
+    with world(*pods, topology=hard(2)) as session:
+        assert hyper_scores(session, "s0", "s2") == {"s0": 25.0, "s2": 0.0}
+
+
+def test_between_equally_full_ones_the_one_with_more_of_the_job_is_best() -> None:
+    pods = [make_member("p"), make_member("here", node="n0"), make_member("other", "", node="n2")]
+    with world(*pods, topology=hard(2)) as session:
+        scores = hyper_scores(session, "s0", "s1")
+        assert scores["s0"] - scores["s1"] == pytest.approx(100 * 1 / 2)
+
+
+def test_weights() -> None:
+    pods = [make_member("p", requests={"cpu": "1", "memory": str(4 * GIB), "example.com/gpu": "1"})]
+    arguments = {
+        "weight": 10,
+        "hypernode.binpack.cpu": 3,
+        "hypernode.binpack.memory": -1,
+        "hypernode.binpack.resources": "example.com/gpu, ,other",
+    }
+    with world(*pods, topology=hard(2), arguments=arguments) as session:
+        assert hyper_scores(session, "s2")["s2"] == 0.0  # no node has any of the resource, so that it does not fit
+    arguments["hypernode.binpack.resources"] = "other"
+    with world(*pods, topology=hard(2), arguments=arguments) as session:
+        assert hyper_scores(session, "s2")["s2"] == pytest.approx(1000 * (3 * 1 / 4 + 1 * 1 / 2) / 4)
+
+
+# which node is best
+
+
+def node_scores(session: Session, name: str) -> list[float]:
+    task = tasks_of(session, name)[0]
+    totals = session.scores(task, np.ones(len(NODES), dtype=np.bool_))
+    assert totals is not None
+    found: list[float] = totals.tolist()
+    return found
+
+
+def test_pods_that_do_not_care_are_packed_and_kept_outside() -> None:
+    pods = [make_member("p", requests=SMALL), make_member("here", "", node="n3", requests=SMALL)]
+    with world(*pods) as session:
+        fading = 1 + 0.8 + 0.64
+        root = 0.64 * 2 / 24
+        expected = [
+            100 * (1 / 8 + 0.8 * 2 / 16 + root) / fading,
+            100 * (2 / 8 + 0.8 * 2 / 16 + root) / fading,
+            100 * (1 / 4 + 0.8 * 1 / 4 + root) / fading,
+            100 * (1 + 0.8 + root) / fading,
+        ]
+        assert node_scores(session, "p") == pytest.approx([expected[i] for i in (0, 0, 1, 1, 2, 3)])
+        session.statement().allocate(tasks_of(session, "p")[0], "n0")
+        assert session.plugins["network-topology-aware"]._accounts.used[0].tolist() == [1000.0, 2.0 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outside"),
+    [
+        pytest.param({"hypernode.binpack.normal-pod.enable": False}, 0.0, id="switched-off"),
+        pytest.param({"hypernode.binpack.normal-pod.fading": 0}, 100.0, id="only-the-lowest-tier"),
+        pytest.param({"hypernode.binpack.normal-pod.fading": -1}, 100 * (1.8 + 0.64 / 24) / 2.44, id="default"),
+    ],
+)
+def test_settings_for_pods_that_do_not_care(arguments: dict[str, Any], outside: float) -> None:
+    with world(make_member("p", requests=SMALL), arguments=arguments) as session:
+        assert node_scores(session, "p")[5] == pytest.approx(outside)
+
+
+def test_tasks_are_drawn_to_where_their_job_is() -> None:
+    pods = [make_member("p"), make_member("q"), make_member("here", node="n0")]
+    with world(*pods, topology=hard(3)) as session:
+        task = tasks_of(session, "p")[0]
+        assert node_scores(session, "p") == [0.0] * 6
+        task.job_allocated_hyper_node = "s0"
+        assert node_scores(session, "p") == pytest.approx([100 * 4 / 3, 100 * 4 / 3, 50.0, 50.0, 0.0, 0.0])
+        task.job_allocated_hyper_node = "b0"
+        assert node_scores(session, "p") == pytest.approx([100 * 5 / 6, 100 * 5 / 6, 50.0, 50.0, 0.0, 0.0])
+
+
+def test_events_are_exactly_undone() -> None:
+    with world(make_member("p", requests=SMALL)) as session:
+        plugin = session.plugins["network-topology-aware"]
+        before = plugin._accounts.used.copy()
+        statement = session.statement()
+        statement.pipeline(tasks_of(session, "p")[0], "n2")
+        assert (plugin._accounts.used != before).any(axis=1).sum() == 3  # s1, b0 and the root
+        statement.discard()
+        assert (plugin._accounts.used == before).all()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batch_builders import events, make_group, make_member, opened
+from bayplan.batch.plugins.overcommit import Overcommit
+from bayplan.objects.meta import ResourceList
+from bayplan.testing.builders import make_node
+
+GPU = "nvidia.com/gpu"
+NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "arguments", "let_in"),
+    [
+        pytest.param({"cpu": "12"}, {}, True, id="a-fifth-more-than-there-is"),
+        pytest.param({"cpu": "12001m"}, {}, False, id="a-crumb-above-that"),
+        pytest.param({"cpu": "20"}, {"overcommit-factor": 2}, True, id="factor"),
+        pytest.param({"cpu": "11"}, {"overcommit-factor": 1.0}, False, id="no-overcommitment"),
+        pytest.param({"cpu": "12"}, {"overcommit-factor": 0.5}, True, id="below-one-is-refused"),
+        pytest.param({"cpu": "12"}, {"overcommit-factor": "2"}, True, id="a-text-is-refused"),
+        pytest.param({GPU: 1}, {}, False, id="nobody-has-it"),
+        pytest.param({"pods": 100}, {}, True, id="pods-are-not-looked-at"),
+        pytest.param(None, {}, True, id="says-no-minimum"),
+    ],
+)
+def test_one_job(wanted: ResourceList | None, arguments: dict[str, Any], let_in: bool) -> None:
+    with opened(Overcommit, arguments=arguments, nodes=[NODE], objects=[make_group(min_resources=wanted)]) as session:
+        assert session.job_enqueueable(session.jobs["default/job"]) is let_in
+
+
+def test_bad_factors_are_told() -> None:
+    with opened(Overcommit, arguments={"overcommit-factor": 0.5}) as session:
+        assert session.faults == ["overcommit: overcommit-factor 0.5 is below 1; 1.2 is used"]
+
+
+def test_what_runs_and_what_was_let_in_counts() -> None:
+    pods = [make_member("mine", "running", node="n"), make_member("alien", "", node="n", requests={"cpu": "2"})]
+    groups = [
+        make_group("running", phase="Running", min_resources={"cpu": "2"}),
+        make_group("inqueue", phase="Inqueue", min_resources={"cpu": "3"}),
+        make_group("first", min_resources={"cpu": "5"}),
+        make_group("second", min_resources={"cpu": "1"}),
+    ]
+    with opened(Overcommit, nodes=[NODE], pods=pods, objects=groups) as session:
+        first, second = session.jobs["default/first"], session.jobs["default/second"]
+        assert session.job_enqueueable(first)  # 12 - 3 used - 4 reserved leaves 5
+        session.job_enqueued(first)
+        assert not session.job_enqueueable(second)
+        assert events(session) == ["second: resource in cluster is overused: overused cpu"]
+        assert session.events[0][1:3] == ("Normal", "Unschedulable")
+
+
+def test_gated_tasks_do_not_keep_others_out() -> None:
+    groups = [make_group("gated", min_resources={"cpu": "12"}), make_group("other", min_resources={"cpu": "12"})]
+    pods = [make_member("g", "gated", gates=["x"], requests={"cpu": "12"})]
+    with opened(Overcommit, nodes=[NODE], pods=pods, objects=groups) as session:
+        session.job_enqueued(session.jobs["default/gated"])
+        assert session.job_enqueueable(session.jobs["default/other"])

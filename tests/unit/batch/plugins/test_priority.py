@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from batch_builders import make_group, make_member, named, opened, tasks_of
+from bayplan.batch.plugins.priority import Priority
+from bayplan.batch.registration import EvictionContext, EvictionKind
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.workloads import PriorityClass
+from bayplan.testing.builders import make_node
+
+
+def ranked(name: str, group: str, priority: int, node: str = "") -> Pod:
+    return make_member(name, group, node=node, annotations={"volcano.sh/task-priority": str(priority)})
+
+
+OBJECTS = [
+    PriorityClass(metadata=ObjectMeta(name="high"), value=10),
+    make_group("low"),
+    make_group("high", priority_class_name="high"),
+]
+PODS = [ranked("l1", "low", 5, "n"), ranked("l9", "low", 9, "n"), ranked("h1", "high", 1), ranked("h2", "high", 2, "n")]
+
+
+@pytest.mark.parametrize(
+    ("preemptor", "victims"),
+    [
+        pytest.param("h1", ["l1", "l9"], id="jobs-below"),
+        pytest.param("l1", [], id="nobody-above"),
+        pytest.param("l9", ["l1"], id="within-a-job-by-task"),
+    ],
+)
+def test_preemption_goes_down(preemptor: str, victims: list[str]) -> None:
+    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+        (task,) = tasks_of(session, preemptor)
+        assert named(session.preemptable(task, tasks_of(session, "l1", "l9", "h2"))) == victims
+
+
+@pytest.mark.parametrize(
+    ("kind", "victims"), [(EvictionKind.GANG_PREEMPT, ["l1"]), (EvictionKind.GANG_RECLAIM, ["l1", "h2"])]
+)
+def test_between_queues_priority_has_no_say(kind: EvictionKind, victims: list[str]) -> None:
+    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+        context = EvictionContext(kind, session.jobs["default/high"])
+        assert named(session.unified_evictable(context, tasks_of(session, "l1", "h2"))) == victims
+
+
+def test_the_more_important_comes_first() -> None:
+    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+        low, high = session.jobs["default/low"], session.jobs["default/high"]
+        assert session.job_order(high, low)
+        assert not session.job_order(low, high)
+        one, nine = tasks_of(session, "l1", "l9")
+        assert session.task_order(nine, one)
+        assert session.compare_tasks(one, one) == 0
+
+
+def test_a_job_starves_as_long_as_a_task_waits() -> None:
+    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+        assert session.job_starving(session.jobs["default/high"])
+        assert not session.job_starving(session.jobs["default/low"])

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batch_builders import make_group, make_member, opened
+from batch_scores import objections, scores
+from bayplan.batch.plugins.resource_strategy_fit import OWN_TYPE, OWN_WEIGHTS, ResourceStrategyFit
+from bayplan.framework.status import Code
+from bayplan.objects.meta import ResourceList
+from bayplan.testing.builders import make_node
+
+GPU = "nvidia.com/gpu"
+ROOM: ResourceList = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+NODES = [make_node("cpu", allocatable=ROOM), make_node("gpu", allocatable={**ROOM, GPU: "4"})]
+RUNNING = make_member("running", node="gpu", requests={"cpu": "4", GPU: 1})
+OFF = {"resourceStrategyFitWeight": 0}
+MOST, LEAST = "MostAllocated", "LeastAllocated"
+
+
+def resources(**types: Any) -> dict[str, Any]:
+    return {"resourceStrategyFitWeight": 1, "resources": types}
+
+
+@pytest.mark.parametrize(
+    ("requests", "arguments", "expected"),
+    [
+        pytest.param({"cpu": "2"}, {}, {"cpu": 750.0, "gpu": 250.0}, id="the-emptiest-times-ten"),
+        pytest.param({"cpu": "2"}, {"resourceStrategyFitWeight": -3}, {"cpu": 750.0, "gpu": 250.0}, id="below-zero"),
+        pytest.param({"cpu": "2"}, OFF, {"cpu": 0.0, "gpu": 0.0}, id="off"),
+        pytest.param({"cpu": "2"}, resources(cpu={"type": MOST, "weight": 2}), {"cpu": 25.0, "gpu": 75.0}, id="most"),
+        pytest.param({"cpu": "2"}, resources(cpu={"type": "Odd"}), {"cpu": 75.0, "gpu": 25.0}, id="unknown-type"),
+        pytest.param({"cpu": "6"}, resources(cpu={"type": LEAST}), {"cpu": 25.0, "gpu": 0.0}, id="over-is-nothing"),
+        pytest.param({"cpu": "2"}, resources(memory={"type": MOST}), {"cpu": 0.0, "gpu": 0.0}, id="not-configured"),
+        pytest.param(
+            {"cpu": "2", GPU: 1},
+            resources(**{"cpu": {"type": LEAST, "weight": 1}, "nvidia.com/*": {"type": MOST, "weight": 3}}),
+            {"cpu": 18.75, "gpu": (25 + 3 * 50) / 4},
+            id="beginning-of-a-name",
+        ),
+        pytest.param(
+            {GPU: 1},
+            resources(**{"nvidia.com/*": {"type": LEAST}, "nvidia*": {"type": MOST}, GPU: {"type": MOST}}),
+            {"cpu": 0.0, "gpu": 50.0},
+            id="the-exact-name-first",
+        ),
+        pytest.param(
+            {GPU: 1},
+            resources(**{"nvidia.com/*": {"type": MOST}, "nvidia*": {"type": LEAST}}),
+            {"cpu": 0.0, "gpu": 50.0},
+            id="the-longest-beginning",
+        ),
+        pytest.param({"cpu": "2"}, resources(**{"*": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-bare-star"),
+        pytest.param({"cpu": "2"}, resources(**{"c*u": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-star-inside"),
+    ],
+)
+def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected: dict[str, float]) -> None:
+    pods = [RUNNING, make_member("p", requests=requests)]
+    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+        assert scores(session, "p") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": 2}'}, {"cpu": 25.0, "gpu": 75.0}, id="replaces-all"),
+        pytest.param({OWN_TYPE: MOST}, {"cpu": 0.0, "gpu": 0.0}, id="without-weights"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": 1.5}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-whole-number"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "cpu=1"}, {"cpu": 0.0, "gpu": 0.0}, id="no-json"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "null"}, {"cpu": 0.0, "gpu": 0.0}, id="null"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: f'{{"cpu": {2**63}}}'}, {"cpu": 0.0, "gpu": 0.0}, id="too-large"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-beginnings"),
+        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": -1}'}, {"cpu": -25.0, "gpu": -75.0}, id="below-zero"),
+        pytest.param({OWN_TYPE: "Odd", OWN_WEIGHTS: '{"cpu": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="unknown-type"),
+        pytest.param({OWN_WEIGHTS: '{"cpu": 1}'}, {"cpu": 75.0, "gpu": 25.0}, id="weights-alone-are-not-read"),
+    ],
+)
+def test_a_pods_own_strategy(own: dict[str, str], expected: dict[str, float]) -> None:
+    pods = [RUNNING, make_member("p", requests={"cpu": "2"}, annotations=own)]
+    arguments = resources(cpu={"type": LEAST})
+    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+        assert scores(session, "p") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("requests", "sra", "expected"),
+    [
+        pytest.param({"cpu": "1"}, {"resources": GPU, "weight": 2}, {"cpu": 200.0, "gpu": 0.0}, id="keeps-off-gpus"),
+        pytest.param({GPU: 1}, {"resources": GPU, "weight": 2}, {"cpu": 0.0, "gpu": 0.0}, id="what-a-node-lacks"),
+        pytest.param(
+            {"cpu": "1"},
+            {"resources": f"{GPU}, a.b/c", "weight": 1, "resourceWeight": {GPU: 1, "a.b/c": 3}},
+            {"cpu": 100.0, "gpu": 75.0},
+            id="weights",
+        ),
+        pytest.param(
+            {"cpu": "1"},
+            {"resources": f"{GPU},a.b/c", "weight": 1, "resourceWeight": {GPU: -7}},
+            {"cpu": 100.0, "gpu": 50.0},
+            id="below-zero-is-one",
+        ),
+        pytest.param(
+            {"cpu": "1"},
+            {"resources": f"{GPU},{GPU}", "weight": 1},
+            {"cpu": 100.0, "gpu": 50.0},
+            id="twice-in-the-list",
+        ),
+        pytest.param({"cpu": "1"}, {"resources": GPU}, {"cpu": 0.0, "gpu": 0.0}, id="no-weight-is-off"),
+        pytest.param(
+            {"cpu": "1"}, {"enable": False, "resources": GPU, "weight": 1}, {"cpu": 0.0, "gpu": 0.0}, id="not-enabled"
+        ),
+    ],
+)
+def test_scarce_resources(requests: ResourceList, sra: dict[str, Any], expected: dict[str, float]) -> None:
+    arguments = {**OFF, "sra": {"enable": True, **sra}}
+    pods = [make_member("p", requests=requests)]
+    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+        assert scores(session, "p") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("requests", "proportions", "rejected"),
+    [
+        pytest.param({"cpu": "1"}, {"cpu": 1, "memory": 1}, False, id="enough-beside-three-idle-gpus"),
+        pytest.param({"cpu": "1"}, {}, False, id="one-each-by-default"),
+        pytest.param({"cpu": "2"}, {"cpu": 1}, True, id="too-little-cpu"),
+        pytest.param({"cpu": "1", "memory": "7Gi"}, {"cpu": 0}, True, id="too-little-memory"),
+        pytest.param({"cpu": "2"}, {"cpu": -1, "memory": 0}, True, id="below-zero-is-one"),
+        pytest.param({"cpu": "2", GPU: 1}, {"cpu": 1}, False, id="asks-for-a-gpu-itself"),
+    ],
+)
+def test_proportions(requests: ResourceList, proportions: dict[str, float], rejected: bool) -> None:
+    rates = {f"{GPU}.{name}": rate for name, rate in proportions.items()}
+    arguments = {"proportional": {"enable": True, "resources": f"cpu, {GPU}", "resourceProportion": rates}}
+    pods = [RUNNING, make_member("p", requests=requests)]
+    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+        reason = f"proportional of resource {GPU} check failed"
+        assert objections(session, "p") == ({"gpu": (Code.UNRESOLVABLE, reason)} if rejected else {})

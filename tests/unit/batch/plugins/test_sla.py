@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from batch_builders import BORN, NOW, make_group, opened
+from bayplan.batch.plugins.sla import Sla
+from bayplan.batch.rules import Vote
+from bayplan.batch.session import Session
+
+WAITING = "volcano.sh/sla-waiting-time"
+AGE = NOW - BORN
+
+
+def vote(session: Session, job: str = "default/job") -> Vote:
+    plugin: Sla = session.plugins["sla"]
+    return plugin._vote(session.jobs[job])
+
+
+@pytest.mark.parametrize(
+    ("annotations", "arguments", "expected"),
+    [
+        pytest.param({}, {}, Vote.ABSTAIN, id="nobody-promised-anything"),
+        pytest.param({WAITING: "1h"}, {}, Vote.PERMIT, id="waited-long-enough"),
+        pytest.param({WAITING: "1000000h"}, {}, Vote.ABSTAIN, id="must-wait"),
+        pytest.param({"sla-waiting-time": "1h"}, {}, Vote.PERMIT, id="old-spelling"),
+        pytest.param({}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="everybody"),
+        pytest.param({WAITING: "1000000h"}, {"sla-waiting-time": "1h"}, Vote.ABSTAIN, id="own-one-counts"),
+        pytest.param({WAITING: "soon"}, {"sla-waiting-time": "1h"}, Vote.PERMIT, id="own-one-is-no-duration"),
+        pytest.param({}, {"sla-waiting-time": "soon"}, Vote.ABSTAIN, id="no-duration"),
+        pytest.param({}, {"sla-waiting-time": "-1h"}, Vote.ABSTAIN, id="below-zero"),
+        pytest.param({}, {"sla-waiting-time": 60}, Vote.ABSTAIN, id="no-text"),
+    ],
+)
+def test_votes(annotations: dict[str, str], arguments: dict[str, Any], expected: Vote) -> None:
+    with opened(Sla, arguments=arguments, objects=[make_group(annotations=annotations)]) as session:
+        assert vote(session) is expected
+        assert session.job_enqueueable(session.jobs["default/job"])
+        assert session.job_pipelined(session.jobs["default/job"])
+
+
+@pytest.mark.parametrize(("late_s", "expected"), [(0, Vote.PERMIT), (1, Vote.ABSTAIN)])
+def test_the_last_second_counts(late_s: int, expected: Vote) -> None:
+    promised = {WAITING: f"{int(AGE.total_seconds()) + late_s}s"}
+    with opened(Sla, objects=[make_group(annotations=promised)]) as session:
+        assert vote(session) is expected
+
+
+def test_order() -> None:
+    groups = [
+        make_group("none"),
+        make_group("late", annotations={WAITING: "2h"}),
+        make_group("soon", annotations={WAITING: "1h"}),
+        make_group("young", annotations={WAITING: "1h"}, created=BORN + timedelta(hours=1)),
+    ]
+    with opened(Sla, objects=groups) as session:
+        none, late, soon, young = (session.jobs[f"default/{name}"] for name in ("none", "late", "soon", "young"))
+        assert session.compare_jobs(soon, late) < 0 < session.compare_jobs(late, soon)
+        assert session.compare_jobs(late, young) == session.compare_jobs(none, none) == 0
+        assert session.compare_jobs(none, late) > 0 > session.compare_jobs(late, none)
+
+
+@pytest.mark.parametrize("value", ["soon", "0s", 5])
+def test_bad_arguments_are_told(value: Any) -> None:
+    with opened(Sla, arguments={"sla-waiting-time": value}) as session:
+        (fault,) = session.faults
+        assert fault.startswith("sla: ")
+        assert "sla-waiting-time" in fault

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from batch_builders import make_engine, make_group, make_member, named, opened, tasks_of
+from bayplan.batch.plugins.tdm import TimeDivision
+from bayplan.batch.session import Session
+from bayplan.framework.status import Code
+from bayplan.testing.builders import make_node
+
+NOON = datetime(2024, 6, 1, 12, 0).astimezone()  # the plugin's hours are local
+PREEMPTABLE = "volcano.sh/preemptable"
+NODES = [make_node("own"), make_node("lent", labels={"volcano.sh/revocable-zone": "rz"})]
+
+
+def hours(text: Any) -> dict[str, Any]:
+    return {"tdm.revocable-zone.rz": text}
+
+
+def verdict(session: Session, task: str, node: str) -> list[tuple[Code, str]]:
+    (found,) = tasks_of(session, task)
+    place = session.node(node)
+    assert place is not None
+    return [(status.code, status.reasons[0]) for status in session.predicate(found, place)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        pytest.param(hours("10:00-14:00"), None, id="open"),
+        pytest.param(hours(" 9:00-12:00 "), None, id="the-last-minute-counts"),
+        pytest.param(hours("12:00-12:00"), None, id="the-whole-day"),
+        pytest.param(hours("11:00-03:00"), None, id="over-midnight"),
+        pytest.param({}, "revocable zone rz not support", id="unknown"),
+        pytest.param(hours(1000), "revocable zone rz not support", id="no-text"),
+        pytest.param(hours("13:00-14:00"), "current time beyond revocable zone rz:13:00-14:00", id="later"),
+        pytest.param(hours("13:00-03:00"), "current time beyond revocable zone rz:13:00-03:00", id="tonight"),
+        pytest.param(hours("10:00-11:59"), "current time beyond revocable zone rz:10:00-11:59", id="over"),
+        pytest.param(hours("all day"), "revocable zone all day format error", id="no-hours"),
+        pytest.param(hours("24:00-23:00"), 'parsing time "24:00": hour out of range', id="hour"),
+        pytest.param(hours("10:60-23:00"), 'parsing time "10:60": minute out of range', id="minute"),
+        pytest.param(hours("x-23:00"), 'parsing time "x" as "15:04": cannot parse "x" as "15"', id="no-number"),
+        pytest.param(hours("10-23:00"), 'parsing time "10" as "15:04": cannot parse "" as ":"', id="no-minutes"),
+        pytest.param(hours("10:0-23:00"), 'parsing time "10:0" as "15:04": cannot parse "0" as "04"', id="one-digit"),
+        pytest.param(hours("10:00-23:00x"), 'parsing time "23:00x": extra text: "x"', id="more"),
+    ],
+)
+def test_hours(arguments: dict[str, Any], reason: str | None) -> None:
+    pods = [make_member("p", annotations={PREEMPTABLE: "true"})]
+    with opened(TimeDivision, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON) as session:
+        expected = [] if reason is None else [(Code.UNRESOLVABLE, reason)]
+        assert verdict(session, "p", "lent") == expected
+        assert verdict(session, "p", "own") == []
+
+
+def test_both_ends_of_the_hours_are_open() -> None:
+    for now, is_open in ((NOON, True), (NOON + timedelta(seconds=1), False)):
+        with opened(TimeDivision, arguments=hours("10:00-12:00"), now=now) as session:
+            assert (session.plugins["tdm"].closed("rz") == "") is is_open
+
+
+def test_who_may_use_lent_nodes() -> None:
+    pods = [
+        make_member("any", annotations={"volcano.sh/revocable-zone": "*"}),
+        make_member("one", annotations={"volcano.sh/revocable-zone": "rz"}),
+        make_member("none"),
+    ]
+    world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
+    with opened(TimeDivision, arguments=hours("10:00-14:00"), **world) as session:
+        assert verdict(session, "any", "lent") == []
+        for name in ("one", "none"):
+            assert verdict(session, name, "lent") == [(Code.UNRESOLVABLE, "not allow to dispatch to revocable node")]
+
+
+def test_lent_nodes_score_for_those_who_may_use_them() -> None:
+    pods = [make_member("any", annotations={"volcano.sh/revocable-zone": "*"}), make_member("none")]
+    world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
+    with opened(TimeDivision, arguments=hours("10:00-14:00"), **world) as session:
+        plugin: TimeDivision = session.plugins["tdm"]
+        for name, expected in (("any", [0.0, 100.0]), ("none", [0.0, 0.0])):
+            scored = plugin._score(tasks_of(session, name)[0], session.nodes)
+            assert (scored.values.tolist(), scored.failed.tolist()) == (expected, [False, False])
+    with opened(TimeDivision, **world) as session:
+        scored = session.plugins["tdm"]._score(tasks_of(session, "any")[0], session.nodes)
+        assert scored.failed.tolist() == [False, True]
+
+
+# victims
+
+NO = {PREEMPTABLE: "false"}
+
+
+def running(name: str, group: str = "job", node: str = "own", **fields: Any) -> Any:
+    return make_member(name, group, node=node, **fields)
+
+
+def test_who_preempts_whom() -> None:
+    pods = [
+        make_member("strict", "boss", annotations=NO),
+        make_member("mild", "boss"),
+        running("a"),
+        running("b"),
+        running("other", "two"),
+        running("strong", "two", annotations=NO),
+        running("far", node="lent"),
+        running("going", "two", phase="Succeeded"),
+    ]
+    groups = [make_group("boss"), make_group("job"), make_group("two")]
+    with opened(TimeDivision, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
+        strict, mild = tasks_of(session, "strict", "mild")
+        candidates = tasks_of(session, "a", "b", "other", "strong", "far", "going")
+        assert named(session.preemptable(strict, candidates)) == ["a", "other"]
+        assert session.preemptable(mild, candidates) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "victims"),
+    [
+        pytest.param({}, 1, id="one-unless-told"),
+        pytest.param({"volcano.sh/jdb-min-available": "1"}, 2, id="min"),
+        pytest.param({"volcano.sh/jdb-min-available": "4"}, 1, id="min-not-met"),
+        pytest.param({"volcano.sh/jdb-min-available": "50%"}, 0, id="min-percent-rounded-up"),
+        pytest.param({"volcano.sh/jdb-min-available": "some"}, 3, id="min-nonsense"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "2"}, 1, id="max-less-those-that-do-not-run"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "1"}, 0, id="max-reached"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "90%"}, 3, id="max-percent"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "-5"}, 0, id="max-below-zero"),
+    ],
+)
+def test_budgets_of_jobs(annotations: dict[str, str], victims: int) -> None:
+    """Five tasks: three run, one waits, one has ended."""
+    pods = [running("a"), running("b"), running("c"), make_member("w"), running("s", phase="Succeeded")]
+    pods.append(make_member("boss", "boss", annotations=NO))
+    groups = [make_group(annotations=annotations), make_group("boss")]
+    with opened(TimeDivision, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
+        (boss,) = tasks_of(session, "boss")
+        assert len(session.preemptable(boss, tasks_of(session, "a", "b", "c"))) == victims
+
+
+def test_tasks_leave_lent_nodes_when_the_hours_are_over_once_a_period() -> None:
+    pods = [running("a", node="lent"), running("b", node="lent"), running("strong", node="lent", annotations=NO)]
+    pods.append(running("home"))
+    arguments = hours("10:00-11:00") | {"tdm.evict.period": "5m"}
+    engine = make_engine(TimeDivision, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON)
+    found = []
+    for seconds in (0, 299, 1):
+        engine.handle.clock.advance(seconds)  # type: ignore[attr-defined]
+        with engine.session() as session:
+            found.append(named(session.victim_tasks([])))
+    assert found == [["a"], [], ["a"]]
+
+
+def test_open_hours_have_no_victims() -> None:
+    pods = [running("a", node="lent")]
+    with opened(
+        TimeDivision, arguments=hours("10:00-13:00"), nodes=NODES, pods=pods, objects=[make_group()], now=NOON
+    ) as session:
+        assert session.victim_tasks([]) == []
+
+
+# jobs
+
+
+def test_jobs() -> None:
+    groups = [make_group("mild", annotations={PREEMPTABLE: "true"}), make_group("strict"), make_group("idle")]
+    pods = [make_member("m", "mild"), make_member("s", "strict")]
+    with opened(TimeDivision, pods=pods, objects=groups, now=NOON) as session:
+        mild, strict, idle = (session.jobs[f"default/{name}"] for name in ("mild", "strict", "idle"))
+        assert session.compare_jobs(strict, mild) < 0 < session.compare_jobs(mild, strict)
+        assert session.compare_jobs(strict, idle) == 0
+        assert [session.job_starving(job) for job in (mild, strict, idle)] == [False, True, False]
+        assert not session.job_pipelined(strict)
+
+
+def test_bad_arguments_are_told() -> None:
+    with opened(TimeDivision, arguments=hours(5) | {"tdm.evict.period": "often"}) as session:
+        assert [fault.split(":")[0] for fault in session.faults] == ["tdm", "tdm"]

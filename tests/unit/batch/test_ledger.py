@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from batch_builders import make_engine, make_group, make_member, make_queue
+from batch_world import accounts, engine_of, enter
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.statuses import TaskStatus
+from bayplan.objects.core import Pod
+from bayplan.objects.workloads import PriorityClass
+from bayplan.snapshot import PodInfo
+from bayplan.testing.builders import make_node, make_pod
+
+
+def status_of(engine: BatchEngine, name: str) -> TaskStatus:
+    task = engine.ledger.task(f"pod-{name}")
+    assert task is not None
+    return task.status
+
+
+def idle(engine: BatchEngine, node: str) -> float:
+    with engine.session() as session:
+        found = session.node(node)
+        assert found is not None
+        return found.idle.milli_cpu
+
+
+def going(pod: Pod) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
+
+
+def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    assert engine.run_session().binds == {"default/p": "a"}
+    assert status_of(engine, "p") is TaskStatus.BINDING
+    assert idle(engine, "a") == 1000
+    engine.observe(make_member("p"))  # a late version, still without a node
+    assert status_of(engine, "p") is TaskStatus.BINDING
+    running = make_member("p", node="a")
+    engine.cache.add_pod(running)
+    engine.observe(running)
+    assert status_of(engine, "p") is TaskStatus.RUNNING
+    assert idle(engine, "a") == 1000
+    assert not engine.run_session().binds
+
+
+def test_a_pod_without_a_group_only_takes_room() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2)])
+    stranger = make_pod("stranger", cpu=1, node="a")
+    enter(engine, stranger)
+    assert idle(engine, "a") == 1000
+    with engine.session() as session:
+        assert not session.jobs
+    engine.cache.remove_pod(stranger)
+    engine.withdraw(stranger)
+    assert idle(engine, "a") == 2000
+
+
+def test_a_pod_that_goes_is_releasing_its_room() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
+    assert idle(engine, "a") == 1000
+    leaving = going(make_member("p", node="a"))
+    engine.cache.update_pod(leaving)
+    engine.observe(leaving)
+    with engine.session() as session:
+        node = session.node("a")
+        assert node is not None
+        assert (node.idle.milli_cpu, node.releasing.milli_cpu, node.future_idle.milli_cpu) == (1000, 1000, 2000)
+
+
+def test_the_cache_may_be_told_before_or_after_the_ledger() -> None:
+    for cache_first in (True, False):
+        engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
+        idle(engine, "a")
+        leaving = going(make_member("p", node="a"))
+        if cache_first:
+            engine.cache.update_pod(leaving)
+            idle(engine, "a")
+            engine.observe(leaving)
+        else:
+            engine.observe(leaving)
+            idle(engine, "a")
+            engine.cache.update_pod(leaving)
+        with engine.session() as session:
+            assert session.nodes.room.releasing[0, 0] == 1000
+
+
+def test_nodes_come_change_and_go() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2), make_node("b", cpu=4)])
+    enter(engine, make_pod("p", cpu=1, node="b"))
+    assert idle(engine, "b") == 3000
+    engine.cache.remove_node("a")  # the last row moves into its place
+    assert idle(engine, "b") == 3000
+    engine.cache.update_node(make_node("b", cpu=8))
+    assert idle(engine, "b") == 7000
+    engine.cache.add_node(make_node("c", cpu=1))
+    assert (idle(engine, "b"), idle(engine, "c")) == (7000, 1000)
+
+
+def test_what_a_node_lends_beyond_what_it_has_counts_as_its_own() -> None:
+    node = make_node("a", cpu=2)
+    notes = {"volcano.sh/oversubscription-cpu": "500", "volcano.sh/oversubscription-memory": "much"}
+    engine = make_engine(nodes=[replace(node, metadata=replace(node.metadata, annotations=notes))])
+    assert idle(engine, "a") == 2500
+
+
+def test_jobs_need_a_group_and_a_queue() -> None:
+    pods = [make_member("a", "known"), make_member("b", "unknown"), make_member("c", "queueless")]
+    engine = make_engine(pods=pods, objects=[make_group("known"), make_group("queueless", queue="nowhere")])
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/known"}
+    engine.cache.put(make_queue("nowhere"))
+    engine.cache.put(make_group("unknown", queue=""))  # the default queue, which does not exist here
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/known", "default/queueless"}
+    engine.cache.drop(make_group("known"))
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/queueless"}
+
+
+def test_the_priority_of_a_job_is_that_of_its_groups_class() -> None:
+    groups = [make_group("high", priority_class_name="high"), make_group("other", priority_class_name="gone")]
+    engine = make_engine(objects=groups)
+    with engine.session() as session:
+        assert {job.name: job.priority for job in session.jobs.values()} == {"high": 0, "other": 0}
+    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="high"), value=10))
+    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="usual"), value=3, global_default=True))
+    with engine.session() as session:
+        assert {job.name: job.priority for job in session.jobs.values()} == {"high": 10, "other": 3}
+
+
+def test_pods_of_other_schedulers_are_not_ours_before_they_have_a_node() -> None:
+    pod = make_member("p")
+    other = replace(pod, spec=replace(pod.spec, scheduler_name="somebody"))
+    engine = make_engine(pods=[other], objects=[make_group()])
+    with engine.session() as session:
+        assert not session.jobs["default/job"].tasks
+
+
+def test_a_session_that_does_nothing_changes_nothing() -> None:
+    pods = [make_member("p"), make_member("r", node="a")]
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group()])
+    with engine.session() as session:
+        before = accounts(session.nodes.room)
+    with engine.session() as session:
+        assert accounts(session.nodes.room) == before
+
+
+def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
+    pods = [make_member(f"job-w-{number}") for number in range(2)]
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=2)])
+    with engine.session() as session:
+        job = session.jobs["default/job"]
+        statement = session.statement()
+        for task in list(job.pending.values()):
+            assert session.pre_predicate(task) is None
+            assert statement.allocate(task, "a")
+        engine.cache.add_pod(make_pod("rival", cpu=1, node="a"))
+        assert not statement.commit()
+        assert job.count(TaskStatus.PENDING) == 2
+    assert idle(engine, "a") == 1000
+    engine.cache.remove_pod(make_pod("rival", cpu=1, node="a"))
+    assert len(engine.run_session().binds) == 2
+
+
+def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
+    nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
+    engine = engine_of(nodes=nodes, pods=[make_member("p")], objects=[make_group()])
+    with engine.session() as session:
+        (task,) = session.jobs["default/job"].tasks.values()
+        session.pre_predicate(task)
+        statement = session.statement()
+        assert statement.allocate(task, "a")
+        engine.cache.add_pod(make_pod("rival", cpu=1, node="b"))
+        assert statement.commit()
+    assert (idle(engine, "a"), idle(engine, "b")) == (1000, 1000)
+
+
+def test_room_that_others_made_for_their_pods_is_theirs() -> None:
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    nominations = engine.handle.nominations
+    theirs = PodInfo(make_pod("theirs", cpu=2))
+    nominations.nominate(theirs, "a")
+    assert not engine.run_session().binds
+    nominations.withdraw(theirs.uid)
+    assert engine.run_session().binds == {"default/p": "a"}
+
+
+def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
+    pods = [make_member("p"), going(make_member("old", "", node="a"))]
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=pods, objects=[make_group()])
+    assert engine.run_session().pipelined == {"default/p": "a"}
+    assert [info.uid for info in engine.handle.nominations.on_node("a")] == ["pod-p"]
+    engine.cache.remove_pod(pods[1])
+    assert engine.run_session().binds == {"default/p": "a"}
+    assert not engine.handle.nominations.nodes()
