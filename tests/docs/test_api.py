@@ -11,7 +11,7 @@ import pytest
 from docs.fences import ROOT
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-MODULES = ["bayplan.framework", "bayplan.testing", "bayplan.app"]
+MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app"]
 
 
 def entries(module: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import yaml
 
 import bayplan.framework
 from bayplan.app import build_engine, configured, known_plugins
+from bayplan.batch import rules
+from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import FLAGS
+from bayplan.batch.outcome import Outcome
+from bayplan.batch.points import POINTS
 from bayplan.cache import Cache
 from bayplan.cli import cli
 from bayplan.config.model import KIND, ConfigurationSource
@@ -41,6 +46,44 @@ def configurations() -> list[Block]:
 def test_the_table_of_points_is_the_framework_s() -> None:
     told = [(codes(row[0])[0], codes(row[1])[0].split("(")[0]) for row in table("plugin-authors.md", "The points")]
     assert told == [(point.key, method) for point in ATTEMPT_ORDER for method in point.methods]
+
+
+RULES = {
+    rules.first_nonzero: "first that is not 0",
+    rules.first_answer: "first answer",
+    rules.first_registered: "first plugin alone",
+    rules.unanimous: "all must agree",
+    rules.anybody: "one is enough",
+    rules.agreed_in_first_tier: "first tier decides",
+    rules.vote: "vote",
+    rules.victims_of_tier: "victims of a tier",
+    rules.union_of_tier: "all of a tier",
+    rules.everybody: "everybody is told",
+    rules.by_plugin: "sum",
+    None: "row by row",
+}
+
+
+def test_the_table_of_batch_points_is_the_session_s() -> None:
+    told = [(codes(row[0])[0], codes(row[1]), row[2].strip()) for row in table("batch-plugin-authors.md", "The points")]
+    assert told == [(point.name, list(point.switches), RULES[point.rule]) for point in POINTS]
+
+
+def test_every_rule_of_a_batch_point_is_explained() -> None:
+    page = (DOCS / "batch-plugin-authors.md").read_text(encoding="utf-8").split("### How answers are combined")[1]
+    told = {words.lower() for words in re.findall(r"\*\*([^*]+)\*\*", page.split("\n## ")[0])}
+    assert set(RULES.values()) - {"everybody is told"} <= told
+
+
+def test_every_action_is_told() -> None:
+    assert {name for row in table("batch.md", "The way of a session") for name in codes(row[0])} == set(
+        default_actions()
+    )
+
+
+def test_every_part_of_an_outcome_is_told() -> None:
+    told = [name for row in table("batch.md", "Run a session") for name in codes(row[0])]
+    assert sorted(told) == sorted(each.name for each in dataclasses.fields(Outcome))
 
 
 def test_every_field_of_a_configuration_has_a_row() -> None:

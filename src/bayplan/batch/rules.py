@@ -71,11 +71,18 @@ def first_nonzero(asked: Asked, *args: Any) -> int:
         except Exception as fault:
             asked.blame(plugin, fault)
             continue
-        if answer or answer is False:  # whoever answers `left < right` has turned the order around
-            if isinstance(answer, Real) and not isinstance(answer, bool) and not math.isnan(answer):
-                return -1 if answer < 0 else 1
+        if answer is None:
+            continue
+        if type(answer) is not int and not _is_order(answer):
             asked.nonsense(plugin, answer, "a number below, above or equal to 0")
+        elif answer:
+            return -1 if answer < 0 else 1
     return 0
+
+
+def _is_order(answer: Any) -> bool:
+    """No truth, in particular: whoever answers `left < right` has turned the order around."""
+    return isinstance(answer, Real) and not isinstance(answer, bool) and not math.isnan(answer)
 
 
 def unanimous(asked: Asked, *args: Any) -> bool:
