@@ -25,7 +25,7 @@ from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
 from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import NarrowTo, row_alone
+from bayplan.framework.plugin import NarrowTo, amounts_alone, row_alone
 from bayplan.framework.points import PRE_FILTER, PRE_SCORE
 from bayplan.framework.status import Code, Status, error, unschedulable
 from bayplan.objects.core import ReplicationController, Service
@@ -390,4 +390,4 @@ class Scorers:
 
 
 def _is_row_alone(plugin: Any) -> bool:
-    return getattr(type(plugin), "depends_on", None) is row_alone
+    return getattr(type(plugin), "depends_on", None) in (row_alone, amounts_alone)

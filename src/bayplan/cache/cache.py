@@ -20,8 +20,9 @@ from bayplan.errors import CacheError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodColumns, PodInfo, Snapshot, Vocabulary
+from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.journal import Journal
+from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
 PodSwap = tuple[PodInfo | None, PodInfo | None]
@@ -31,14 +32,18 @@ _NO_ROW = -1
 _NO_SLOT = -1
 
 
-@dataclass(slots=True)
 class _PodState:
     """A pod that the cache counts, and whether the API server has said so."""
 
-    info: PodInfo
-    assumed: bool
-    slot: int = _NO_SLOT  # none while its node is unknown
-    expires_s: float | None = None
+    __slots__ = ("affinity", "assumed", "expires_s", "info", "kind", "row", "slot")
+
+    def __init__(self, info: PodInfo, assumed: bool) -> None:
+        self.info = info
+        self.assumed = assumed
+        self.expires_s: float | None = None
+        self.slot = _NO_SLOT  # none while its node is unknown; then what follows means nothing
+        self.row = _NO_ROW
+        self.kind = self.affinity = NO_TERMS
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -62,7 +67,7 @@ class Cache:
         self.devices = DeviceAssumptions()
         self._assumed_ttl_s = assumed_ttl_s
         self._nodes = NodeColumns(self.vocabulary)
-        self._pods = PodColumns(self.vocabulary)
+        self._slots: list[_PodState | None] = []
         self._tree = NodeTree()
         self._images = ImageTable()
         self._states: dict[str, _PodState] = {}
@@ -125,9 +130,9 @@ class Cache:
         if moved != row:
             self._row_journal.note(row)
             for info in self._nodes.pods[row]:
-                slot = self._states[info.uid].slot
-                self._pods.rows[slot] = row
-                self._slot_journal.note(slot)
+                state = self._states[info.uid]
+                state.row = row
+                self._slot_journal.note(state.slot)
 
     def node(self, name: str) -> Node | None:
         row = self._row(name)
@@ -263,7 +268,7 @@ class Cache:
             seen = snapshot.follower = _Seen(self)
             self._seen.add(seen)
         noted = self._row_journal.since(seen.rows) if seen.layout == self._layout else None
-        if noted is not None:
+        if noted is not None and rows:
             noted.update(rows)
         if noted is not None and len(noted) <= _FEW_ROWS:
             self._refresh_in_place(snapshot, seen, noted)
@@ -335,13 +340,17 @@ class Cache:
         noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
         if noted is not None:
             noted.update(stale)
-        slots = range(max(self._pods.slots, snapshot.pods.slots)) if noted is None else noted
-        for slot in slots:
-            infos = snapshot.pods.infos
-            before = infos[slot] if slot < len(infos) else None
-            snapshot.pods.copy_slot(self._pods, slot)
-            if changes is not None and before is not infos[slot]:
-                changes.append((before, infos[slot]))
+        mine, theirs = self._slots, snapshot.pods
+        for slot in range(max(len(mine), theirs.slots)) if noted is None else noted:
+            state = mine[slot] if slot < len(mine) else None
+            before = theirs.infos[slot] if slot < theirs.slots else None
+            if state is None:
+                theirs.clear(slot)
+            else:
+                theirs.show(slot, state.info, state.row, state.kind, state.affinity)
+            after = None if state is None else state.info
+            if changes is not None and before is not after:
+                changes.append((before, after))
         seen.slots = self._slot_journal.end
 
     # inside -----------------------------------------------------------------------------------------------------
@@ -383,21 +392,25 @@ class Cache:
             del self._strangers[info.node_name]
 
     def _take_slot(self, state: _PodState, row: int) -> None:
-        slot = self._free_slots.pop() if self._free_slots else self._pods.slots
-        kind = self.vocabulary.kinds.acquire(state.info.kind)
-        terms = state.info.affinity
-        affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else -1
-        self._pods.put(slot, state.info, row, kind, affinity)
-        state.slot = slot
+        info = state.info
+        state.row = row
+        state.kind = self.vocabulary.kinds.acquire(info.kind)
+        terms = info.affinity
+        state.affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else NO_TERMS
+        if self._free_slots:
+            state.slot = slot = self._free_slots.pop()
+            self._slots[slot] = state
+        else:
+            state.slot = slot = len(self._slots)
+            self._slots.append(state)
         self._slot_journal.note(slot)
 
     def _free_slot(self, state: _PodState) -> None:
         slot = state.slot
-        self.vocabulary.kinds.release(int(self._pods.kinds[slot]))
-        affinity = int(self._pods.affinities[slot])
-        if affinity >= 0:
-            self.vocabulary.affinities.release(affinity)
-        self._pods.clear(slot)
+        self.vocabulary.kinds.release(state.kind)
+        if state.affinity != NO_TERMS:
+            self.vocabulary.affinities.release(state.affinity)
+        self._slots[slot] = None
         self._free_slots.append(slot)
         state.slot = _NO_SLOT
         self._slot_journal.note(slot)

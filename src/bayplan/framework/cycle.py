@@ -64,12 +64,17 @@ class Cycle:
 
     def adopt(self, other: Cycle) -> None:
         """Take over what plugins found out about a pod that is like this one."""
-        if other._state:
-            self._state |= other._state
-        if other.skip_filter:
-            self.skip_filter |= other.skip_filter
-        if other.skip_score:
-            self.skip_score |= other.skip_score
+        self._state.update(other._state)
+        self.skip_filter |= other.skip_filter
+        self.skip_score |= other.skip_score
+
+    def share(self, other: Cycle) -> None:
+        """The same from one that is changed no more; most often this attempt has heard nothing yet."""
+        if self._state or self.skip_filter or self.skip_score:
+            self.adopt(other)
+            return
+        self._state = other._state.copy()
+        self.skip_filter, self.skip_score = other.skip_filter, other.skip_score
 
     def start_over(self) -> None:
         """Forget what plugins said."""

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bayplan.framework.boundary import Boundary, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
-from bayplan.framework.plugin import MAX_SCORE, NarrowTo, row_alone
+from bayplan.framework.plugin import MAX_SCORE, NarrowTo, ScoreGroups, amounts_alone, row_alone
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
@@ -65,7 +65,11 @@ class Role:
         self.wants_rows_left = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
         self.normalizes = hasattr(plugin, "normalize")
         self.compares = bool(getattr(plugin, "compares_candidates", False))
-        self.watches = getattr(type(plugin), "depends_on", None) is not row_alone
+        self.moves = self.compares and hasattr(plugin, "scores_depend_on")
+        self.groups = self.compares and hasattr(plugin, "score_groups")
+        depends_on = getattr(type(plugin), "depends_on", None)
+        self.watches = depends_on is not row_alone and depends_on is not amounts_alone
+        self.sees_amounts = depends_on is amounts_alone
         self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
 
 
@@ -111,6 +115,7 @@ class Part:
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
         self.raw: IntVector = np.zeros(0, dtype=np.int64)
         self._stamp: Hashable = None
+        self._scores_stamp: Hashable = None
         self._layout = -1
         self._cursor = 0
         self._weighted: tuple[int, bool, Weighted] | None = None  # at which `changes`, and whether for any candidates
@@ -142,6 +147,19 @@ class Part:
             self.catch_up()
             return
         self._refresh(rows)
+        self._cursor = end
+
+    def accept(self, row: int, score: int, start: int, end: int) -> None:
+        """The same for one row where the plugin rejects nothing and gives this score, which is known already."""
+        if self._cursor != start or self._layout != self.cycle.snapshot.layout:
+            self.catch_up()
+            return
+        self.changes += 1
+        if self.rejects:
+            self._forget(row)
+        if self.scoring:
+            self.raw[row] = score
+            self.silent &= score == 0
         self._cursor = end
 
     def evaluate(self, left: BoolVector | None = None) -> None:
@@ -324,14 +342,24 @@ class Part:
             return known
         return self._weigh(feasible, candidates)
 
+    def scores_moved(self) -> bool:
+        """Whether what a plugin that compares said of scores is no longer right."""
+        return bool(self.role.plugin.scores_depend_on(self.cycle) != self._scores_stamp)
+
     def _weigh(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
         role, all_rows = self.role, candidates.is_whole
         if self.compares:
             if not self.pre_score(candidates):
                 return NOTHING
+            if role.moves:
+                self._scores_stamp = role.plugin.scores_depend_on(self.cycle)
+            if role.groups:
+                groups = self._boundary.timed(role.plugin, SCORE, role.plugin.score_groups, self.cycle, candidates)
+                if groups is not None:
+                    return Weighted.of_groups(groups, role.weight)
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
             final = _vector(answer, len(candidates))
-            if role.watches:  # what it just counted is what it depends on from now on
+            if role.watches and not role.moves:  # what it just counted is what it depends on from now on
                 self._stamp = role.depends_on(self.cycle)
         else:
             final = self.raw[feasible]  # a copy: normalising may work in place
@@ -364,6 +392,17 @@ class Weighted:
                 whole[candidates] = scores
                 scores = whole
             self.vector = scores
+
+    @classmethod
+    def of_groups(cls, groups: ScoreGroups, weight: int) -> Weighted:
+        """From scores that groups of rows have in common, where all rows are candidates."""
+        if groups.lowest < 0 or groups.highest > MAX_SCORE:
+            raise CannotShare
+        weighted = cls.__new__(cls)
+        weighted.flat = groups.lowest * weight
+        same = groups.lowest == groups.highest
+        weighted.vector = None if same else (groups.scores * weight).take(groups.of_row)
+        return weighted
 
     def over(self, rows: BoolVector) -> IntVector:
         """For each of these rows."""

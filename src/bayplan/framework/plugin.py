@@ -10,6 +10,8 @@ Answers about pods that are alike are shared (`standing`). For that a plugin sta
 `depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_alone` where
 nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
 scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
+One that compares candidates may say apart what its scores alone depend on (`scores_depend_on(cycle)`; `depends_on` then
+speaks for its filter), and give scores by groups of rows (`score_groups`, for a whole table; None: ask `score_nodes`).
 
 A plugin that reserves nothing for pods that it skips at PreFilter says `reserves_what_it_filters = True`, and is spared
 the call.
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Pod
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodInfo
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodInfo, RowVector
 
 MAX_SCORE = 100
 
@@ -125,6 +127,20 @@ class Preflight:
 def row_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
     """`depends_on = row_alone`: what the plugin says of a row depends on the pod and on that row, on nothing else."""
     return ()
+
+
+def amounts_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
+    """The same, and of the row on what it has and what is asked of it: rows with equal amounts get equal answers."""
+    return ()
+
+
+class ScoreGroups(NamedTuple):
+    """Final scores of a table whose rows fall into few groups that score alike."""
+
+    scores: IntVector  # of each group, normalised
+    of_row: RowVector  # the group of each row
+    lowest: int  # of the groups that some row is in
+    highest: int
 
 
 class QueuedPod(Protocol):

@@ -8,9 +8,9 @@ were asked in full since; for a pod that comes once it is put together and throw
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from struct import pack
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
 
 _NOBODY = -1
+_REMEMBERED_AMOUNTS = 4096
 
 
 class RejectionCount(NamedTuple):
@@ -52,7 +53,11 @@ class _Addend:
     @property
     def vector(self) -> IntVector | None:
         """Scores by row, weighted where the plugin does not score alone; None where they are the same everywhere."""
-        return self.part.raw if self.part.scores_alone else self.weighted.vector
+        part = self.part
+        if not part.scores_alone:
+            return self.weighted.vector
+        # Pods that come and go may make one speak up that looks at them.
+        return None if part.silent and not part.role.looks_at_pods else part.raw
 
     @property
     def factor(self) -> int:
@@ -71,6 +76,8 @@ class _Cast(NamedTuple):
     names: tuple[str, ...]  # of the score plugins
     scores: list[tuple[IntVector | None, int]]  # of each a vector and its factor, or one number for all rows
     simple: bool  # pods that come or go on a row change totals there and nowhere else
+    by_amounts: bool  # and nothing but the amounts of the row says how
+    moving: list[tuple[int, _Addend]]  # those whose scores may move on all rows at once, with their place in `scores`
 
     def total(self, row: int) -> int:
         total = 0
@@ -104,6 +111,7 @@ class Standing:
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
         self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
         self.total: IntVector = np.zeros(0, dtype=np.int64)
+        self._alone: IntVector | None = None  # the sum of those who score alone; None where that is the total
         self.candidates = 0
         self._layout = -1
         self._touched = self._renewed = 0
@@ -115,6 +123,8 @@ class Standing:
         self._cast: _Cast | None = None  # None: to be found out
         self._known: Cycle | None = None  # None: to be collected from the parts
         self._table: tuple[BoolVector, NodeTable] | None = None
+        self._asked_by_amounts: list[tuple[Part, bool, bool]] = []
+        self._by_amounts: dict[bytes, tuple[int, ...]] = {}  # what followers gave to rows that they did not reject
         self._rebuild()
 
     # keeping up -------------------------------------------------------------------------------------------------
@@ -153,6 +163,13 @@ class Standing:
         if not cast.simple:
             return False
         end = self.snapshot.touched.end
+        key = b""
+        if cast.by_amounts and len(rows) == 1:
+            (row,) = rows
+            key = self.snapshot.nodes.amounts_key(row)
+            scores = self._by_amounts.get(key)
+            if scores is not None and self.owner[row] == _NOBODY:
+                return self._accept(cast, row, scores, end)
         for part in cast.followers:
             part.follow(rows, self._touched, end)
         if self._asked_in_full() or any(part.wild for part in cast.followers):
@@ -163,13 +180,46 @@ class Standing:
             for part in cast.followers:
                 if part.rejects and part.codes[row]:
                     return False
-            self._set_total(row, cast.total(row))
+            self._set_row(cast, row)
+        if key:
+            if len(self._by_amounts) >= _REMEMBERED_AMOUNTS:
+                self._by_amounts.clear()
+            self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.followers)
         self._touched = end
+        self._move(cast)
         return True
 
-    def _set_total(self, row: int, total: int) -> None:
-        """One row's total is another; the best rows are still known, as long as one of them is left."""
+    def _accept(self, cast: _Cast, row: int, scores: tuple[int, ...], end: int) -> bool:
+        """A row has amounts that were met before, on a row that nobody rejected."""
+        for part, score in zip(cast.followers, scores, strict=True):
+            part.accept(row, score, self._touched, end)
+        if self._asked_in_full():
+            return False
+        self._set_row(cast, row)
+        self._touched = end
+        self._move(cast)
+        return True
+
+    def _move(self, cast: _Cast) -> None:
+        """Ask those again whose scores have moved on rows that nothing happened to."""
+        moved = False
+        for place, addend in cast.moving:
+            if addend.part.scores_moved():
+                self._weigh(addend)
+                weighted = addend.weighted
+                cast.scores[place] = (weighted.vector, 1) if weighted.vector is not None else (None, weighted.flat)
+                moved = True
+                if weighted is NOTHING:
+                    self._cast = None
+        if moved:
+            (self._add_up if self._alone is None else self._sum)()
+
+    def _set_row(self, cast: _Cast, row: int) -> None:
+        """Pods came or went on one row; the best rows are still known, as long as one of them is left."""
+        total = cast.total(row)
         before = self.total.item(row)
+        if self._alone is not None:
+            self._alone[row] += total - before
         if total == before:
             return
         self.total[row] = total
@@ -195,7 +245,13 @@ class Standing:
             tuple(addend.part.role.name for addend in speaking),
             [(vector, a.factor) if (vector := a.vector) is not None else (None, a.weighted.flat) for a in speaking],
             bool(self._scores) and all(a.part.scores_alone for a in speaking if a.part.role.looks_at_pods),
+            all(part.role.sees_amounts for part in followers),
+            [(place, addend) for place, addend in enumerate(speaking) if addend.part.role.moves],
         )
+        asked = [(part, part.filtering, part.scoring) for part in followers]
+        if asked != self._asked_by_amounts:
+            self._asked_by_amounts = asked
+            self._by_amounts.clear()
         return self._cast
 
     def _rebuild(self) -> None:
@@ -231,7 +287,12 @@ class Standing:
             part = addend.part
             if part.scores_alone:
                 again |= id(part) in asked
-            elif changed or part.changes != addend.changes or (part.compares and part.role.looks_at_pods and rows):
+            elif (
+                changed
+                or part.changes != addend.changes
+                or (part.compares and part.role.looks_at_pods and rows)
+                or (part.role.moves and part.scores_moved())
+            ):
                 self._weigh(addend)
                 again = True
         if again or changed:
@@ -302,39 +363,53 @@ class Standing:
         return self._table[1]
 
     def _add_up(self) -> None:
-        total: IntVector | None = None
-        flat = 0 if self._scores else 1
+        alone: IntVector | None = None
+        for addend in self._scores:
+            part = addend.part
+            if part.scores_alone and part.scoring and not part.silent:
+                scores = part.alone(self.feasible)
+                alone = scores.copy() if alone is None else np.add(alone, scores, out=alone)
+        self._alone = np.zeros(len(self.feasible), dtype=np.int64) if alone is None else alone
+        self._sum()
+
+    def _sum(self) -> None:
+        """Totals from the sum of those who score alone, which is kept while there are others."""
+        assert self._alone is not None
+        total, flat = self._alone, 0 if self._scores else 1
         for addend in self._scores:
             if not addend.part.scores_alone:
                 vector = addend.weighted.vector
-                flat += addend.weighted.flat if vector is None else 0
-            else:
-                vector = None if addend.part.silent or not addend.part.scoring else addend.part.alone(self.feasible)
-            if vector is None:
-                continue
-            if total is None:
-                total, flat = vector + flat, 0
-            else:
-                total += vector
-        if total is None:
-            total = np.full(len(self.feasible), flat, dtype=np.int64)
-        elif flat:
+                if vector is None:
+                    flat += addend.weighted.flat
+                elif total is self._alone:
+                    total = total + vector
+                else:
+                    total += vector
+        if total is self._alone:
+            total, self._alone = self._alone, None
+        if flat:
             total += flat
         if self.candidates < len(total):
             np.copyto(total, -1, where=~self.feasible)
         self.total = total
+        self._best = None
 
     def _add_up_rows(self, rows: Sequence[int]) -> None:
         where = np.array(rows, dtype=np.intp)
-        total = np.full(len(rows), 0 if self._scores else 1, dtype=np.int64)
+        alone = np.zeros(len(rows), dtype=np.int64)
+        others = np.full(len(rows), 0 if self._scores else 1, dtype=np.int64)
         for addend in self._scores:
-            if addend.speaks and (vector := addend.vector) is not None:
-                if addend.part.wild and addend.part.scores_alone:
+            if not addend.speaks:
+                continue
+            if addend.part.scores_alone:
+                if addend.part.wild:
                     addend.part.alone(self.feasible)
-                total += vector[where] * addend.factor
-            elif addend.speaks:
-                total += addend.weighted.flat
-        self.total[where] = np.where(self.feasible[where], total, -1)
+                alone += addend.part.raw[where] * addend.factor
+            else:
+                others += addend.weighted.flat if (vector := addend.vector) is None else vector[where]
+        if self._alone is not None:
+            self._alone[where] = alone
+        self.total[where] = np.where(self.feasible[where], alone + others, -1)
 
     # telling ----------------------------------------------------------------------------------------------------
 
@@ -346,7 +421,7 @@ class Standing:
             for part in self._parts:
                 if not part.own:
                     known.adopt(part.cycle)
-        cycle.adopt(known)
+        cycle.share(known)
 
     def scores(self) -> Scores:
         """Totals and their parts for the candidates."""
@@ -378,15 +453,15 @@ class Standing:
 
     def scores_at(self, rows: list[int]) -> bytes:
         """Totals of these rows, then what each of `scoring` gave to them."""
-        numbers: list[int] = self.total.take(rows).tolist()
+        item = self.total.item
+        numbers = [item(row) for row in rows]
         for vector, factor in (self._cast or self._find_cast()).scores:
             if vector is None:
                 numbers += [factor] * len(rows)
-            elif factor == 1:
-                numbers += vector.take(rows).tolist()
-            else:
-                numbers += (factor * vector.take(rows)).tolist()
-        return array("q", numbers).tobytes()
+                continue
+            item = vector.item
+            numbers += [item(row) * factor for row in rows]
+        return pack(f"{len(numbers)}q", *numbers)
 
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import MAX_SCORE, row_alone
+from bayplan.framework.plugin import MAX_SCORE
 from bayplan.objects.core import Pod
 from bayplan.objects.images import container_count, pod_images
 from bayplan.plugins.go_division import quotient
@@ -26,10 +26,14 @@ class ImageLocality:
     """Prefers nodes that need to pull less."""
 
     name = "ImageLocality"
-    depends_on = row_alone
+    looks_at_pods = False
 
     def signature(self, pod: Pod) -> Hashable | None:
         return tuple(sorted(pod_images(pod))), container_count(pod)
+
+    def depends_on(self, cycle: Cycle) -> Hashable:
+        """On images: how many nodes have one is learnt row by row, when something else happens there."""
+        return cycle.snapshot.nodes.images_version
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         total_nodes = float(cycle.snapshot.nodes.count)

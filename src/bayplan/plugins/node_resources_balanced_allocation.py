@@ -16,7 +16,7 @@ import numpy as np
 from bayplan.devices.classes import ResourceClasses
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import MAX_SCORE, row_alone
+from bayplan.framework.plugin import MAX_SCORE, amounts_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
@@ -36,7 +36,7 @@ class NodeResourcesBalancedAllocation:
     """Prefers nodes whose resources the pod brings into balance."""
 
     name = "NodeResourcesBalancedAllocation"
-    depends_on = row_alone
+    depends_on = amounts_alone
     by_improvement = True  # score what the pod improves; False: how balanced the node is with it, as before 1.36
     ARGS = node_resources_balanced_allocation_args.ARGS
 

@@ -17,7 +17,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection, row_alone
+from bayplan.framework.plugin import Rejection, amounts_alone
 from bayplan.framework.status import Code, Status, error
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -63,7 +63,7 @@ class NodeResourcesFit:
     """Keeps pods off nodes without room for them, and scores nodes by how full they would be."""
 
     name = "NodeResourcesFit"
-    depends_on = row_alone
+    depends_on = amounts_alone
     ARGS = node_resources_fit_args.ARGS
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:

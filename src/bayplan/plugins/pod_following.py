@@ -35,7 +35,7 @@ class Bookmark:
 
     @classmethod
     def at(cls, snapshot: Snapshot, basis: Hashable) -> Bookmark:
-        return cls(snapshot.layout, snapshot.renewed.end, basis, snapshot.pods.log_end)
+        return cls(snapshot.layout, snapshot.renewed.end, basis, snapshot.pods.version)
 
     def lose(self) -> None:
         """The count is no longer right."""
@@ -48,5 +48,5 @@ class Bookmark:
         changes = snapshot.pods.since(self.pods)
         if changes is None or len(changes) > _WORTH_ADDING:
             return None
-        self.pods = snapshot.pods.log_end
+        self.pods = snapshot.pods.version
         return changes

@@ -16,7 +16,7 @@ import numpy as np
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, ScoreGroups
 from bayplan.framework.status import SKIP, Status, error
 from bayplan.objects.core import Node, Pod, Taint, TopologySpreadConstraint
 from bayplan.objects.meta import KubeObject
@@ -118,14 +118,19 @@ class PodTopologySpread:
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On services and owners, which say what belongs together, and, with constraints, on every pod and node."""
         members = self._catalog.membership_version
-        hard, soft = cycle.find(HARD), cycle.find(SOFT)
-        if hard is None and soft is None:
+        hard = cycle.find(HARD)
+        if hard is None:
             return members
-        counted = hard is None or self._catch_up_hard(cycle, hard)
-        charged = soft is None or self._catch_up_soft(cycle, soft)
-        if not counted or not charged:
+        if not self._catch_up_hard(cycle, hard):
             return object()
-        return members, cycle.snapshot.renewed.end, hard and hard.version, soft and soft.version
+        return members, cycle.snapshot.renewed.end, hard.version
+
+    def scores_depend_on(self, cycle: Cycle) -> Hashable:
+        """The same for soft constraints, which only score."""
+        soft = cycle.find(SOFT)
+        if soft is None:
+            return self._catalog.membership_version
+        return soft.version if self._catch_up_soft(cycle, soft) else object()
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -156,7 +161,7 @@ class PodTopologySpread:
             if info.terminating or info.pod.metadata.namespace != namespace:
                 continue
             for domains in state.domains:
-                if domains.included[row] and _is_counted(domains.constraint, info.pod):
+                if domains.included[row] and domains.constraint.is_counted(info.pod):
                     domains.counts[columns.labels.column(domains.constraint.topology_key).ids[row]] += by
                     state.version = new_version()
         return True
@@ -235,8 +240,13 @@ class PodTopologySpread:
         namespace = cycle.pod.metadata.namespace
         for info, row, by in changes:
             if not info.terminating and info.pod.metadata.namespace == namespace:
-                state.shift(row, by, [_is_counted(charge.constraint, info.pod) for charge in state.charges])
+                state.shift(info, row, by)
         return True
+
+    def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:
+        """What `score_nodes` and `normalize` come to, where rows fall into few groups."""
+        state = cycle.find(SOFT)
+        return None if state is None else state.score_groups(nodes)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
         state = cycle.find(SOFT)
@@ -349,12 +359,6 @@ def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> 
     mask = snapshot.pods.matching(("spread", namespace, selector), counts)
     mask &= ~snapshot.pods.terminating[: snapshot.pods.slots]
     return snapshot.pods.count_by_row(mask, count)
-
-
-def _is_counted(constraint: Constraint, pod: Pod) -> bool:
-    """Whether a pod of the namespace is one of those that `_pods_by_row` counts."""
-    selector = constraint.selector
-    return not selector.everything and not selector.nothing and constraint.counts(pod)
 
 
 def _besides(mask: BoolVector, decided: BoolVector | None) -> BoolVector:

@@ -48,6 +48,11 @@ class Constraint:
         """Whether the pod itself is one of those that are spread."""
         return self.selector.matches(pod.metadata.labels)
 
+    def is_counted(self, pod: Pod) -> bool:
+        """Whether a pod that runs is counted: an empty selector, which suits the pod itself, counts nobody."""
+        selector = self.selector
+        return not selector.everything and not selector.nothing and self.counts(pod)
+
 
 def own_constraints(pod: Pod, action: str) -> tuple[Constraint, ...]:
     """The pod's constraints of one kind. Raises `SelectorError` where a selector is malformed."""

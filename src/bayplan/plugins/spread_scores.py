@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.plugin import MAX_SCORE, ScoreGroups
 from bayplan.plugins.pod_following import Bookmark, new_version
 from bayplan.plugins.spread_constraints import Constraint
-from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, RowVector
+from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, PodInfo, PodKind, RowVector
 
 FloatVector = npt.NDArray[np.float64]
 
-_MOST_GROUPS = 4096
-_ZERO: FloatVector = np.zeros(1)
+_MOST_GROUPS = 256
+_REMEMBERED_KINDS = 1024
 
 
 def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
@@ -76,29 +76,28 @@ class SoftState:
     whole: bool
     version: int = field(default_factory=new_version)
     _groups: _Groups | None = field(default=None, repr=False)
-    _told: IntVector | None = field(default=None, repr=False)  # the scores that the groups gave last
+    _counted: dict[PodKind, list[bool]] = field(default_factory=dict, repr=False)
 
     def is_for(self, cycle: Cycle, nodes: NodeTable) -> bool:
         """Whether it was counted for these candidates."""
         return self.whole and nodes.is_all_of(cycle.snapshot)
 
-    def shift(self, row: int, by: int, counted: list[bool]) -> None:
-        """A pod came or went that counts for some of the constraints."""
+    def shift(self, info: PodInfo, row: int, by: int) -> None:
+        """A pod of the namespace came or went."""
+        counted = self._counted.get(info.kind)
+        if counted is None:
+            if len(self._counted) >= _REMEMBERED_KINDS:
+                self._counted.clear()
+            counted = self._counted[info.kind] = [charge.constraint.is_counted(info.pod) for charge in self.charges]
         for charge, counts in zip(self.charges, counted, strict=True):
             if counts:
                 charge.shift(row, by)
                 self.version = new_version()
-                if self._groups is not None and isinstance(charge, HostCharge) and not self._groups.shift(row, by):
+                if self._groups is not None and not self._groups.shift(charge, row, by):
                     self._groups = None
 
     def scores(self, nodes: NodeTable) -> IntVector:
         """More is worse, until they are normalised."""
-        self._told = None
-        if self.whole and nodes.is_whole:
-            groups = self._groups or _Groups.of(self, nodes)
-            if groups is not None:
-                self._groups, self._told = groups, groups.scores()
-                return self._told
         total = np.zeros(len(nodes))
         for charge in self.charges:
             total += np.where(
@@ -110,13 +109,19 @@ class SoftState:
 
     def normalized(self, nodes: NodeTable, scores: IntVector) -> IntVector:
         """The least crowded get most; candidates that were ignored get nothing."""
-        if self._groups is not None and scores is self._told:
-            return self._groups.normalized()
         ignored = self._ignored(nodes)
         compared = scores[~ignored]
         final = _normalized(scores, compared)
         final[ignored] = 0
         return final
+
+    def score_groups(self, nodes: NodeTable) -> ScoreGroups | None:
+        """The normalised scores by group; None where rows are not so easily grouped."""
+        if not self.whole or not nodes.is_whole:
+            return None
+        if self._groups is None:
+            self._groups = _Groups.of(self, nodes)
+        return None if self._groups is None else self._groups.scores()
 
     def _ignored(self, nodes: NodeTable) -> BoolVector:
         """Candidates that lack a key where all keys are required: they get no score at all."""
@@ -130,17 +135,22 @@ class SoftState:
 class _Groups:
     """Rows by their own count and their domain: those that agree in both have one score."""
 
-    __slots__ = ("_domain", "_host", "_levels", "_of_row", "_population", "_table")
+    __slots__ = ("_by_domain", "_by_level", "_domain", "_host", "_of_row", "_population", "_size")
 
     def __init__(
         self, host: HostCharge | None, domain: DomainCharge | None, levels: int, of_row: RowVector, groups: int
     ) -> None:
         self._host = host
         self._domain = domain
-        self._levels = levels  # of a row's own count
+        self._by_level: list[float] = [0.0] if host is None else _terms(host, np.arange(levels)).tolist()
+        self._by_domain: list[float] = [0.0]
+        if domain is not None:
+            self._by_domain = _terms(domain, domain.counts).tolist()
+            self._by_domain[-1] = 0.0
         self._of_row = of_row
-        self._population = np.bincount(of_row, minlength=groups)
-        self._table: IntVector = np.zeros(0, dtype=np.int64)
+        self._size = groups
+        numbers, counts = np.unique(of_row, return_counts=True)
+        self._population: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
     @classmethod
     def of(cls, state: SoftState, nodes: NodeTable) -> _Groups | None:
@@ -165,29 +175,47 @@ class _Groups:
             of_row += host.counts
         return cls(host, domain, levels, of_row, levels * values)
 
-    def shift(self, row: int, by: int) -> bool:
-        """The row's own count has changed; false where there is no group for it."""
+    def shift(self, charge: HostCharge | DomainCharge, row: int, by: int) -> bool:
+        """A count has changed; false where there is no group for it."""
+        levels = len(self._by_level)
         group = self._of_row.item(row)
-        level = group % self._levels + by
-        if not 0 <= level < self._levels:
+        if charge is self._domain:
+            domain = charge.ids.item(row)
+            if domain >= 0:
+                self._by_domain[domain] = _term(charge, charge.counts.item(domain))
+            return True
+        if not 0 <= group % levels + by < levels:
             return False
-        self._population[group] -= 1
-        self._population[group + by] += 1
+        population = self._population
+        population[group + by] = population.get(group + by, 0) + 1
+        population[group] -= 1
+        if not population[group]:
+            del population[group]
         self._of_row[row] = group + by
         return True
 
-    def scores(self) -> IntVector:
-        by_domain = _ZERO
-        if self._domain is not None:
-            by_domain = _terms(self._domain, self._domain.counts)
-            by_domain[-1] = 0.0
-        by_level = _ZERO if self._host is None else _terms(self._host, np.arange(self._levels))
-        self._table = _rounded(np.add.outer(by_domain, by_level).ravel())
-        return self._table.take(self._of_row)
+    def scores(self) -> ScoreGroups:
+        """One by one: rows fall into a dozen groups, usually."""
+        levels, by_domain, by_level = len(self._by_level), self._by_domain, self._by_level
+        charged = {
+            group: _rounded_one(by_domain[group // levels] + by_level[group % levels]) for group in self._population
+        }
+        least, most = min(charged.values()), max(charged.values())
+        final = [MAX_SCORE] * self._size
+        if most:
+            for group, score in charged.items():
+                final[group] = MAX_SCORE * (most + least - score) // most
+        lowest = MAX_SCORE * least // most if most else MAX_SCORE
+        return ScoreGroups(np.array(final, dtype=np.int64), self._of_row, lowest, MAX_SCORE)
 
-    def normalized(self) -> IntVector:
-        table = self._table
-        return _normalized(table, table[self._population > 0]).take(self._of_row)
+
+def _rounded_one(total: float) -> int:
+    whole = int(total)
+    return whole + (total - whole >= 0.5)
+
+
+def _term(charge: HostCharge | DomainCharge, count: int) -> float:
+    return count * charge.weight + (charge.constraint.max_skew - 1)
 
 
 def _terms(charge: HostCharge | DomainCharge, counts: IntVector) -> FloatVector:

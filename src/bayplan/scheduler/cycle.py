@@ -74,14 +74,26 @@ class Attempts:
     percentage: int | None = None  # None: look at all nodes; 0: adaptive
     extenders: Sequence[Extender] = field(default_factory=tuple)
     classes: Classes | None = None  # None: every pod is evaluated in full
+    _finds_one: bool = field(init=False)  # nobody would compare candidates, so the first one is as good as any
+    _shares: bool = field(init=False)  # extenders and samples look at other nodes each time
+
+    def __post_init__(self) -> None:
+        self._finds_one = not self.framework.scoring.scores_anything and not any(
+            extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
+        )
+        self._shares = not self.extenders and self.percentage is None and not self._finds_one
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""
-        attempt = self.attempt(cycle)
+        decision = self._from_others(cycle)
+        if decision is not None:
+            return decision
+        attempt = self._on_its_own(cycle)
         try:
             call = next(attempt)
         except StopIteration as done:
-            decision: Decision = done.value
+            decision = done.value
+            assert isinstance(decision, Decision)
             return decision
         raise ExtenderFault(
             f"extender {call.extender.name} would have to be asked, and nothing here can call it; "
@@ -100,12 +112,20 @@ class Attempts:
             return decision
 
     def attempt(self, cycle: Cycle) -> Attempt:
+        decision = self._from_others(cycle)
+        if decision is not None:
+            return decision
+        return (yield from self._on_its_own(cycle))
+
+    def _from_others(self, cycle: Cycle) -> Decision | None:
+        """Begin, and end at once where the pod need not be looked at on its own."""
         self.framework.begin()
-        if not len(cycle.snapshot):
+        if not cycle.snapshot.nodes.count:
             return Decision(status=unresolvable(NO_NODES), nominate="")
         standing = self.standing(cycle)
-        if standing is not None:
-            return self._from_standing(cycle, standing)
+        return None if standing is None else self._from_standing(cycle, standing)
+
+    def _on_its_own(self, cycle: Cycle) -> Attempt:
         outcome = self.framework.filtering.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return Decision(status=outcome.status, nominate="")
@@ -122,9 +142,9 @@ class Attempts:
     def standing(self, cycle: Cycle) -> Standing | None:
         """What pods like this one know already; None where the pod has to be looked at on its own.
 
-        Extenders and samples look at other nodes each time, and nominated pods make a node two different ones.
+        Nominated pods make a node two different ones.
         """
-        if self.classes is None or self.extenders or self.percentage is not None or self._finds_one:
+        if self.classes is None or not self._shares:
             return None
         if cycle.pod.status.nominated_node_name or self.framework.filtering.has_nominations:
             return None
@@ -167,13 +187,6 @@ class Attempts:
         candidates = int(diagnosis.explicit_rows().sum())
         wanted = 1 if self._finds_one else nodes_to_find(candidates, self.percentage or 0)
         return self.sampler.cut(diagnosis, cycle.snapshot.order, wanted)
-
-    @property
-    def _finds_one(self) -> bool:
-        """Nobody would compare candidates, so the first one is as good as any."""
-        return not self.framework.scoring.scores_anything and not any(
-            extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
-        )
 
     def _extended(
         self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector

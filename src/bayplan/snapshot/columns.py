@@ -20,13 +20,9 @@ from bayplan.objects.ports import HostPort
 from bayplan.objects.quantity import int64
 from bayplan.objects.resources import allocatable_amounts
 from bayplan.snapshot.labels import LabelColumns
-from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.pod_info import BEFORE_REQUESTS, SMALL, PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabulary
 
-SMALL = 1 << 46
-"""Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
-
-_BEFORE_REQUESTS = 3
 _IMAGE_COLUMNS_BYTES = 64 << 20
 
 IntMatrix = npt.NDArray[np.int64]
@@ -57,12 +53,14 @@ class NodeColumns:
         self.images: list[dict[str, ImageState]] = []
         self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
         self.image_rows = {}
+        self.images_version = 0  # changes with what some row has, or is seen to have, of images
         self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
         resources = len(vocabulary.resources)
         self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
-        self._share_out(np.zeros((_BEFORE_REQUESTS + resources, capacity), dtype=np.int64))
+        self._share_out(np.zeros((BEFORE_REQUESTS + resources, capacity), dtype=np.int64))
         self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
+        self._bound = 0  # no row is asked for more than this of anything
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
         self.taint_ids: IdVector = np.zeros(capacity, dtype=np.intp)
         self.feature_ids: IdVector = np.zeros(capacity, dtype=np.intp)
@@ -75,7 +73,7 @@ class NodeColumns:
         self._usage = usage
         self.nonzero: IntMatrix = usage[0:2]
         self.pod_count: IntVector = usage[2]
-        self.requested: IntMatrix = usage[_BEFORE_REQUESTS:]
+        self.requested: IntMatrix = usage[BEFORE_REQUESTS:]
 
     # rows -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class NodeColumns:
         if len(usage) > len(self._usage):
             self._reserve_resources()
         self._usage[: len(usage), row] = usage[:, row]
-        self.all_small = source.all_small
+        self.all_small, self._bound = source.all_small, source._bound
         if source.ports[row] or self.ports[row]:
             self._index_ports(row, source.ports[row])
         self.pods[row] = source.pods[row].copy()
@@ -176,11 +174,12 @@ class NodeColumns:
         forked.ports = [set()] * len(rows)
         forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
         forked.port_rows = {}
+        forked.images_version = self.images_version
         forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
         forked.allocatable = self.allocatable[:, where]
         forked._share_out(self._usage[:, where])
-        forked.all_small = self.all_small
+        forked.all_small, forked._bound = self.all_small, self._bound
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
         forked.feature_ids = self.feature_ids[where]
@@ -203,6 +202,7 @@ class NodeColumns:
         mine = self.images[row]
         if mine is images or mine == images:
             return
+        self.images_version += 1
         for name in mine.keys() - images.keys():
             rows = self.image_rows[name]
             del rows[row]
@@ -240,7 +240,6 @@ class NodeColumns:
     def add_pod(self, row: int, info: PodInfo) -> None:
         """Count a pod on a row."""
         self.pods[row].append(info)
-        self.pod_count[row] += 1
         self._account(row, info, 1)
         for port in info.host_ports:
             self._take_port(row, port)
@@ -252,7 +251,6 @@ class NodeColumns:
         gone = pods[position]
         pods[position] = pods[-1]
         pods.pop()
-        self.pod_count[row] -= 1
         self._account(row, gone, -1)
         for port in gone.host_ports:
             self._free_port(row, port)
@@ -275,18 +273,32 @@ class NodeColumns:
         for port in info.host_ports:
             (self._take_port if taken else self._free_port)(row, port)
 
+    def amounts_key(self, row: int) -> bytes:
+        """Equal for rows that have the same amounts of everything, and of which the same is asked."""
+        return self.allocatable[:, row].tobytes() + self._usage[:, row].tobytes()
+
     # inside -----------------------------------------------------------------------------------------------------
 
     def _account(self, row: int, info: PodInfo, sign: int) -> None:
-        amounts = info.amounts(self.vocabulary)
-        self._reserve_resources()
-        requested, nonzero = self.requested, self.nonzero
-        for resource, amount in amounts:
-            amount = requested.item(resource, row) + sign * amount
-            requested[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
-        for resource, amount in enumerate(info.nonzero):
-            amount = nonzero.item(resource, row) + sign * amount
-            nonzero[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
+        _, weight, largest = info.weight(self.vocabulary)
+        if len(weight) > len(self._usage):
+            self._reserve_resources()
+        column = self._usage[: len(weight), row]
+        if sign > 0:
+            column += weight  # past 64 bits it wraps around, as Go's int64 does
+            self._bound += largest
+            if self._bound >= SMALL:
+                self._find_bound()
+        else:
+            column -= weight
+
+    def _find_bound(self) -> None:
+        """So many pods came that their sum is no longer known to be small anywhere: look."""
+        usage = self._usage[:, : self.count]
+        self._bound = int(usage.max(initial=0))
+        if self._bound >= SMALL // 2 or usage.min(initial=0) < 0:
+            self.all_small = False
+            self._bound = 0
 
     def _large(self, amount: int) -> int:
         """An amount that floats may not hold exactly, as Go's int64 counts it."""
@@ -346,6 +358,7 @@ class NodeColumns:
         self.allocatable[:resources, row] = source.allocatable[:, origin]
         self._usage[: len(source._usage), row] = source._usage[:, origin]
         self.all_small &= source.all_small
+        self._bound = source._bound
         self.unschedulable[row] = source.unschedulable[origin]
         self.taint_ids[row] = source.taint_ids[origin]
         self.feature_ids[row] = source.feature_ids[origin]

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+
 from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.core import Pod
 from bayplan.objects.ports import HostPort, host_ports
+from bayplan.objects.quantity import int64
 from bayplan.objects.resources import (
     accounted_nonzero,
     accounted_requests,
@@ -21,9 +24,15 @@ from bayplan.objects.resources import (
     filter_requests,
     fit_score_requests,
 )
-from bayplan.snapshot.vocabulary import PodKind, Vocabulary
+from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary
 
 T = TypeVar("T")
+
+SMALL = 1 << 46
+"""Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
+
+BEFORE_REQUESTS = 3
+"""What comes before requests in what pods add to a row: CPU and memory with guesses, and the pod itself."""
 
 
 class PodInfo:
@@ -35,7 +44,7 @@ class PodInfo:
         self.priority = pod.priority
         self.terminating = pod.terminating
         self._computed: dict[Callable[[Pod], Any], Any] = {}  # shared with the pod once it is on a node
-        self._amounts: tuple[Vocabulary, list[tuple[int, int]]] | None = None
+        self._weight: tuple[Vocabulary, IntVector, int] | None = None
         self.kinds: dict[str, tuple[int, Any]] = {}  # by profile: with which pods it shares answers, and since when
 
     @property
@@ -86,13 +95,19 @@ class PodInfo:
         bound.kinds = {}  # a pod that is placed holds on to nothing that was found out for placing it
         return bound
 
-    def amounts(self, vocabulary: Vocabulary) -> list[tuple[int, int]]:
-        """Requests as (resource column, amount)."""
-        known = self._amounts
+    def weight(self, vocabulary: Vocabulary) -> tuple[Vocabulary, IntVector, int]:
+        """What the pod adds to a row, as `NodeColumns` lays it out: guesses, one pod, requests; and a bound of it."""
+        known = self._weight
         if known is None or known[0] is not vocabulary:
             index = vocabulary.resources.index
-            known = self._amounts = (vocabulary, [(index(name), amount) for name, amount in self.requests.items()])
-        return known[1]
+            amounts = [(index(name), int64(amount)) for name, amount in self.requests.items()]
+            weight = np.zeros(BEFORE_REQUESTS + 1 + max((number for number, _ in amounts), default=-1), dtype=np.int64)
+            weight[:BEFORE_REQUESTS] = *self.nonzero, 1
+            for number, amount in amounts:
+                weight[BEFORE_REQUESTS + number] = amount
+            largest = int(weight.max()) if weight.min() >= 0 else SMALL
+            known = self._weight = (vocabulary, weight, largest)
+        return known
 
     def once(self, compute: Callable[[Pod], T]) -> T:
         """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
@@ -104,7 +119,7 @@ class PodInfo:
 
     def complete(self, vocabulary: Vocabulary) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
-        self.amounts(vocabulary)
-        _ = self.nonzero, self.host_ports, self.affinity, self.claim_keys, self.kind
+        self.weight(vocabulary)
+        _ = self.host_ports, self.affinity, self.claim_keys, self.kind
         for compute in (filter_requests, fit_score_requests, balanced_requests):
             self.once(compute)

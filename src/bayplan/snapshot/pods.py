@@ -17,6 +17,9 @@ from bayplan.objects.affinity import PodAffinityTerms
 from bayplan.snapshot.pod_info import PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IntVector, Lookup, PodKind, SlotVector, Vocabulary
 
+NO_TERMS = -1
+"""Where an id of affinity terms is expected, and the pod has none."""
+
 _REMEMBERED_SELECTORS = 512
 _REMEMBERED_CHANGES = 8192
 
@@ -38,12 +41,11 @@ class PodColumns:
         self.infos: list[PodInfo | None] = []
         self.rows: SlotVector = np.full(capacity, -1, dtype=np.int32)
         self.kinds: SlotVector = np.zeros(capacity, dtype=np.int32)
-        self.affinities: SlotVector = np.full(capacity, -1, dtype=np.int32)
+        self.affinities: SlotVector = np.full(capacity, NO_TERMS, dtype=np.int32)
         self.terminating: BoolVector = np.zeros(capacity, dtype=np.bool_)
-        self.version = 0  # changes with every pod that comes, goes or changes
+        self.version = 0  # how many pods ever came, went or changed
         self.affinity_version = 0  # the same, for pods that say something about other pods
-        self.log: list[PodChange] = []  # the newest changes, in order
-        self.log_end = 0  # how many there ever were
+        self._log: list[PodChange] = []  # the newest of them, in order
         self.claim_users: dict[str, int] = {}
         self.affinity_users: dict[int, int] = {}
         self._selectors: OrderedDict[Hashable, Lookup[PodKind]] = OrderedDict()
@@ -52,68 +54,67 @@ class PodColumns:
 
     def put(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
         """Slot `slot` now holds this pod; ids are counted by the caller."""
-        if slot >= self.slots:
+        infos = self.infos
+        if slot >= len(infos):
             self._reserve(slot + 1)
-        elif self.infos[slot] is not None:
+        elif infos[slot] is not None:
             self.clear(slot)
         self._note(info, row, 1)
-        self.infos[slot] = info
+        infos[slot] = info
         self.rows[slot] = row
         self.kinds[slot] = kind
         self.affinities[slot] = affinity
         self.terminating[slot] = info.terminating
         for key in info.claim_keys:
             self.claim_users[key] = self.claim_users.get(key, 0) + 1
-        if affinity >= 0:
+        if affinity != NO_TERMS:
             self.affinity_version += 1
             self.affinity_users[affinity] = self.affinity_users.get(affinity, 0) + 1
 
     def clear(self, slot: int) -> None:
-        """Slot `slot` is free."""
-        info = self.infos[slot]
+        """Slot `slot` is free, or not made yet."""
+        info = self.infos[slot] if slot < self.slots else None
         if info is None:
             return
         self._note(info, self.rows.item(slot), -1)
         for key in info.claim_keys:
             _decrement(self.claim_users, key)
-        affinity = int(self.affinities[slot])
-        if affinity >= 0:
+        affinity = self.affinities.item(slot)
+        if affinity != NO_TERMS:
             self.affinity_version += 1
             _decrement(self.affinity_users, affinity)
         self.infos[slot] = None
         self.rows[slot] = -1
-        self.affinities[slot] = -1
+        self.affinities[slot] = NO_TERMS
 
-    def copy_slot(self, source: PodColumns, slot: int) -> None:
-        """Make one slot equal to the same slot of `source`."""
-        info = source.infos[slot] if slot < source.slots else None
-        if slot >= self.slots:
-            self._reserve(slot + 1)
-        if info is None:
-            self.clear(slot)
-            return
-        kind, affinity = source.kinds.item(slot), source.affinities.item(slot)
-        if self.infos[slot] is info and self.kinds[slot] == kind and self.affinities[slot] == affinity:
-            self.rows[slot] = source.rows[slot]  # its node moved to another row
-            return
-        self.put(slot, info, source.rows.item(slot), kind, affinity)
+    def show(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
+        """The same, where the slot may hold just this already; then its node has moved to another row."""
+        if (
+            slot < self.slots
+            and self.infos[slot] is info
+            and self.kinds.item(slot) == kind
+            and self.affinities.item(slot) == affinity
+        ):
+            self.rows[slot] = row
+        else:
+            self.put(slot, info, row, kind, affinity)
 
     def _note(self, info: PodInfo, row: int, by: int) -> None:
         self.version += 1
-        self.log.append(PodChange(info, row, by))
-        self.log_end += 1
-        if len(self.log) > _REMEMBERED_CHANGES:
-            del self.log[: _REMEMBERED_CHANGES // 2]
+        log = self._log
+        log.append(PodChange(info, row, by))
+        if len(log) > _REMEMBERED_CHANGES:
+            del log[: _REMEMBERED_CHANGES // 2]
 
     def since(self, cursor: int) -> list[PodChange] | None:
-        """What changed after `cursor`, an earlier `log_end`; None where that is no longer known.
+        """What changed after `cursor`, an earlier `version`; None where that is no longer known.
 
         Rows are those of the moment: who keeps a cursor over a change of layout starts over.
         """
-        missing = self.log_end - cursor
+        missing = self.version - cursor
         if missing == 0:
             return []
-        return self.log[-missing:] if missing <= len(self.log) else None
+        return self._log[-missing:] if missing <= len(self._log) else None
 
     # questions --------------------------------------------------------------------------------------------------
 
@@ -153,15 +154,16 @@ class PodColumns:
         return lookup
 
     def _reserve(self, slots: int) -> None:
-        self.slots = max(self.slots, slots)
-        self.infos.extend([None] * (slots - len(self.infos)))
+        """Make slots up to here; there are fewer now."""
+        self.infos.extend([None] * (slots - self.slots))
+        self.slots = slots
         capacity = len(self.rows)
         if slots <= capacity:
             return
         extra = max(slots, 2 * capacity) - capacity
         self.rows = np.concatenate((self.rows, np.full(extra, -1, dtype=np.int32)))
         self.kinds = np.concatenate((self.kinds, np.zeros(extra, dtype=np.int32)))
-        self.affinities = np.concatenate((self.affinities, np.full(extra, -1, dtype=np.int32)))
+        self.affinities = np.concatenate((self.affinities, np.full(extra, NO_TERMS, dtype=np.int32)))
         self.terminating = np.concatenate((self.terminating, np.zeros(extra, dtype=np.bool_)))
 
 

@@ -18,6 +18,7 @@ BEST_NODES = 5
 LARGEST_RECORD_BYTES = 4096
 REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
+_LONGEST_NAME = 253  # of a node, in characters that are all ASCII
 _SCORE_BYTES = 40  # of one plugin's part in one node's total
 
 
@@ -44,6 +45,8 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def within(cls, budget: int, nodes: Sequence[str], plugins: tuple[str, ...], scores: bytes) -> Ranking:
         """As many of the nodes as fit a number of bytes."""
+        if len(nodes) * (_LONGEST_NAME + _SCORE_BYTES * len(plugins)) <= budget:
+            return cls(tuple(nodes), plugins, scores)
         if text_bytes("".join(nodes)) + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
             return cls(tuple(nodes), plugins, scores)
         kept = 0
