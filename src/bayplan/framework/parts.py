@@ -16,6 +16,7 @@ numbers for one that does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,7 @@ class Role:
         depends_on = getattr(type(plugin), "depends_on", None)
         self.watches = depends_on is not row_alone and depends_on is not amounts_alone
         self.sees_amounts = depends_on is amounts_alone
+        self.sits_out: Callable[[Cycle], bool] | None = getattr(plugin, "sits_out", None)
         self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
 
 
@@ -170,6 +172,9 @@ class Part:
         self.changes += 1
         self._clock.evaluations += 1
         self.filter_version += self.filtering
+        if role.sits_out is not None and role.sits_out(cycle):
+            self._sit_out()
+            return
         self.filtering = self._pre_filtered() and role.filters
         self.filter_version += self.filtering
         self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
@@ -181,11 +186,25 @@ class Part:
         self.scoring = wanted and role.scores
         if self.scoring:
             self._boundary.timed(role.plugin, SCORE, self._score_all)
-        snapshot = cycle.snapshot
+        self._mark()
+
+    def _sit_out(self) -> None:
+        """The plugin has nothing to say about these pods, until what it depends on changes."""
+        name, cycle = self.role.name, self.cycle
+        self.filtering = self.scoring = self.rejects = False
+        self.codes, self.reasons = _no_codes(len(cycle.snapshot)), {}
+        if self.role.pre_filters:
+            cycle.skip_filter.add(name)
+        if self.role.pre_scores:
+            cycle.skip_score.add(name)
+        self._mark()
+
+    def _mark(self) -> None:
+        role, snapshot = self.role, self.cycle.snapshot
         self._layout = snapshot.layout
         self._cursor = (snapshot.touched if role.looks_at_pods else snapshot.renewed).end
         if role.watches:
-            self._stamp = role.depends_on(cycle)
+            self._stamp = role.depends_on(self.cycle)
 
     def _refresh(self, rows: set[int]) -> None:
         self.changes += 1
@@ -409,6 +428,13 @@ class Weighted:
         if self.vector is not None:
             return self.vector[rows]
         return np.full(np.count_nonzero(rows), self.flat, dtype=np.int64)
+
+
+@lru_cache(maxsize=16)
+def _no_codes(count: int) -> CodeVector:
+    codes = np.zeros(count, dtype=np.int8)
+    codes.flags.writeable = False
+    return codes
 
 
 def _out_of_range(scores: IntVector) -> bool:

@@ -20,8 +20,7 @@ from bayplan.framework.status import SUCCESS, Code, Status, error
 from bayplan.snapshot import IntVector, NodeTable
 
 _LARGEST = 2**63 - 1
-_CLOSE = 4
-"""How far below the best others are looked for one number at a time."""
+_NOTHING = -(2**63)
 
 
 @dataclass(slots=True)
@@ -163,16 +162,14 @@ def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
 
 
 def ranked(total: IntVector, first: int, count: int) -> list[int]:
-    """The positions of the highest totals, `first`, which has the highest, at the head; of equal ones the earlier."""
-    count = min(count, len(total))
-    top = total.item(first)
-    found = [first]
-    for lowest in range(top, top - _CLOSE, -1):
-        if len(found) >= count:
-            return found[:count]
-        found += [row for row in (total == lowest).nonzero()[0][: count + 1].tolist() if row != first]
-    if len(found) < count:
-        taken = set(found)
-        order = np.argsort(-total, kind="stable")[: 2 * count].tolist()
-        found += [row for row in order if row not in taken]
-    return found[:count]
+    """The positions of the highest totals, `first` at the head; of equal ones the earlier first."""
+    found, held = [first], [total.item(first)]
+    total[first] = _NOTHING
+    for _ in range(min(count, len(total)) - 1):
+        position = int(total.argmax())
+        found.append(position)
+        held.append(total.item(position))
+        total[position] = _NOTHING
+    for position, value in zip(found, held, strict=True):
+        total[position] = value
+    return found

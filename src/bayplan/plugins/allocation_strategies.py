@@ -8,13 +8,14 @@ overflow and truncation included.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.objects.quantity import int64
-from bayplan.plugins.amount_mirror import AmountMirror, FloatVector
+from bayplan.plugins.amount_mirror import AmountMirror, FloatMatrix, FloatVector
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_fit_args import (
     LEAST_ALLOCATED,
@@ -30,8 +31,8 @@ _FLOAT_MAX_SCORE = float(MAX_SCORE)
 Share = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
-ShareOfFloats = Callable[[FloatVector, FloatVector], FloatVector]
-"""The same in floats, which may overwrite `requested`. Exact where amounts are below `SMALL`: a share that is no whole
+ShareOfFloats = Callable[[FloatMatrix, FloatMatrix], FloatMatrix]
+"""The same in floats for all resources at once, which may overwrite `requested`. Exact where amounts are below `SMALL`: a share that is no whole
 number is further from the next one than floats of that size are apart."""
 
 ShareOfOne = Callable[[int, int], int]
@@ -58,13 +59,12 @@ class AllocationScorer:
         """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
         if self._share_of_floats is None or not demand or not all(0 <= amount < SMALL for amount in demand):
             return None
-        total: FloatVector | None = None
-        for has, taken, amount, weight in zip(mirror.has, mirror.taken, demand, weights, strict=True):
-            share = self._share_of_floats(taken + amount, has)
-            if weight != 1:
-                share *= weight
-            total = share if total is None else np.add(total, share, out=total)
-        assert total is not None
+        shares = self._share_of_floats(mirror.taken + column_of(demand), mirror.has)
+        total: FloatVector = shares[0]
+        if weights[0] != 1:
+            total *= weights[0]
+        for share, weight in zip(shares[1:], weights[1:], strict=True):
+            total += share if weight == 1 else share * weight
         total /= sum(weights)
         return total.astype(np.int64)
 
@@ -117,12 +117,18 @@ def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
     return AllocationScorer(along(shape), one_along(shape), ignore_zero=True)
 
 
+@lru_cache(maxsize=256)
+def column_of(demand: Demand) -> FloatMatrix:
+    """A demand as what is added to columns of amounts."""
+    return np.array(demand, dtype=np.float64)[:, np.newaxis]
+
+
 def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     free = quotient((capacity - requested) * MAX_SCORE, capacity)
     return np.where(requested > capacity, 0, free)
 
 
-def least_allocated_floats(requested: FloatVector, capacity: FloatVector) -> FloatVector:
+def least_allocated_floats(requested: FloatMatrix, capacity: FloatMatrix) -> FloatMatrix:
     share = np.subtract(capacity, requested, out=requested)
     share *= _FLOAT_MAX_SCORE
     share /= capacity
@@ -142,7 +148,7 @@ def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
 
 
-def most_allocated_floats(requested: FloatVector, capacity: FloatVector) -> FloatVector:
+def most_allocated_floats(requested: FloatMatrix, capacity: FloatMatrix) -> FloatMatrix:
     share = np.minimum(requested, capacity, out=requested)
     share *= _FLOAT_MAX_SCORE
     share /= capacity

@@ -177,6 +177,14 @@ class InterPodAffinity:
         versions = (required and required.version, liked and liked.version)
         return seen, versions, snapshot.renewed.end, self._catalog.revision(Namespace)
 
+    def sits_out(self, cycle: Cycle) -> bool:
+        """Where nobody has terms."""
+        if cycle.info.affinity is not None or cycle.snapshot.pods.affinity_users:
+            return False
+        cycle.drop(REQUIRED)
+        cycle.drop(LIKED)
+        return True
+
     # filtering --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:

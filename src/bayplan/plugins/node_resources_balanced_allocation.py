@@ -21,6 +21,7 @@ from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
 from bayplan.plugins import node_resources_balanced_allocation_args
+from bayplan.plugins.allocation_strategies import column_of
 from bayplan.plugins.amount_mirror import AmountMirror, FloatVector
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_balanced_allocation_args import NodeResourcesBalancedAllocationArgs
@@ -90,12 +91,10 @@ class NodeResourcesBalancedAllocation:
 
     def _in_floats(self, mirror: AmountMirror, demand: Demand) -> IntVector:
         """The same for all rows of a mirror, with the balance as it is now at hand."""
-        shares = []
-        for has, taken, amount in zip(mirror.has, mirror.taken, demand, strict=True):
-            value = taken + amount
-            value /= has
-            shares.append(_Share(np.minimum(value, 1.0, out=value), None))
-        gain = balance(shares, mirror.has.shape[1])
+        values = mirror.taken + column_of(demand)
+        values /= mirror.has
+        np.minimum(values, 1.0, out=values)
+        gain = balance([_Share(value, None) for value in values], values.shape[1])
         if not self.by_improvement:
             return gain
         gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100

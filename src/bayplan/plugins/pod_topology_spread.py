@@ -34,6 +34,7 @@ from bayplan.plugins.spread_constraints import (
     Constraint,
     default_constraints,
     own_constraints,
+    siblings,
 )
 from bayplan.plugins.spread_scores import DomainCharge, HostCharge, SoftState, domain_sums
 from bayplan.snapshot import BoolVector, Catalog, IntVector, NodeTable, NodeView, PodInfo, PodKind, Snapshot
@@ -131,6 +132,15 @@ class PodTopologySpread:
         if soft is None:
             return self._catalog.membership_version
         return soft.version if self._catch_up_soft(cycle, soft) else object()
+
+    def sits_out(self, cycle: Cycle) -> bool:
+        """Where the pod has no constraints, and belongs to nothing that the defaults would spread."""
+        pod = cycle.pod
+        if pod.spec.topology_spread_constraints or not siblings(pod, self._catalog).everything:
+            return False
+        cycle.drop(HARD)
+        cycle.drop(SOFT)
+        return True
 
     # filtering --------------------------------------------------------------------------------------------------
 
