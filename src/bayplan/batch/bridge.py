@@ -386,7 +386,10 @@ class Scorers:
 
     def _stamp(self, plugin: Any) -> Hashable:
         depends = getattr(plugin, "depends_on", None)
-        return object() if depends is None else depends(self._cycle)
+        if depends is None:
+            return object()
+        scores = getattr(plugin, "scores_depend_on", None)
+        return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
 
 
 def _is_row_alone(plugin: Any) -> bool:

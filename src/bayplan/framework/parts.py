@@ -66,7 +66,7 @@ class Role:
         self.wants_rows_left = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
         self.normalizes = hasattr(plugin, "normalize")
         self.compares = bool(getattr(plugin, "compares_candidates", False))
-        self.moves = self.compares and hasattr(plugin, "scores_depend_on")
+        self.moves = hasattr(plugin, "scores_depend_on")
         self.groups = self.compares and hasattr(plugin, "score_groups")
         depends_on = getattr(type(plugin), "depends_on", None)
         self.watches = depends_on is not row_alone and depends_on is not amounts_alone
@@ -131,6 +131,8 @@ class Part:
         if snapshot.layout != self._layout or (role.watches and role.depends_on(self.cycle) != self._stamp):
             self.evaluate()
             return
+        if role.moves and self.scoring:
+            self._catch_up_scores()
         journal = snapshot.touched if role.looks_at_pods else snapshot.renewed
         end = journal.end
         if end == self._cursor:
@@ -146,7 +148,8 @@ class Part:
     def follow(self, rows: set[int], start: int, end: int) -> None:
         """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
         if self._cursor != start or self._layout != self.cycle.snapshot.layout:
-            self.catch_up()
+            if self._cursor != end:
+                self.catch_up()
             return
         self._refresh(rows)
         self._cursor = end
@@ -186,6 +189,8 @@ class Part:
         self.scoring = wanted and role.scores
         if self.scoring:
             self._boundary.timed(role.plugin, SCORE, self._score_all)
+            if role.moves:
+                self._scores_stamp = self.scores_stamp()
         self._mark()
 
     def _sit_out(self) -> None:
@@ -211,12 +216,13 @@ class Part:
         role, cycle = self.role, self.cycle
         columns = cycle.snapshot.nodes
         few = len(rows) <= FEW_ROWS
-        if few and (role.filters_one or not self.filtering) and (role.scores_one or not self.scoring):
+        scoring = self.scoring and not role.moves  # whose scores depend on more than rows is asked for all of them
+        if few and (role.filters_one or not self.filtering) and (role.scores_one or not scoring):
             for row in rows:
                 node = NodeView(columns, row)
                 if self.filtering:
                     self._filter_one(node)
-                if self.scoring:
+                if scoring:
                     self.raw[row] = score = role.plugin.score(cycle, node)
                     if score:
                         self.silent = False
@@ -231,7 +237,7 @@ class Part:
                 table = NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
                 self._forget(table.rows)
                 self._filter_table(table)
-        if self.scoring:
+        if scoring:
             table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
             self.raw[table.rows] = scores = _vector(role.plugin.score_nodes(cycle, table), len(table))
             self.silent = False
@@ -361,17 +367,34 @@ class Part:
             return known
         return self._weigh(feasible, candidates)
 
-    def scores_moved(self) -> bool:
-        """Whether what a plugin that compares said of scores is no longer right."""
-        return bool(self.role.plugin.scores_depend_on(self.cycle) != self._scores_stamp)
+    def scores_stamp(self) -> Hashable:
+        """What the scores depend on, of a plugin that says so apart."""
+        stamp: Hashable = self.role.plugin.scores_depend_on(self.cycle)
+        return stamp
+
+    def _catch_up_scores(self) -> None:
+        """Ask for all scores again if they may have moved."""
+        if self.scores_stamp() == self._scores_stamp:
+            return
+        self.changes += 1
+        self.scoring = self.pre_score(self.cycle.snapshot.table) and self.role.scores
+        if self.scoring:
+            self._boundary.timed(self.role.plugin, SCORE, self._score_all)
+        else:
+            self.version += 1
+            self._clock.evaluations += 1
+        self._scores_stamp = self.scores_stamp()
+
+    def same_for_any_candidates(self) -> Weighted | None:
+        """What a plugin adds to each total whose scores are the same on all rows; None where they are not."""
+        known = self._weighted
+        return known[2] if known is not None and known[0] == self.changes and known[1] else None
 
     def _weigh(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
         role, all_rows = self.role, candidates.is_whole
         if self.compares:
             if not self.pre_score(candidates):
                 return NOTHING
-            if role.moves:
-                self._scores_stamp = role.plugin.scores_depend_on(self.cycle)
             if role.groups:
                 groups = self._boundary.timed(role.plugin, SCORE, role.plugin.score_groups, self.cycle, candidates)
                 if groups is not None:

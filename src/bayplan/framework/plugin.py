@@ -10,9 +10,11 @@ Answers about pods that are alike are shared (`standing`). For that a plugin sta
 `depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_alone` where
 nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
 scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
-One that often skips both PreFilter and PreScore may say so at once (`sits_out(cycle)`: both would, and it has nothing
-else to say of this pod). One that compares candidates may say apart what its scores alone depend on (`scores_depend_on(cycle)`; `depends_on` then
-speaks for its filter), and give scores by groups of rows (`score_groups`, for a whole table; None: ask `score_nodes`).
+A plugin that often skips both PreFilter and PreScore may say so at once (`sits_out(cycle)`: both would, and it has
+nothing else to say of this pod). One whose scores depend on more than its filter does says that apart
+(`scores_depend_on(cycle)`, asked while it scores; `depends_on` then speaks for its filter, and for PreScore while that
+skips). One that compares candidates may give scores by groups of rows (`score_groups`, for a whole table; None: ask
+`score_nodes`).
 
 A plugin that reserves nothing for pods that it skips at PreFilter says `reserves_what_it_filters = True`, and is spared
 the call.

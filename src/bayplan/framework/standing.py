@@ -16,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.framework.addends import Addend, Cast
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.parts import FEW_ROWS, NOTHING, EvaluationClock, Part, Weighted, too_many
+from bayplan.framework.parts import FEW_ROWS, NOTHING, EvaluationClock, Part, too_many
 from bayplan.framework.scoring import Scores, ranked
 from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
 
 _NOBODY = -1
 _REMEMBERED_AMOUNTS = 4096
+_FEW_CANDIDATES = 2
 
 
 class RejectionCount(NamedTuple):
@@ -35,69 +37,15 @@ class RejectionCount(NamedTuple):
     nodes: int
 
 
-class _Addend:
-    """What one score plugin adds to the totals."""
-
-    __slots__ = ("changes", "part", "weighted")
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.changes = -1  # of the part, when this was computed
-        self.weighted: Weighted = NOTHING  # of one that scores alone the part's own vector counts
-
-    @property
-    def speaks(self) -> bool:
-        """Whether the plugin has something to say about these pods."""
-        return self.weighted is not NOTHING if self.part.compares else self.part.scoring
-
-    @property
-    def vector(self) -> IntVector | None:
-        """Scores by row, weighted where the plugin does not score alone; None where they are the same everywhere."""
-        part = self.part
-        if not part.scores_alone:
-            return self.weighted.vector
-        # Pods that come and go may make one speak up that looks at them.
-        return None if part.silent and not part.role.looks_at_pods else part.raw
-
-    @property
-    def factor(self) -> int:
-        return self.part.role.weight if self.part.scores_alone else 1
-
-    def over(self, rows: BoolVector) -> IntVector:
-        if self.part.scores_alone:
-            return self.part.raw[rows] * self.factor
-        return self.weighted.over(rows)
-
-
-class _Cast(NamedTuple):
-    """Who has something to say about these pods."""
-
-    followers: list[Part]  # those who look at the pods of a row
-    names: tuple[str, ...]  # of the score plugins
-    scores: list[tuple[IntVector | None, int]]  # of each a vector and its factor, or one number for all rows
-    simple: bool  # pods that come or go on a row change totals there and nowhere else
-    by_amounts: bool  # and nothing but the amounts of the row says how
-    moving: list[tuple[int, _Addend]]  # those whose scores may move on all rows at once, with their place in `scores`
-
-    def total(self, row: int) -> int:
-        total = 0
-        for vector, factor in self.scores:
-            if vector is None:
-                total += factor
-                continue
-            total += vector.item(row) * factor
-        return total
-
-
 class Standing:
     """One kind of pod against all rows of one snapshot. `filters` and `scores` are parts in the profile's order."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        parts: Sequence[Part],
-        filters: Sequence[Part],
-        scores: Sequence[Part],
+        parts: list[Part],
+        filters: list[Part],
+        scores: list[Part],
         clock: EvaluationClock,
     ) -> None:
         self.snapshot = snapshot
@@ -105,7 +53,7 @@ class Standing:
         self._evaluations = 0
         self._parts = parts
         self._filters = filters
-        self._scores = [_Addend(part) for part in scores]
+        self._scores = [Addend(part) for part in scores]
         self._watching = [part for part in parts if part.role.watches]
         self._steady = [part for part in parts if not part.role.watches]
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
@@ -120,7 +68,7 @@ class Standing:
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
         self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
         self._top = 0  # the total of the best rows
-        self._cast: _Cast | None = None  # None: to be found out
+        self._cast: Cast | None = None  # None: to be found out
         self._known: Cycle | None = None  # None: to be collected from the parts
         self._table: tuple[BoolVector, NodeTable] | None = None
         self._asked_by_amounts: list[tuple[Part, bool, bool]] = []
@@ -158,68 +106,95 @@ class Standing:
         return False
 
     def _follow(self, rows: set[int]) -> bool:
-        """Catch up with pods that came or went on a few rows; false where more than these rows is concerned."""
+        """Catch up with pods that came or went on a few rows; false where more has to be looked at."""
         cast = self._cast or self._find_cast()
         if not cast.simple:
             return False
         end = self.snapshot.touched.end
-        key = b""
-        if cast.by_amounts and len(rows) == 1:
-            (row,) = rows
-            key = self.snapshot.nodes.amounts_key(row)
-            scores = self._by_amounts.get(key)
-            if scores is not None and self.owner[row] == _NOBODY:
-                return self._accept(cast, row, scores, end)
-        for part in cast.followers:
+        for part in cast.by_pods:
             part.follow(rows, self._touched, end)
-        if self._asked_in_full() or any(part.wild for part in cast.followers):
+        if len(rows) == 1:
+            self._follow_amounts(cast, next(iter(rows)), end)
+        else:
+            for part in cast.by_amounts:
+                part.follow(rows, self._touched, end)
+        if self._asked_in_full() or any(part.wild for part in cast.by_amounts) or not self._settle(cast, rows):
             return False
+        self._touched = end
+        return True
+
+    def _follow_amounts(self, cast: Cast, row: int, end: int) -> None:
+        """Amounts that were met before, on a row that nobody rejected, get the scores that were given then."""
+        key = self.snapshot.nodes.amounts_key(row)
+        scores = self._by_amounts.get(key)
+        if scores is not None:
+            for part, score in zip(cast.by_amounts, scores, strict=True):
+                part.accept(row, score, self._touched, end)
+            return
+        for part in cast.by_amounts:
+            part.follow({row}, self._touched, end)
+        if not any(part.wild or (part.rejects and part.codes[row]) for part in cast.by_amounts):
+            if len(self._by_amounts) >= _REMEMBERED_AMOUNTS:
+                self._by_amounts.clear()
+            self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.by_amounts)
+
+    def _settle(self, cast: Cast, rows: set[int]) -> bool:
+        """What followers say of rows where the pod did fit; false where it did not, or nearly nothing is left."""
+        candidates = self.feasible
         for row in rows:
             if self.owner[row] != _NOBODY:
                 return False
-            for part in cast.followers:
-                if part.rejects and part.codes[row]:
-                    return False
-            self._set_row(cast, row)
-        if key:
-            if len(self._by_amounts) >= _REMEMBERED_AMOUNTS:
-                self._by_amounts.clear()
-            self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.followers)
-        self._touched = end
-        self._move(cast)
+            rejecting = self._rejecting(cast, row)
+            if rejecting is None:
+                self._set_row(row, cast.total(row))
+            elif self.candidates <= _FEW_CANDIDATES:
+                return False
+            else:
+                self._reject_row(cast, row, rejecting)
+        self._shift(cast, changed=self.feasible is not candidates)
         return True
 
-    def _accept(self, cast: _Cast, row: int, scores: tuple[int, ...], end: int) -> bool:
-        """A row has amounts that were met before, on a row that nobody rejected."""
-        for part, score in zip(cast.followers, scores, strict=True):
-            part.accept(row, score, self._touched, end)
-        if self._asked_in_full():
-            return False
-        self._set_row(cast, row)
-        self._touched = end
-        self._move(cast)
-        return True
+    def _rejecting(self, cast: Cast, row: int) -> Part | None:
+        """Who of the followers rejects a row, the first of them in the profile's order."""
+        found = [
+            part for parts in (cast.by_pods, cast.by_amounts) for part in parts if part.rejects and part.codes[row]
+        ]
+        return min(found, key=self._filters.index) if found else None
 
-    def _move(self, cast: _Cast) -> None:
-        """Ask those again whose scores have moved on rows that nothing happened to."""
+    def _reject_row(self, cast: Cast, row: int, part: Part) -> None:
+        self.owner[row] = self._filters.index(part)
+        self.feasible = self.feasible.copy()  # whoever holds the old one holds the old candidates
+        self.feasible[row] = False
+        self.candidates -= 1
+        self._reasons = None
+        if self._alone is not None:
+            self._alone[row] += cast.total(row) - self.total.item(row)
+        self._put_total(row, -1)
+
+    def _shift(self, cast: Cast, *, changed: bool) -> None:
+        """Weigh again what has moved on rows that nothing happened to, or is told of other candidates now."""
         moved = False
-        for place, addend in cast.moving:
-            if addend.part.scores_moved():
-                self._weigh(addend)
-                weighted = addend.weighted
-                cast.scores[place] = (weighted.vector, 1) if weighted.vector is not None else (None, weighted.flat)
+        for place, addend in cast.shifting:
+            if not changed and not addend.has_moved():
+                continue
+            before = addend.weighted
+            self._weigh(addend)
+            if addend.weighted is not before:
                 moved = True
-                if weighted is NOTHING:
-                    self._cast = None
+                cast.scores[place] = addend.given
+            if not addend.speaks:
+                self._cast = None
         if moved:
             (self._add_up if self._alone is None else self._sum)()
 
-    def _set_row(self, cast: _Cast, row: int) -> None:
-        """Pods came or went on one row; the best rows are still known, as long as one of them is left."""
-        total = cast.total(row)
-        before = self.total.item(row)
+    def _set_row(self, row: int, total: int) -> None:
         if self._alone is not None:
-            self._alone[row] += total - before
+            self._alone[row] += total - self.total.item(row)
+        self._put_total(row, total)
+
+    def _put_total(self, row: int, total: int) -> None:
+        """One row's total is another; the best rows are still known, as long as one of them is left."""
+        before = self.total.item(row)
         if total == before:
             return
         self.total[row] = total
@@ -237,22 +212,13 @@ class Standing:
         elif not best:
             self._best = None
 
-    def _find_cast(self) -> _Cast:
-        followers = [part for part in self._parts if part.role.looks_at_pods and (part.filtering or part.scoring)]
-        speaking = [addend for addend in self._scores if addend.speaks]
-        self._cast = _Cast(
-            followers,
-            tuple(addend.part.role.name for addend in speaking),
-            [(vector, a.factor) if (vector := a.vector) is not None else (None, a.weighted.flat) for a in speaking],
-            bool(self._scores) and all(a.part.scores_alone for a in speaking if a.part.role.looks_at_pods),
-            all(part.role.sees_amounts for part in followers),
-            [(place, addend) for place, addend in enumerate(speaking) if addend.part.role.moves],
-        )
-        asked = [(part, part.filtering, part.scoring) for part in followers]
+    def _find_cast(self) -> Cast:
+        cast = self._cast = Cast.of(self._parts, self._scores)
+        asked = [(part, part.filtering, part.scoring) for part in cast.by_amounts]
         if asked != self._asked_by_amounts:
             self._asked_by_amounts = asked
             self._by_amounts.clear()
-        return self._cast
+        return cast
 
     def _rebuild(self) -> None:
         self._known = None
@@ -287,12 +253,7 @@ class Standing:
             part = addend.part
             if part.scores_alone:
                 again |= id(part) in asked
-            elif (
-                changed
-                or part.changes != addend.changes
-                or (part.compares and part.role.looks_at_pods and rows)
-                or (part.role.moves and part.scores_moved())
-            ):
+            elif changed or addend.has_moved() or (part.compares and part.role.looks_at_pods and rows):
                 self._weigh(addend)
                 again = True
         if again or changed:
@@ -349,11 +310,16 @@ class Standing:
 
     # totals -----------------------------------------------------------------------------------------------------
 
-    def _weigh(self, addend: _Addend) -> None:
+    def _weigh(self, addend: Addend) -> None:
         part = addend.part
         if not part.scores_alone:
             speaks = self.candidates > part.own and (part.compares or part.scoring)  # one candidate needs no opinion
-            addend.weighted = part.weighted(self.feasible, self._candidates_table()) if speaks else NOTHING
+            known = part.same_for_any_candidates() if speaks else NOTHING
+            if known is None:
+                known = part.weighted(self.feasible, self._candidates_table())
+            addend.weighted = known
+            if part.role.moves and part.compares:
+                addend.stamp = part.scores_stamp()
         addend.changes = part.changes
 
     def _candidates_table(self) -> NodeTable:

@@ -32,8 +32,8 @@ Share = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
 ShareOfFloats = Callable[[FloatMatrix, FloatMatrix], FloatMatrix]
-"""The same in floats for all resources at once, which may overwrite `requested`. Exact where amounts are below `SMALL`: a share that is no whole
-number is further from the next one than floats of that size are apart."""
+"""The same in floats for all resources at once, which may overwrite `requested`. Exact where amounts are below `SMALL`:
+a share that is no whole number is further from the next one than floats of that size are apart."""
 
 ShareOfOne = Callable[[int, int], int]
 """The same for one row."""

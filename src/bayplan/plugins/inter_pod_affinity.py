@@ -7,7 +7,7 @@ distinct kind of pod; counts by domain come from sums over columns. No Python lo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -17,7 +17,7 @@ from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
-from bayplan.framework.status import SKIP, Status, error
+from bayplan.framework.status import SKIP, Code, Status, error
 from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityTerms, WeightedTerm, affinity_terms
 from bayplan.objects.core import Namespace, Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -68,6 +68,25 @@ class DomainCounts:
         if value is not None:
             column = columns.labels.column(key)
             self.of(column)[column.find(value)] += by
+
+    def shift(self, columns: NodeColumns, labels: Mapping[str, str], key: str, by: int) -> bool:
+        """The same; whether the domain came to have somebody, or has nobody any more, and has other nodes too."""
+        value = labels.get(key)
+        if value is None:
+            return False
+        column = columns.labels.column(key)
+        counts, domain = self.of(column), column.find(value)
+        before = counts.item(domain)
+        counts[domain] = before + by
+        if (before > 0) == (before + by > 0):
+            return False
+        return int(np.count_nonzero(column.ids[: columns.count] == domain)) > 1
+
+    def at(self, node: NodeView, key: str) -> int:
+        """What one node reads for a key; 0 without it."""
+        column = node.columns.labels.column(key)
+        domain = column.ids.item(node.row)
+        return self.of(column).item(domain) if domain >= 0 else 0
 
     def on(self, nodes: NodeTable, key: str) -> IntVector:
         """What each entry of a table reads for one key; 0 without the key."""
@@ -134,11 +153,22 @@ REQUIRED: Key[RequiredState] = Key("PreFilterInterPodAffinity", clone=RequiredSt
 LIKED: Key[Likes] = Key("PreScoreInterPodAffinity")
 
 
+@dataclass(slots=True)
+class Quiet:
+    """Nothing was found to filter by; or nobody who is liked by the pod, which has these terms, or likes it."""
+
+    terms: PodAffinityTerms
+    bookmark: Bookmark
+
+
+NOT_FILTERED: Key[Quiet] = Key("PreFilterInterPodAffinity/quiet")
+NOT_LIKED: Key[Quiet] = Key("PreScoreInterPodAffinity/quiet")
+
+
 class InterPodAffinity:
     """Places pods near some pods and away from others."""
 
     name = "InterPodAffinity"
-    looks_at_pods = False  # pods count by domain, which `depends_on` says
     ARGS = arguments.ARGS
     heard_affinity: BoolVector | None = None  # rows whose pods' own terms count, by kind of term; None: all rows
     heard_anti_affinity: BoolVector | None = None
@@ -161,28 +191,30 @@ class InterPodAffinity:
         return pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod)
 
     def depends_on(self, cycle: Cycle) -> Hashable:
-        """On every pod for a pod that has terms, else on the pods that have some; on labels of nodes and namespaces."""
+        """On pods that come to count, or no longer do, in domains of more than one node; on labels."""
         snapshot = cycle.snapshot
         pods = snapshot.pods
-        required, liked = cycle.find(REQUIRED), cycle.find(LIKED)
-        if (required is None and liked is None) or cycle.info.affinity is None:
-            seen = pods.affinity_version if cycle.info.affinity is None else pods.version
-            return seen, snapshot.renewed.end, self._catalog.revision(Namespace)
+        required, unfiltered, unliked = cycle.find(REQUIRED), cycle.find(NOT_FILTERED), cycle.find(NOT_LIKED)
         if required is not None and not self._catch_up_required(cycle, required):
             return object()
-        if liked is not None and not self._catch_up_liked(cycle, liked):
+        if unfiltered is not None and not self._still_quiet(cycle, unfiltered, self._turns_down):
             return object()
-        # What is not kept had nothing to count, and anybody may change that.
-        seen = 0 if required is not None and liked is not None else pods.version
-        versions = (required and required.version, liked and liked.version)
-        return seen, versions, snapshot.renewed.end, self._catalog.revision(Namespace)
+        if unliked is not None and not self._still_quiet(cycle, unliked, self._is_liked):
+            return object()
+        seen = pods.affinity_version if required is None and unfiltered is None else 0  # nobody has terms
+        return seen, required and required.version, snapshot.renewed.end, self._catalog.revision(Namespace)
+
+    def scores_depend_on(self, cycle: Cycle) -> Hashable:
+        """On every pod that is liked, or likes."""
+        liked = cycle.find(LIKED)
+        return liked.version if liked is not None and self._catch_up_liked(cycle, liked) else object()
 
     def sits_out(self, cycle: Cycle) -> bool:
         """Where nobody has terms."""
         if cycle.info.affinity is not None or cycle.snapshot.pods.affinity_users:
             return False
-        cycle.drop(REQUIRED)
-        cycle.drop(LIKED)
+        for key in (REQUIRED, LIKED, NOT_FILTERED, NOT_LIKED):
+            cycle.drop(key)
         return True
 
     # filtering --------------------------------------------------------------------------------------------------
@@ -192,10 +224,12 @@ class InterPodAffinity:
         if known is not None and self._catch_up_required(cycle, known) and known.matters:
             return None
         cycle.drop(REQUIRED)
+        cycle.drop(NOT_FILTERED)
         terms = self._resolved(cycle.info.affinity or _NO_TERMS)
         state = RequiredState(terms, self._bookmark(cycle))
         self._count_existing(cycle, state.existing_anti)
         if not state.matters:
+            cycle.put(NOT_FILTERED, Quiet(terms, state.bookmark))
             return SKIP
         table = cycle.snapshot.table
         if terms.required:
@@ -223,8 +257,31 @@ class InterPodAffinity:
             return False
         for info, row, by in changes:
             if self._shift(cycle, state, info, NodeView(cycle.snapshot.nodes, row), by):
-                state.version = new_version()
+                state.version = new_version()  # on other rows than this one, which is asked about anyway
         return True
+
+    def _still_quiet(self, cycle: Cycle, quiet: Quiet, breaks: Callable[[Pod, Quiet, PodInfo], bool]) -> bool:
+        """Whether the pods that came and went since are of no matter."""
+        changes = quiet.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None or self._hears_some:
+            return False
+        if any(breaks(cycle.pod, quiet, info) for info, _, _ in changes):
+            quiet.bookmark.lose()
+            return False
+        return True
+
+    def _turns_down(self, pod: Pod, quiet: Quiet, info: PodInfo) -> bool:  # noqa: ARG002
+        """Whether a pod's terms keep ours away."""
+        terms = info.affinity
+        labels_of = self._catalog.namespace_labels
+        return terms is not None and any(term.matches_pod(pod, labels_of) for term in terms.required_anti)
+
+    def _is_liked(self, pod: Pod, quiet: Quiet, info: PodInfo) -> bool:
+        """Whether a pod likes or dislikes ours, or the other way."""
+        if info.affinity is not None and self._liked_back(pod, info.affinity):
+            return True
+        own = (*quiet.terms.preferred, *quiet.terms.preferred_anti)
+        return any(self._matches_all((weighted.term,), info.pod) for weighted in own)
 
     def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
         self._shift(cycle, cycle.get(REQUIRED), info, node, 1)
@@ -244,6 +301,19 @@ class InterPodAffinity:
         yield Rejection(disliked, ANTI_AFFINITY)
         unwelcome = _besides(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), lonely)
         yield Rejection(_besides(unwelcome, disliked), EXISTING_ANTI_AFFINITY)
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        """The same for one node: for bringing what is known of a few rows up to date."""
+        state = cycle.find(REQUIRED)
+        if state is None:
+            return error(f'error reading "{REQUIRED.name}" from cycleState: not found')
+        if state.terms.required and self._lonely(cycle, state, node.alone).any():
+            return Status(Code.UNRESOLVABLE, (AFFINITY,))
+        if any(state.anti_affinity.at(node, term.topology_key) > 0 for term in state.terms.required_anti):
+            return Status(Code.UNSCHEDULABLE, (ANTI_AFFINITY,))
+        if any(state.existing_anti.at(node, key) > 0 for key in state.existing_anti.by_key):
+            return Status(Code.UNSCHEDULABLE, (EXISTING_ANTI_AFFINITY,))
+        return None
 
     def _lonely(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
         """Nodes that lack a term's key or have no matching pod in its domain.
@@ -281,21 +351,20 @@ class InterPodAffinity:
         return pods.count_by_row(pods.matching(("affinity", terms), meant), len(cycle.snapshot))
 
     def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeView, by: int) -> bool:
-        """One pod more or less on a node; whether that matters."""
+        """One pod more or less on a node; whether answers about other nodes may change."""
         columns, labels = node.columns, node.labels
         matters = False
         for term in (info.affinity or _NO_TERMS).required_anti:
             if term.matches_pod(cycle.pod, self._catalog.namespace_labels):
-                state.existing_anti.add_node(columns, labels, term.topology_key, by)
-                matters = True
+                matters |= state.existing_anti.shift(columns, labels, term.topology_key, by)
         if state.terms.required and self._matches_all(state.terms.required, info.pod):
+            lonely = not state.affinity.any
             for term in state.terms.required:
-                state.affinity.add_node(columns, labels, term.topology_key, by)
-            matters = True
+                matters |= state.affinity.shift(columns, labels, term.topology_key, by)
+            matters |= lonely != (not state.affinity.any)  # the first of a group may go anywhere
         for term in state.terms.required_anti:
             if self._matches_all((term,), info.pod):
-                state.anti_affinity.add_node(columns, labels, term.topology_key, by)
-                matters = True
+                matters |= state.anti_affinity.shift(columns, labels, term.topology_key, by)
         return matters
 
     # scoring ----------------------------------------------------------------------------------------------------
@@ -305,6 +374,7 @@ class InterPodAffinity:
         if known is not None and self._catch_up_liked(cycle, known):
             return None
         cycle.drop(LIKED)
+        cycle.drop(NOT_LIKED)
         own = self._resolved(cycle.info.affinity or _NO_TERMS)
         if self._ignores_preferred and not (own.preferred or own.preferred_anti):
             return SKIP
@@ -326,6 +396,7 @@ class InterPodAffinity:
                 for key, weight in wanted:
                     liked.add_by_row(table, key, weight, per_row)
         if not liked.any_entry:
+            cycle.put(NOT_LIKED, Quiet(own, liked.bookmark))
             return SKIP
         cycle.put(LIKED, liked)
         return None
