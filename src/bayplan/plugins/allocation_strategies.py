@@ -31,9 +31,9 @@ _FLOAT_MAX_SCORE = float(MAX_SCORE)
 Share = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
-ShareOfFloats = Callable[[FloatMatrix, FloatMatrix], FloatMatrix]
-"""The same in floats for all resources at once, which may overwrite `requested`. Exact where amounts are below `SMALL`:
-a share that is no whole number is further from the next one than floats of that size are apart."""
+ShareOfFloats = Callable[[AmountMirror, Demand], FloatMatrix]
+"""The same in floats, for all resources and rows at once. Exact where amounts are below `SMALL`: a share that is no
+whole number is further from the next one than floats of that size are apart."""
 
 ShareOfOne = Callable[[int, int], int]
 """The same for one row."""
@@ -59,7 +59,7 @@ class AllocationScorer:
         """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
         if self._share_of_floats is None or not demand or not all(0 <= amount < SMALL for amount in demand):
             return None
-        shares = self._share_of_floats(mirror.taken + column_of(demand), mirror.has)
+        shares = self._share_of_floats(mirror, demand)
         total: FloatVector = shares[0]
         if weights[0] != 1:
             total *= weights[0]
@@ -128,11 +128,12 @@ def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return np.where(requested > capacity, 0, free)
 
 
-def least_allocated_floats(requested: FloatMatrix, capacity: FloatMatrix) -> FloatMatrix:
-    share = np.subtract(capacity, requested, out=requested)
+def least_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
+    share: FloatMatrix = mirror.left - column_of(demand)
     share *= _FLOAT_MAX_SCORE
-    share /= capacity
-    np.maximum(share, 0.0, out=share)
+    share /= mirror.has
+    if not mirror.fits_everywhere(demand):
+        np.maximum(share, 0.0, out=share)
     return np.floor(share, out=share)
 
 
@@ -148,10 +149,12 @@ def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
 
 
-def most_allocated_floats(requested: FloatMatrix, capacity: FloatMatrix) -> FloatMatrix:
-    share = np.minimum(requested, capacity, out=requested)
+def most_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
+    share = mirror.taken + column_of(demand)
+    if not mirror.fits_everywhere(demand):
+        np.minimum(share, mirror.has, out=share)
     share *= _FLOAT_MAX_SCORE
-    share /= capacity
+    share /= mirror.has
     return np.floor(share, out=share)
 
 

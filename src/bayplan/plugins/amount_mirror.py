@@ -92,7 +92,7 @@ def _left(columns: NodeColumns, number: int, row: int) -> int:
 
 
 class AmountMirror:
-    """What rows have of some resources and what is taken of it: `has[i]`, `taken[i]`, one entry a row.
+    """What rows have of some resources, what is taken of it and left: `has[i]`, `taken[i]`, `left[i]`, one entry a row.
 
     `changed(columns, rows)` tells whoever keeps something of their own for each row; None: all rows.
     """
@@ -109,6 +109,18 @@ class AmountMirror:
         self._usable = False
         self.has: FloatMatrix = np.zeros((0, 0))
         self.taken: FloatMatrix = np.zeros((0, 0))
+        self.left: FloatMatrix = np.zeros((0, 0))
+        self._least: list[float | None] = []  # what the fullest row has left; None: to be looked for
+
+    def fits_everywhere(self, demand: Sequence[int]) -> bool:
+        """Whether every row has so much left of everything."""
+        for place, amount in enumerate(demand):
+            least = self._least[place]
+            if least is None:
+                least = self._least[place] = self.left[place].min().item() if self.left.shape[1] else 0.0
+            if amount > least:
+                return False
+        return True
 
     def follow(self, snapshot: Snapshot) -> bool:
         """Catch up; false where floats would not do: an amount is too large, or a row lacks a resource."""
@@ -129,6 +141,8 @@ class AmountMirror:
             [(columns.nonzero if guess else columns.requested)[number, :count] for number, guess in self._sources],
             dtype=np.float64,
         )
+        self.left = self.has - self.taken
+        self._least = [None] * len(self._sources)
         self._usable = bool(self.has.all())
         if self._changed is not None and self._usable:
             self._changed(columns, None)
@@ -141,7 +155,16 @@ class AmountMirror:
                     self._follower.start_over()
                     self._usable = False
                     return
-                self.has[place, row] = has
-                self.taken[place, row] = (columns.nonzero if guess else columns.requested).item(number, row)
+                taken = (columns.nonzero if guess else columns.requested).item(number, row)
+                self.has[place, row], self.taken[place, row] = has, taken
+                self._set_left(place, row, float(has - taken))
         if self._changed is not None:
             self._changed(columns, rows)
+
+    def _set_left(self, place: int, row: int, left: float) -> None:
+        least = self._least[place]
+        if least is not None and left <= least:
+            self._least[place] = left
+        elif self.left.item(place, row) == least:  # it was the fullest, perhaps
+            self._least[place] = None
+        self.left[place, row] = left

@@ -93,7 +93,8 @@ class NodeResourcesBalancedAllocation:
         """The same for all rows of a mirror, with the balance as it is now at hand."""
         values = mirror.taken + column_of(demand)
         values /= mirror.has
-        np.minimum(values, 1.0, out=values)
+        if not mirror.fits_everywhere(demand):
+            np.minimum(values, 1.0, out=values)
         gain = balance([_Share(value, None) for value in values], values.shape[1])
         if not self.by_improvement:
             return gain
@@ -194,7 +195,7 @@ def _deviation(shares: list[_Share], rows: int) -> FloatVector:
         return np.zeros(rows)
     if len(shares) == 2:
         distance = shares[0].value - shares[1].value
-        distance /= 2
+        distance *= 0.5
         return np.abs(distance, out=distance)
     return _standard_deviation(shares, np.float64(len(shares)))
 
