@@ -346,7 +346,7 @@ def test_extended_resources_are_served_by_devices(folder: Path) -> None:
 
 
 def test_a_steady_state_creates_and_deletes_again_and_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticking(monkeypatch, 0.01)
+    ticking(monkeypatch, 0.0001)
     steady = pods(3, "claimed.yaml", namespace="n", steadyState=True, duration="1s", collectMetrics=True)
     found = run(folder, [NODES, DRIVER, CLASS, TEMPLATE, steady])
     (measured,) = found.measurements
