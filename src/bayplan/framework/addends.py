@@ -16,12 +16,13 @@ from bayplan.snapshot import BoolVector, IntVector
 class Addend:
     """What one score plugin adds to the totals."""
 
-    __slots__ = ("changes", "part", "stamp", "weighted")
+    __slots__ = ("changes", "part", "seen", "stamp", "weighted")
 
     def __init__(self, part: Part) -> None:
         self.part = part
         self.changes = -1  # of the part, when this was computed
         self.stamp: Hashable = None  # what the scores of a plugin that compares depended on then
+        self.seen: Hashable = None  # and when it was last asked whether they have moved
         self.weighted: Weighted = NOTHING  # of one that scores alone the part's own vector counts
 
     @property
@@ -52,7 +53,10 @@ class Addend:
         """Whether its scores may have changed on rows that nothing happened to, as far as the plugin can tell."""
         part = self.part
         if part.compares:
-            return part.role.moves and part.scores_stamp() != self.stamp
+            if not part.role.moves:
+                return False
+            self.seen = part.scores_stamp()
+            return self.seen != self.stamp
         return part.changes != self.changes
 
     def over(self, rows: BoolVector) -> IntVector:

@@ -390,6 +390,11 @@ class Part:
         known = self._weighted
         return known[2] if known is not None and known[0] == self.changes and known[1] else None
 
+    def weighted_again(self, candidates: NodeTable) -> Weighted | None:
+        """The same once more for the same candidates, by groups; None where that takes more."""
+        groups = self.role.plugin.score_groups(self.cycle, candidates) if self.role.groups else None
+        return None if groups is None else Weighted.of_groups(groups, self.role.weight)
+
     def _weigh(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
         role, all_rows = self.role, candidates.is_whole
         if self.compares:

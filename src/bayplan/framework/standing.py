@@ -178,7 +178,8 @@ class Standing:
             if not changed and not addend.has_moved():
                 continue
             before = addend.weighted
-            self._weigh(addend)
+            if changed or not self._weigh_again(addend):
+                self._weigh(addend)
             if addend.weighted is not before:
                 moved = True
                 cast.scores[place] = addend.given
@@ -321,6 +322,17 @@ class Standing:
             if part.role.moves and part.compares:
                 addend.stamp = part.scores_stamp()
         addend.changes = part.changes
+
+    def _weigh_again(self, addend: Addend) -> bool:
+        """Scores moved, and nothing else: most often the plugin is asked no more than for them."""
+        part = addend.part
+        if not part.compares or part.own or self.candidates < len(self.feasible):
+            return False
+        weighted = part.weighted_again(self._candidates_table())
+        if weighted is None:
+            return False
+        addend.weighted, addend.stamp = weighted, addend.seen
+        return True
 
     def _candidates_table(self) -> NodeTable:
         """The candidates, as a table of the snapshot of now."""
