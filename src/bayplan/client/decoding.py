@@ -1,0 +1,241 @@
+"""What does this line or this list say? One decoder a resource, which no single object can stop.
+
+Asked for every event of a watch and every page of a list. A good event costs one typed decode, about 10 µs for a pod of
+6 KB. When that fails the event is taken apart: an object that cannot be read becomes an `Unreadable` with its name and
+the reason, and everything round it goes on. Device objects of v1beta1 are lifted to the shape of v1 on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from bayplan.client.resources import Resource
+from bayplan.client.statuses import Status
+from bayplan.errors import ObjectError
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import Api, KubeObject
+
+SLICE = 4 << 20
+"""Bytes of a list that are decoded in one go: some 600 pods, under 10 ms."""
+
+T = TypeVar("T")
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+INITIAL_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that is there and cannot be read."""
+
+    key: Key
+    resource_version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and what it is about."""
+
+    type: str
+    object: KubeObject | Unreadable | Status
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A list, or one page of it, before its items are read."""
+
+    resource_version: str
+    following: str
+    """The token that asks for the next page; empty on the last."""
+    items: bytes
+    """The text between the brackets."""
+
+
+class _ListMeta(Api, frozen=True):
+    resource_version: str = ""
+    following: str = msgspec.field(default="", name="continue")
+
+
+class _List(Api, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Bare(Api, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    resource_version: str = ""
+
+
+class _BareObject(Api, frozen=True):
+    metadata: _Bare = _Bare()
+
+
+class _RawEvent(Api, frozen=True):
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Event(msgspec.Struct, Generic[T], frozen=True):
+    type: str
+    object: T
+
+
+class Decoder:
+    """Reads the objects of one resource."""
+
+    def __init__(self, resource: Resource) -> None:
+        assert resource.kind is not None, f"{resource} is only written"
+        self.struct: type[KubeObject] = resource.kind.struct
+        self._lift: Callable[[Any], Any] | None = _LIFTS.get((resource.api_version, resource.plural))
+        event: Any = _Event[self.struct]  # type: ignore[name-defined]
+        many: Any = list[self.struct]  # type: ignore[name-defined]
+        self._event: msgspec.json.Decoder[_Event[KubeObject]] = msgspec.json.Decoder(event)
+        self._many: msgspec.json.Decoder[list[KubeObject]] = msgspec.json.Decoder(many)
+
+    def event(self, line: bytes) -> WatchEvent:
+        """One line of a watch. Raises `msgspec.DecodeError` when it is no JSON."""
+        if self._lift is None:
+            try:
+                event = self._event.decode(line)
+            except msgspec.ValidationError:
+                pass
+            else:
+                # An ERROR's object is a Status; a struct without required fields could take it for its own.
+                if event.type != "ERROR":
+                    return WatchEvent(event.type, event.object)
+        raw = msgspec.json.decode(line, type=_RawEvent)
+        if raw.type == "ERROR":
+            return WatchEvent(raw.type, _status(raw.object))
+        return WatchEvent(raw.type, self.one(bytes(raw.object)))
+
+    def one(self, data: bytes) -> KubeObject | Unreadable:
+        """One object."""
+        try:
+            return convert(self._lifted(msgspec.json.decode(data)), self.struct)
+        except ObjectError as fault:
+            return _unreadable(data, str(fault))
+
+    def slices(self, items: bytes) -> Iterator[list[KubeObject | Unreadable]]:
+        """The items of a list, in slices that can be decoded without holding the loop for long."""
+        between = b"}," + items[: items.find(b":") + 1]  # the items of a list all start with the same key
+        at = 0
+        while at < len(items):
+            end = _boundary(items, between, at + SLICE)
+            while (objects := self._slice(items[at:end])) is None and end < len(items):
+                end = _boundary(items, between, end + 1)  # what looked like the start of an item was inside one
+            if objects is None:
+                raise msgspec.DecodeError("the items of the list are not JSON")
+            yield objects
+            at = end + 1
+
+    def _slice(self, items: bytes) -> list[KubeObject | Unreadable] | None:
+        text = b"[" + items + b"]"
+        try:
+            if self._lift is None:
+                return list(self._many.decode(text))
+        except msgspec.ValidationError:
+            pass
+        except msgspec.DecodeError:
+            return None
+        try:
+            return [self.one(bytes(raw)) for raw in msgspec.json.decode(text, type=list[msgspec.Raw])]
+        except msgspec.DecodeError:
+            return None
+
+    def _lifted(self, tree: Any) -> Any:
+        return self._lift(tree) if self._lift is not None and isinstance(tree, dict) else tree
+
+
+def read_page(body: bytes) -> Page:
+    """The frame of a list. Raises `msgspec.DecodeError` when it is none."""
+    if len(body) > SLICE and (page := _large_page(body)) is not None:
+        return page
+    found = msgspec.json.decode(body, type=_List)
+    items = bytes(found.items).strip()
+    inner = items[1:-1].strip() if items.startswith(b"[") else b""  # a list without items may say null
+    return Page(found.metadata.resource_version, found.metadata.following, inner)
+
+
+def _large_page(body: bytes) -> Page | None:
+    """The frame without looking at the items, which could hold the loop for a second. Typed lists put them last."""
+    head, items, rest = body.partition(b'"items":[')
+    rest = rest.rstrip()
+    if not items or len(head) > SLICE or not rest.endswith(b"]}"):
+        return None
+    try:
+        found = msgspec.json.decode(head + b'"items":[]}', type=_List)
+    except msgspec.DecodeError:
+        return None
+    return Page(found.metadata.resource_version, found.metadata.following, rest[:-2])
+
+
+def ends_initial(event: WatchEvent) -> bool:
+    """Whether a bookmark says that everything that existed has been told."""
+    found = event.object
+    return isinstance(found, KubeObject) and found.metadata.annotations.get(INITIAL_END) == "true"
+
+
+def _boundary(items: bytes, between: bytes, start: int) -> int:
+    """The next comma that seems to stand between two items; the end when there is none."""
+    found = items.find(between, start)
+    return found + 1 if found >= 0 else len(items)
+
+
+def _status(raw: msgspec.Raw) -> Status:
+    try:
+        return msgspec.json.decode(raw, type=Status)
+    except msgspec.ValidationError:
+        return Status(message="the server sent an error that cannot be read", code=500)
+
+
+def _unreadable(data: bytes, reason: str) -> Unreadable:
+    try:
+        meta = msgspec.json.decode(data, type=_BareObject).metadata
+    except msgspec.DecodeError:
+        meta = _Bare()
+    return Unreadable((meta.namespace, meta.name), meta.resource_version, reason)
+
+
+def _lift_claim(claim: dict[str, Any]) -> dict[str, Any]:
+    """v1beta1 asks for exactly one kind of device right in the request; v1 does so under `exactly`."""
+    devices = claim.get("spec", {}).get("devices", {})
+    requests = devices.get("requests")
+    if not isinstance(requests, list):
+        return claim
+    lifted = [_lift_request(each) if isinstance(each, dict) else each for each in requests]
+    return {**claim, "spec": {**claim["spec"], "devices": {**devices, "requests": lifted}}}
+
+
+def _lift_request(request: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in request.items() if key in ("name", "firstAvailable")}
+    exactly = {key: value for key, value in request.items() if key not in kept}
+    return {**kept, "exactly": exactly} if exactly else kept
+
+
+def _lift_slice(piece: dict[str, Any]) -> dict[str, Any]:
+    """v1beta1 keeps what a device has under `basic`."""
+    devices = piece.get("spec", {}).get("devices")
+    if not isinstance(devices, list):
+        return piece
+    lifted = [_flattened(each) if isinstance(each, dict) else each for each in devices]
+    return {**piece, "spec": {**piece["spec"], "devices": lifted}}
+
+
+def _flattened(device: dict[str, Any]) -> dict[str, Any]:
+    basic = device.get("basic")
+    rest = {key: value for key, value in device.items() if key != "basic"}
+    return {**rest, **basic} if isinstance(basic, dict) else rest
+
+
+_LIFTS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("resource.k8s.io/v1beta1", "resourceclaims"): _lift_claim,
+    ("resource.k8s.io/v1beta1", "resourceslices"): _lift_slice,
+}
