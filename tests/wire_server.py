@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that answers as a test tells it, over real sockets; and how a test runs on the loop."""
+"""A small HTTP server on loopback that answers as a test tells it, over real sockets; and tests on the loop."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ Route = Callable[[Request], Answer | Awaitable[Answer]]
 class WireServer:
     """Answers by `route`, or one after another from `script`; remembers what was asked."""
 
-    def __init__(self, route: Route | None = None, script: Iterable[Answer] = (), tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, route: Route | None = None, script: Iterable[Answer] = (), tls: ssl.SSLContext | None = None
+    ) -> None:
         self.route = route
         self.script: deque[Answer] = deque(script)
         self.requests: list[Request] = []
@@ -142,7 +144,9 @@ class WireServer:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -211,7 +215,14 @@ class WireServer:
 
 def status(code: int, reason: str = "", message: str = "", **headers: str) -> Reply:
     """A refusal as the API server words it."""
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code}
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
     return Reply(code, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 

@@ -1,4 +1,4 @@
-"""A running cluster of real parts: etcd and kube-apiserver on free loopback ports, with users, kubectl and kube-scheduler.
+"""A running cluster of real parts: etcd and kube-apiserver on free loopback ports, with users and kubectl.
 
     with Cluster(folder) as cluster:
         cluster.kubectl("create", "namespace", "team")
@@ -25,10 +25,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bayplan.client import Secret, Target
 from certificates import Authority, Key
 from cluster.build import program
-
-from bayplan.client import Secret, Target
 
 READY_S = 90.0
 ADMIN = "admin"
@@ -216,22 +215,29 @@ class Cluster:
     def _wait_ready(self) -> None:
         trusted = ssl.create_default_context(cafile=str(self.ca_file))
         trusted.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {self.tokens[ADMIN]}"})
+        who = {"Authorization": f"Bearer {self.tokens[ADMIN]}"}
+        request = urllib.request.Request(f"{self.url}/readyz", headers=who)
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             for name, process in self._processes.items():
                 if process.poll() is not None:
                     raise ClusterError(f"{name} ended with {process.returncode}: {self.log(name)}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-                with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
-                    if answer.status == 200:
-                        return
+            if _answers(request, trusted):
+                return
             time.sleep(0.1)
         raise ClusterError(f"the API server was not ready within {READY_S:g} s: {self.log('kube-apiserver')}")
 
     def log(self, name: str, *, last: int = 2000) -> str:
         """The last words of a program."""
         return (self.folder / f"{name}.log").read_text(errors="replace")[-last:]
+
+
+def _answers(request: urllib.request.Request, trusted: ssl.SSLContext) -> bool:
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def _die_with_parent() -> None:

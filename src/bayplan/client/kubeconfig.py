@@ -187,7 +187,7 @@ def _entry(path: Path, section: str, name: str, item: dict[str, Any]) -> Entry:
 def _secret(wanted: type, raw: object) -> object:
     if wanted is Secret and isinstance(raw, str):
         return Secret(raw)
-    raise msgspec.ValidationError(f"Expected `str`, got `{type(raw).__name__}`")
+    raise TypeError(f"Expected `str`, got `{type(raw).__name__}`")  # msgspec adds the place
 
 
 def _from_folder(entry: Entry, folder: Path) -> Entry:

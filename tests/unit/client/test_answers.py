@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,9 @@ def read(parser: AnswerParser, *pieces: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("step", [1, 3, 1000], ids=["byte-by-byte", "threes", "at-once"])
-def test_an_answer_is_read_however_it_is_cut(wire: bytes, status: int, body: bytes, keeps_alive: bool, step: int) -> None:
+def test_an_answer_is_read_however_it_is_cut(
+    wire: bytes, status: int, body: bytes, keeps_alive: bool, step: int
+) -> None:
     parser = AnswerParser()
     parser.expect()
     found = read(parser, *(wire[at : at + step] for at in range(0, len(wire), step)))
@@ -47,7 +51,7 @@ def test_cuts_anywhere_change_nothing(cuts: list[int]) -> None:
     edges = sorted({0, len(CHUNKED), *cuts})
     parser = AnswerParser()
     parser.expect()
-    pieces = [CHUNKED[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [CHUNKED[start:end] for start, end in pairwise(edges)]
     assert read(parser, *pieces) == b"hello world"
     assert parser.complete
 

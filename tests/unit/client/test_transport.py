@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from wire_server import Feed, Hang, Reply, Request, WireServer, on_loop, status, until
 
 from bayplan import errors
 from bayplan.client import PODS
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
+from wire_server import Feed, Hang, Reply, Request, WireServer, on_loop, status, until
 
 
 def ok(_: Request) -> Reply:
@@ -142,7 +142,7 @@ async def test_a_request_that_hangs_times_out() -> None:
 
 @on_loop
 async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not() -> None:
-    def cut(request: Request) -> Reply:
+    def cut(_: Request) -> Reply:
         server.cut()
         return Reply()
 
@@ -215,7 +215,10 @@ async def test_the_guard_stops_every_write_and_no_read() -> None:
 @on_loop
 async def test_the_guard_is_asked_again_before_a_retry() -> None:
     clock = ManualClock()
-    async with WireServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server, server.client(clock) as client:
+    async with (
+        WireServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server,
+        server.client(clock) as client,
+    ):
         request = asyncio.create_task(client.bind("ns", "pod", "node"))
         await until(lambda: server.requests and clock.sleepers == 2)
         client.guard(Refuses())
@@ -228,15 +231,15 @@ async def test_the_guard_is_asked_again_before_a_retry() -> None:
 @on_loop
 async def test_a_stream_waits_for_its_reader() -> None:
     feed = Feed()
+    for _ in range(64):
+        feed.write(b"x" * (1 << 17))
+    feed.end()
+    size = 0
     async with WireServer(lambda _: feed) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
-            for _ in range(64):
-                feed.write(b"x" * (1 << 17))
-            feed.end()
-            size = 0
             while piece := await stream.piece():
                 size += len(piece)
-            assert size == 64 << 17
+        assert size == 64 << 17
 
 
 @on_loop
