@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 _P = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _N = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -155,6 +157,18 @@ class Authority:
             _tlv(0xA3, _seq(*extensions)),
         )
         return _pem("CERTIFICATE", _seq(content, algorithm, _bits(self._key.sign(content))))
+
+
+def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
+    """What a server needs to speak TLS; with `clients`, an authority, it asks who connects for a certificate of it."""
+    (folder / "server.crt").write_text(pair.certificate)
+    (folder / "server.key").write_text(pair.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    if clients:
+        context.load_verify_locations(cadata=clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _alternative(name: str) -> bytes:

@@ -151,7 +151,7 @@ class Decoder:
             return None
 
     def _lifted(self, tree: Any) -> Any:
-        return self._lift(tree) if self._lift is not None and isinstance(tree, dict) else tree
+        return self._lift(tree) if self._lift is not None else tree
 
 
 def read_page(body: bytes) -> Page:
@@ -204,14 +204,9 @@ def _unreadable(data: bytes, reason: str) -> Unreadable:
     return Unreadable((meta.namespace, meta.name), meta.resource_version, reason)
 
 
-def _lift_claim(claim: dict[str, Any]) -> dict[str, Any]:
+def _lift_claim(claim: Any) -> Any:
     """v1beta1 asks for exactly one kind of device right in the request; v1 does so under `exactly`."""
-    devices = claim.get("spec", {}).get("devices", {})
-    requests = devices.get("requests")
-    if not isinstance(requests, list):
-        return claim
-    lifted = [_lift_request(each) if isinstance(each, dict) else each for each in requests]
-    return {**claim, "spec": {**claim["spec"], "devices": {**devices, "requests": lifted}}}
+    return _with_each(claim, ("spec", "devices", "requests"), _lift_request)
 
 
 def _lift_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -220,19 +215,24 @@ def _lift_request(request: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "exactly": exactly} if exactly else kept
 
 
-def _lift_slice(piece: dict[str, Any]) -> dict[str, Any]:
+def _lift_slice(piece: Any) -> Any:
     """v1beta1 keeps what a device has under `basic`."""
-    devices = piece.get("spec", {}).get("devices")
-    if not isinstance(devices, list):
-        return piece
-    lifted = [_flattened(each) if isinstance(each, dict) else each for each in devices]
-    return {**piece, "spec": {**piece["spec"], "devices": lifted}}
+    return _with_each(piece, ("spec", "devices"), _lift_device)
 
 
-def _flattened(device: dict[str, Any]) -> dict[str, Any]:
+def _lift_device(device: dict[str, Any]) -> dict[str, Any]:
     basic = device.get("basic")
     rest = {key: value for key, value in device.items() if key != "basic"}
     return {**rest, **basic} if isinstance(basic, dict) else rest
+
+
+def _with_each(tree: Any, path: tuple[str, ...], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The tree with every object of the list under this path changed; what is otherwise is left for the reader."""
+    if not path:
+        return [change(each) if isinstance(each, dict) else each for each in tree] if isinstance(tree, list) else tree
+    if not isinstance(tree, dict) or path[0] not in tree:
+        return tree
+    return {**tree, path[0]: _with_each(tree[path[0]], path[1:], change)}
 
 
 _LIFTS: dict[tuple[str, str], Callable[[Any], Any]] = {

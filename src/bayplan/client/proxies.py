@@ -84,18 +84,17 @@ async def tunnel(proxy: SplitResult, host: str, port: int) -> asyncio.Transport:
     """A byte pipe to the server through the proxy, paused and without a protocol of its own yet."""
     reader = asyncio.StreamReader()
     secure = ssl.create_default_context() if proxy.scheme == "https" else None
-    transport, protocol = await asyncio.get_running_loop().create_connection(
+    transport, _ = await asyncio.get_running_loop().create_connection(
         lambda: asyncio.StreamReaderProtocol(reader),
         proxy.hostname or "",
         proxy.port or SCHEMES[proxy.scheme],
         ssl=secure,
     )
-    writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
     try:
         if proxy.scheme.startswith("socks5"):
-            await _greet_socks(reader, writer, proxy, host, port)
+            await _greet_socks(reader, transport, proxy, host, port)
         else:
-            await _connect(reader, writer, proxy, host, port)
+            await _connect(reader, transport, proxy, host, port)
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         transport.abort()
         raise Unreachable(f"the proxy {proxy.hostname} closed the connection instead of opening a tunnel") from None
@@ -107,7 +106,7 @@ async def tunnel(proxy: SplitResult, host: str, port: int) -> asyncio.Transport:
 
 
 async def _connect(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: SplitResult, host: str, port: int
+    reader: asyncio.StreamReader, writer: asyncio.Transport, proxy: SplitResult, host: str, port: int
 ) -> None:
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
@@ -123,7 +122,7 @@ async def _connect(
 
 
 async def _greet_socks(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: SplitResult, host: str, port: int
+    reader: asyncio.StreamReader, writer: asyncio.Transport, proxy: SplitResult, host: str, port: int
 ) -> None:
     """RFC 1928, and RFC 1929 when there is a user; the name is resolved by the proxy."""
     writer.write(b"\x05\x01\x02" if proxy.username else b"\x05\x01\x00")

@@ -20,7 +20,7 @@ from bayplan.client.secret import Secret
 from bayplan.client.target import Target
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, KubeconfigError, Unauthorized, Unreachable
-from certificates import Authority, Pair
+from certificates import Authority, Pair, server_context
 from wire_server import Reply, Request, WireServer, on_loop, status
 
 SECRET = "s3cr3t-t0k3n"
@@ -232,17 +232,6 @@ async def test_a_program_that_is_missing_is_told_with_its_hint(tmp_path: Path) -
     async with WireServer(whoami) as server, server.client(target=server.target(exec=program)) as client:
         with pytest.raises(KubeconfigError, match=r"absent.*No such file.*install absent from"):
             await seen(client)
-
-
-def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
-    (folder / "server.crt").write_text(pair.certificate)
-    (folder / "server.key").write_text(pair.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.crt", folder / "server.key")
-    if clients:
-        context.load_verify_locations(cadata=clients)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 @pytest.fixture(scope="module")
