@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,6 +54,8 @@ class Cluster:
         self.authority = Authority()
         self._flags = tuple(flags)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # A child dies with the thread that made it, so one thread that lives as long as the cluster makes them all.
+        self._parent = ThreadPoolExecutor(1, "cluster")
         self._etcd_port, self._peer_port, self._port = _free_ports(3)
 
     # Its life.
@@ -74,6 +77,7 @@ class Cluster:
     def stop(self) -> None:
         for name in reversed(list(self._processes)):
             self.end(name)
+        self._parent.shutdown()
 
     def start_etcd(self) -> None:
         client, peer = self.etcd_url, f"http://127.0.0.1:{self._peer_port}"
@@ -95,16 +99,19 @@ class Cluster:
 
     def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one of the programs beside the others; its output goes to a file in the folder."""
+        process = self._parent.submit(self._spawn, name, arguments).result()
+        self._processes[name] = process
+        return process
+
+    def _spawn(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [program(name), *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 preexec_fn=_die_with_parent,
             )
-        self._processes[name] = process
-        return process
 
     def end(self, name: str, *, kill: bool = False) -> None:
         """End one program and wait until it is gone."""
