@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 from bayplan.client.answers import AnswerParser, BadAnswer, Head
 from bayplan.errors import TimedOut, Unreachable
@@ -54,8 +55,7 @@ class Connection(asyncio.Protocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # other loops have transports of other families
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:

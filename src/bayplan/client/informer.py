@@ -24,7 +24,7 @@ from bayplan.client.statuses import Status, fault, too_large_version
 from bayplan.client.transport import Transport
 from bayplan.client.watches import QUIET_S, watch
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, BayplanError, Gone, Invalid, TooManyRequests
+from bayplan.errors import ApiError, BayplanError, Gone, Invalid, ServerError, TimedOut, TooManyRequests
 from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ Complaint = Callable[[Resource, Unreadable], None]
 WATCH_S = 300
 SLICE_S = 0.004
 _SHORT_S = 1.0
+_STREAM_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ class Informer:
         self._synced = asyncio.Event()
         self._latest = False
         self._slice_started = 0.0
+        self._failed_streams = 0
 
     @property
     def store(self) -> Mapping[Key, KubeObject]:
@@ -111,9 +113,10 @@ class Informer:
         """List and watch until cancelled."""
         while True:
             try:
-                if not self._streaming:
+                streamed = self._streaming and self._failed_streams < _STREAM_TRIES
+                if not streamed:
                     await self._list()
-                await self._follow(with_initial=self._streaming)
+                await self._follow(with_initial=streamed)
             except BayplanError as error:
                 self._learn_from(error)
                 await self._backoff.wait()
@@ -124,6 +127,9 @@ class Informer:
             self._streaming = False
             log.info("%s: the server does not stream lists; listing in pages", self.resource)
             return
+        if isinstance(error, ServerError | TimedOut):
+            # Some servers accept a streamed list and cannot deliver it (an old etcd): the next list comes in pages.
+            self._failed_streams += 1
         if isinstance(error, Gone) or (isinstance(error, ApiError) and too_large_version(error)):
             self._latest = True
         self.trouble = str(error)
@@ -165,6 +171,7 @@ class Informer:
             await self._breathe()
         self.resource_version = version
         self._latest = False
+        self._failed_streams = 0
         self.trouble = ""
         self._synced.set()
 

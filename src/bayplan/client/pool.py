@@ -119,8 +119,8 @@ class Pool:
     async def _open(self, timeout_s: float) -> Connection:
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="client connections")
-        self._opening += 1
         context = self._tls.context()
+        self._opening += 1
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._dial(context)
@@ -131,7 +131,7 @@ class Pool:
                 f"the certificate of {self._target.server} is not trusted: {fault.verify_message}; check the "
                 "certificate authority and the server's name in the kubeconfig"
             ) from None
-        except OSError as fault:
+        except (OSError, UnicodeError) as fault:  # the latter: a host that is no name at all
             raise Unreachable(f"cannot connect to {self._target.server}: {fault}; is it running?") from None
         finally:
             self._opening -= 1

@@ -371,6 +371,21 @@ async def test_servers_that_do_not_stream_are_listed_in_pages(answer: Any, caplo
 
 
 @on_loop
+async def test_a_streamed_list_that_cannot_be_delivered_comes_in_pages_this_time() -> None:
+    broken = [Feed(error(500, "InternalError", "progress is disabled")) for _ in range(2)]
+    gap = [Feed(error(410, "Gone")), Feed(bookmark(20, initial_end=True))]
+    async with world(*broken, listed(10, node("a", 1)), *gap, streaming=True) as w:
+        await w.tells("add a@1", "delete a@1")
+        assert ["sendInitialEvents" in request.options for request in w.server.requests] == [
+            True,
+            True,
+            False,
+            False,
+            True,
+        ]
+
+
+@on_loop
 async def test_stopping_is_clean() -> None:
     feed = Feed()
     async with world(listed(10), feed) as w:
