@@ -35,6 +35,7 @@ class Unreadable:
     """An object that is there and cannot be read."""
 
     key: Key
+    uid: str
     resource_version: str
     reason: str
 
@@ -71,6 +72,7 @@ class _List(Api, frozen=True):
 class _Bare(Api, frozen=True):
     namespace: str = ""
     name: str = ""
+    uid: str = ""
     resource_version: str = ""
 
 
@@ -201,7 +203,7 @@ def _unreadable(data: bytes, reason: str) -> Unreadable:
         meta = msgspec.json.decode(data, type=_BareObject).metadata
     except msgspec.DecodeError:
         meta = _Bare()
-    return Unreadable((meta.namespace, meta.name), meta.resource_version, reason)
+    return Unreadable((meta.namespace, meta.name), meta.uid, meta.resource_version, reason)
 
 
 def _lift_claim(claim: Any) -> Any:

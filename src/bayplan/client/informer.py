@@ -262,14 +262,15 @@ class Informer:
     # The store.
 
     def _put(self, key: Key, item: KubeObject | Unreadable) -> None:
-        if isinstance(item, Unreadable):
-            return self._complain(key, item)
-        self._unreadable.pop(key, None)
+        uid = item.uid if isinstance(item, Unreadable) else item.metadata.uid
         old = self._store.get(key)
-        if old is not None and old.metadata.uid != item.metadata.uid:
+        if old is not None and old.metadata.uid != uid:
             # Deleted and made again in a gap: two objects of one name, and nobody may take one for the other.
             self._remove(key, None)
             old = None
+        if isinstance(item, Unreadable):
+            return self._complain(key, item)
+        self._unreadable.pop(key, None)
         if old is not None and old.metadata.resource_version == item.metadata.resource_version != "":
             return None  # told before
         self._store[key] = item

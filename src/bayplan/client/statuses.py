@@ -75,8 +75,6 @@ def fault(asked: str, status: Status, retry_after_s: float = 0.0) -> ApiError:
     kind = _BY_CODE.get(status.code, ServerError if status.code >= 500 else ApiError)
     if status.reason == "AlreadyExists":
         kind = AlreadyExists
-    elif status.reason == "Expired":
-        kind = Gone
     return kind(text, **told)  # type: ignore[arg-type]
 
 

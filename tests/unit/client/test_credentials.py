@@ -194,6 +194,7 @@ async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) 
 
     async with WireServer(strict) as server, server.client(target=server.target(exec=by_program(path))) as client:
         assert await seen(client) == "Bearer good"
+        assert server.connections == 2  # the first was made by somebody whom the server no longer knows
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bayplan.client import Informer, Resource, Selection, Unreadable, resource_of
+from bayplan.client.watches import Lines
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
@@ -291,14 +292,15 @@ async def test_a_line_that_is_no_json_costs_the_watch_only() -> None:
         assert w.server.requests[2].options["resourceVersion"] == "11"
 
 
-@on_loop
-async def test_events_that_come_in_odd_pieces_are_put_together() -> None:
-    feed = Feed()
-    line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"11"}}}\n'
-    for at in range(0, len(line * 2), 7):
-        feed.write((line + line.replace(b'"a"', b'"b"'))[at : at + 7])
-    async with world(listed(10), feed) as w:
-        await w.tells("add a@11", "add b@11")
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 100])
+def test_lines_are_put_together_however_they_are_cut(step: int) -> None:
+    text = b"one\ntwo\n\nthree\n"
+    lines = Lines()
+    assert [line for at in range(0, len(text), step) for line in lines.feed(text[at : at + step])] == [
+        b"one",
+        b"two",
+        b"three",
+    ]
 
 
 @on_loop

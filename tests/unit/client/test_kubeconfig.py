@@ -154,6 +154,9 @@ def test_of_two_files_the_first_counts_entry_by_entry(tmp_path: Path) -> None:
     assert target.server == "https://first:443"
     assert (target.token.reveal(), target.username, target.proxy) == ("first", "", "")  # entries are not mixed
     assert set(merged(paths).users) == {"one", "extra"}
+    both = [written(tmp_path, first | {"current-context": "ours"}, "a"), paths[2]]
+    assert merged(both).current_context == "ours"
+    assert merged(reversed(both)).current_context == "one"
     assert merged(paths).origin("users", "extra").startswith(str(paths[2]))
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from bayplan import errors
 from bayplan.client import PODS
+from bayplan.client.backoff import Backoff, Pace
+from bayplan.client.connection import HIGH_WATER
+from bayplan.client.limiter import Limiter
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
 from wire_server import Feed, Hang, Reply, Request, WireServer, on_loop, status, until
@@ -126,6 +130,26 @@ async def test_the_limit_is_a_burst_and_then_a_rate() -> None:
         assert server.asked()[3:] == ["GET /3", "GET /4"]
 
 
+def test_time_without_requests_saves_up_no_more_than_a_burst() -> None:
+    clock = ManualClock()
+    limiter = Limiter(clock, qps=10.0, burst=3)
+    clock.advance(3600.0)
+    assert [limiter.reserve() for _ in range(5)] == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def test_whoever_was_well_for_a_while_starts_over() -> None:
+    clock = ManualClock()
+    backoff = Backoff(clock, random.Random(0), Pace(jitter=0.0))
+    assert [backoff.delay_s() for _ in range(7)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    clock.advance(121.0)
+    assert backoff.delay_s() == 0.8
+
+
+def test_delays_are_stretched_by_chance() -> None:
+    backoff = Backoff(ManualClock(), random.Random(0))
+    assert 0.8 < backoff.delay_s() < 1.6
+
+
 @on_loop
 async def test_a_request_that_hangs_times_out() -> None:
     clock = ManualClock()
@@ -231,15 +255,17 @@ async def test_the_guard_is_asked_again_before_a_retry() -> None:
 @on_loop
 async def test_a_stream_waits_for_its_reader() -> None:
     feed = Feed()
-    for _ in range(64):
+    for _ in range(256):
         feed.write(b"x" * (1 << 17))
     feed.end()
     size = 0
     async with WireServer(lambda _: feed) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
+            await until(lambda: stream._connection._paused)
+            assert stream._connection._waiting < 2 * HIGH_WATER
             while piece := await stream.piece():
                 size += len(piece)
-        assert size == 64 << 17
+        assert size == 256 << 17
 
 
 @on_loop
