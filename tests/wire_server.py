@@ -17,7 +17,7 @@ from bayplan.client import Client, Target
 from bayplan.clock import LoopClock, ManualClock
 
 P = ParamSpec("P")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """When a test is given up: nothing here waits for time to pass, so this is only for those that hang."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -18,19 +18,14 @@ from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.meta import KubeObject
 from cluster.run import Cluster
 from tcp_pipe import Pipe
-from wire_server import on_loop
+from wire_server import on_loop, until
 
 NAMESPACES = resource_of(kind_of(Namespace))
 PODS = resource_of(kind_of(Pod))
 
 
-def client_of(target: Target) -> Client:
-    return Client(target, clock=SystemClock(), chance=random.Random(0), user_agent="bayplan/test")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.02)
+def client_of(target: Target, *, qps: float = 50.0) -> Client:
+    return Client(target, clock=SystemClock(), chance=random.Random(0), user_agent="bayplan/test", qps=qps)
 
 
 def pod(name: str, **more: object) -> dict[str, object]:
@@ -100,6 +95,7 @@ async def test_what_exists_and_what_changes_is_told(cluster: Cluster, namespace:
             await client.create(PODS, pod(f"p{number}"), namespace=namespace)
         informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=streaming)
         async with running(informer):
+            await until(lambda: len(informer.store) == 3)  # a first list may be a little old, the watch catches up
             assert sorted(heard.verbs) == [("add", "p0"), ("add", "p1"), ("add", "p2")]
             heard.verbs.clear()
             await client.patch(PODS, {"metadata": {"labels": {"a": "b"}}}, namespace=namespace, name="p0")
@@ -119,6 +115,7 @@ async def test_a_pod_that_leaves_the_selection_is_deleted(cluster: Cluster, name
     async with client_of(cluster.target()) as client:
         await client.create(PODS, pod("done"), namespace=namespace)
         async with running(client.informer(PODS, heard, selection=chosen)):
+            await until(lambda: heard.verbs)
             patch = {"status": {"phase": "Succeeded"}}
             await client.patch(PODS, patch, namespace=namespace, name="done", subresource="status")
             await until(lambda: len(heard.verbs) == 2)
@@ -139,6 +136,7 @@ async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace:
         async with client_of(cut_off) as client:
             informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=streaming)
             async with running(informer):
+                await until(lambda: len(informer.store) == 4)
                 heard.verbs.clear()
                 before = informer.resource_version
                 await pipe.cut()
@@ -204,3 +202,35 @@ async def test_pages_of_a_forgotten_version_are_gone(cluster: Cluster, namespace
         with pytest.raises(Gone):
             await client.transport.request("GET", f"{path}?limit=2&continue={following}")
         assert len((await client.list(PODS, Selection(namespace=namespace))).items) == 5
+
+
+@on_loop
+async def test_a_store_survives_a_bad_line_to_the_server(cluster: Cluster, namespace: str) -> None:
+    """Pods come, change and go while the connection is cut again and again: in the end nothing is missing."""
+    chance = random.Random(7)
+    port = cluster.target().url.port
+    assert port is not None
+    async with Pipe(port) as pipe, client_of(cluster.target(), qps=-1.0) as direct:
+        cut_off = replace(cluster.target(), server=f"https://127.0.0.1:{pipe.port}")
+        async with client_of(cut_off) as client:
+            informer = client.informer(PODS, Heard(), selection=Selection(namespace=namespace))
+            async with running(informer):
+                alive: set[str] = set()
+                for number in range(200):
+                    if chance.random() < 0.03:
+                        await pipe.cut()
+                        await pipe.open()
+                    name = f"p{chance.randrange(30)}"
+                    if name not in alive:
+                        await direct.create(PODS, pod(name), namespace=namespace)
+                        alive.add(name)
+                    elif chance.random() < 0.5:
+                        patch = {"metadata": {"labels": {"n": str(number)}}}
+                        await direct.patch(PODS, patch, namespace=namespace, name=name)
+                    else:
+                        await direct.delete(PODS, namespace=namespace, name=name, grace_s=0)
+                        alive.discard(name)
+                fresh = await direct.list(PODS, Selection(namespace=namespace))
+                expected = {(item.namespace, item.name): item for item in fresh.items if isinstance(item, KubeObject)}
+                assert {name for _, name in expected} == alive
+                await until(lambda: dict(informer.store) == expected)

@@ -19,8 +19,8 @@ from bayplan.errors import ObjectError
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import Api, KubeObject
 
-SLICE = 4 << 20
-"""Bytes of a list that are decoded in one go: some 600 pods, under 10 ms."""
+SLICE = 1 << 20
+"""Bytes of a list that are decoded in one go: some 150 pods, about 2 ms."""
 
 T = TypeVar("T")
 
@@ -28,6 +28,8 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 INITIAL_END = "k8s.io/initial-events-end"
+
+_ITEMS = b'"items":['
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ class Page:
     resource_version: str
     following: str
     """The token that asks for the next page; empty on the last."""
-    items: bytes
-    """The text between the brackets."""
+    text: bytes
+    start: int
+    end: int
+    """The items are the text between these two: a large page is not copied."""
 
 
 class _ListMeta(Api, frozen=True):
@@ -125,14 +129,16 @@ class Decoder:
         except ObjectError as fault:
             return _unreadable(data, str(fault))
 
-    def slices(self, items: bytes) -> Iterator[list[KubeObject | Unreadable]]:
+    def slices(self, page: Page) -> Iterator[list[KubeObject | Unreadable]]:
         """The items of a list, in slices that can be decoded without holding the loop for long."""
-        between = b"}," + items[: items.find(b":") + 1]  # the items of a list all start with the same key
-        at = 0
-        while at < len(items):
-            end = _boundary(items, between, at + SLICE)
-            while (objects := self._slice(items[at:end])) is None and end < len(items):
-                end = _boundary(items, between, end + 1)  # what looked like the start of an item was inside one
+        text, at = page.text, page.start
+        between = (
+            b"}," + text[at : text.find(b":", at, page.end) + 1]
+        )  # the items of a list all start with the same key
+        while at < page.end:
+            end = _boundary(page, between, at + SLICE)
+            while (objects := self._slice(text[at:end])) is None and end < page.end:
+                end = _boundary(page, between, end + 1)  # what looked like the start of an item was inside one
             if objects is None:
                 raise msgspec.DecodeError("the items of the list are not JSON")
             yield objects
@@ -161,22 +167,22 @@ def read_page(body: bytes) -> Page:
     if len(body) > SLICE and (page := _large_page(body)) is not None:
         return page
     found = msgspec.json.decode(body, type=_List)
-    items = bytes(found.items).strip()
-    inner = items[1:-1].strip() if items.startswith(b"[") else b""  # a list without items may say null
-    return Page(found.metadata.resource_version, found.metadata.following, inner)
+    items = bytes(found.items)
+    start, end = (1, len(items) - 1) if items.startswith(b"[") else (0, 0)  # a list without items may say null
+    return Page(found.metadata.resource_version, found.metadata.following, items, start, end)
 
 
 def _large_page(body: bytes) -> Page | None:
     """The frame without looking at the items, which could hold the loop for a second. Typed lists put them last."""
-    head, items, rest = body.partition(b'"items":[')
-    rest = rest.rstrip()
-    if not items or len(head) > SLICE or not rest.endswith(b"]}"):
+    start = body.find(_ITEMS, 0, SLICE) + len(_ITEMS)
+    end = body.rfind(b"]", len(body) - 64)
+    if start < len(_ITEMS) or end < start or body[end:].split() not in ([b"]}"], [b"]", b"}"]):
         return None
     try:
-        found = msgspec.json.decode(head + b'"items":[]}', type=_List)
+        found = msgspec.json.decode(body[:start] + b"]}", type=_List)
     except msgspec.DecodeError:
         return None
-    return Page(found.metadata.resource_version, found.metadata.following, rest[:-2])
+    return Page(found.metadata.resource_version, found.metadata.following, body, start, end)
 
 
 def ends_initial(event: WatchEvent) -> bool:
@@ -185,10 +191,10 @@ def ends_initial(event: WatchEvent) -> bool:
     return isinstance(found, KubeObject) and found.metadata.annotations.get(INITIAL_END) == "true"
 
 
-def _boundary(items: bytes, between: bytes, start: int) -> int:
+def _boundary(page: Page, between: bytes, start: int) -> int:
     """The next comma that seems to stand between two items; the end when there is none."""
-    found = items.find(between, start)
-    return found + 1 if found >= 0 else len(items)
+    found = page.text.find(between, start, page.end)
+    return found + 1 if found >= 0 else page.end
 
 
 def _status(raw: msgspec.Raw) -> Status:

@@ -54,7 +54,7 @@ async def list_all(
                 options = _start(since, page) if not following else _next(following, page)
                 body = await _page(transport, resource.path(namespace) + query({**options, **selectors}))
                 found = read_page(body)
-                await _collect(items, decoder.slices(found.items))
+                await _collect(items, decoder.slices(found))
                 version = version or found.resource_version
                 if not found.following:
                     return Listed(items, version)

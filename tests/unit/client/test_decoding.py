@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.client import Resource, Unreadable, resource_of
 from bayplan.client import decoding as decoding_module
-from bayplan.client.decoding import Decoder, ends_initial, read_page
+from bayplan.client.decoding import Decoder, Page, ends_initial, read_page
 from bayplan.client.statuses import Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
@@ -105,12 +105,12 @@ def test_slices_are_the_whole_list(body: bytes, size: int, monkeypatch: pytest.M
     monkeypatch.setattr(decoding_module, "SLICE", size)
     found = read_page(body)
     assert (found.resource_version, found.following) == ("9", "")
-    assert flat(names(NODES.slices(found.items))) == ["a", "b"]
+    assert flat(names(NODES.slices(found))) == ["a", "b"]
 
 
 def test_a_large_list_comes_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding_module, "SLICE", 200)
-    found = names(NODES.slices(read_page(page(*(node(f"n{number}", number) for number in range(40)))).items))
+    found = names(NODES.slices(read_page(page(*(node(f"n{number}", number) for number in range(40))))))
     assert len(found) == 10
     assert flat(found) == [f"n{number}" for number in range(40)]
 
@@ -120,25 +120,25 @@ def test_what_looks_like_an_item_inside_an_item_is_none(monkeypatch: pytest.Monk
     sets = Decoder(resource_of(kind_of(StatefulSet)))
     claims = [{"metadata": {"name": f"claim{number}"}} for number in range(3)]
     items = [{"metadata": {"name": name}, "spec": {"volumeClaimTemplates": claims}} for name in ("a", "b")]
-    assert names(sets.slices(read_page(page(*items)).items)) == [["a"], ["b"]]
+    assert names(sets.slices(read_page(page(*items)))) == [["a"], ["b"]]
 
 
 def test_bad_items_of_a_list_are_told_apart() -> None:
     bad = node("bad", 2, spec={"unschedulable": "perhaps"})
-    assert names(NODES.slices(read_page(page(node("a", 1), bad, node("c", 3))).items)) == [["a", "!bad", "c"]]
+    assert names(NODES.slices(read_page(page(node("a", 1), bad, node("c", 3))))) == [["a", "!bad", "c"]]
 
 
 @pytest.mark.parametrize("items", ["null", "[]", "[ ]"])
 def test_a_list_may_be_empty(items: str) -> None:
     found = read_page(b'{"metadata":{"resourceVersion":"9"},"items":%b}' % items.encode())
-    assert flat(names(NODES.slices(found.items))) == []
+    assert flat(names(NODES.slices(found))) == []
 
 
 def test_a_list_that_is_none_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         read_page(b"<html>")
     with pytest.raises(msgspec.DecodeError):
-        list(NODES.slices(b'{"metadata":{},'))
+        list(NODES.slices(Page("", "", b'{"metadata":{},', 0, 14)))
 
 
 def beta(kind: type[KubeObject]) -> Decoder:
@@ -177,7 +177,7 @@ def test_slices_of_v1beta1_are_lifted() -> None:
             "devices": [{"name": "d", "basic": basic}],
         },
     }
-    [found] = next(beta(ResourceSlice).slices(text(old)))
+    [found] = next(beta(ResourceSlice).slices(Page("", "", text(old), 0, len(text(old)))))
     new = {**old, "spec": {**old["spec"], "devices": [{"name": "d", **basic}]}}  # type: ignore[dict-item]
     assert found == msgspec.json.decode(text(new), type=ResourceSlice)
 
