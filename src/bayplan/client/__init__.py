@@ -14,6 +14,7 @@ from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
 from bayplan.client.informer import Informer, Selection
+from bayplan.client.informers import Informers
 from bayplan.client.lists import Listed
 from bayplan.client.resources import (
     ACCESS_REVIEWS,
@@ -44,6 +45,7 @@ __all__ = [
     "Election",
     "Guard",
     "Informer",
+    "Informers",
     "Listed",
     "Offered",
     "Resource",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Informer, Resource, Selection, Unreadable, resource_of
+from bayplan.client import Informer, Informers, Resource, Selection, Unreadable, resource_of
 from bayplan.client.watches import Lines
 from bayplan.clock import ManualClock
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from wire_server import (
@@ -385,6 +385,41 @@ async def test_a_streamed_list_that_cannot_be_delivered_comes_in_pages_this_time
             False,
             True,
         ]
+
+
+@on_loop
+async def test_several_run_as_one() -> None:
+    def route(request: Request) -> Answer:
+        if "watch" in request.options:
+            return Feed()
+        return status(403, "Forbidden", "may not") if request.path.endswith("pods") and forbidden else listed(10)
+
+    clock, forbidden = ManualClock(), True
+    async with WireServer(route) as server, server.client(clock) as client:
+        told: list[object] = []
+        kinds = [NODES, resource_of(kind_of(Pod))]
+        group = Informers(client.informer(each, lambda *pair: told.append(pair), streaming=False) for each in kinds)
+        running = asyncio.create_task(group.run())
+        await until(lambda: len(group.lagging()) == 1 and "may not" in group.lagging()[0])
+        assert group.lagging()[0].startswith("pods: ")
+        assert not group.synced
+        forbidden = False
+        await until(lambda: group.synced, tick=lambda: clock.advance(1.0))
+        await group.wait_synced()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len(client.transport._pool._all) == len(client.transport._pool._idle)
+
+
+@on_loop
+async def test_one_that_dies_takes_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with WireServer(lambda _: Hang()) as server, server.client() as client:
+        sick, well = (client.informer(NODES, lambda *_: None) for _ in range(2))
+        monkeypatch.setattr(sick, "_learn_from", None)
+        monkeypatch.setattr(sick, "_follow", None)
+        with pytest.raises(ExceptionGroup):
+            await Informers([well, sick]).run()
 
 
 @on_loop
