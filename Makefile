@@ -8,11 +8,12 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench bench-batch docs lock clean
+.PHONY: help setup demo test e2e lint bench bench-batch docs lock clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
 	@echo "make test    every test, with coverage"
+	@echo "make e2e     the end-to-end suite on a real API server; builds one with Go the first time"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
@@ -28,6 +29,9 @@ demo: .venv/.runtime
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
+
+e2e: .venv/.dev
+	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

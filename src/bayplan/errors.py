@@ -42,3 +42,76 @@ class PluginError(BayplanError):
 
 class CacheError(BayplanError):
     """The cluster model was asked for a transition that its state machine does not have."""
+
+
+class KubeconfigError(BayplanError):
+    """The way to the API server cannot be read: a kubeconfig, a credential or a certificate."""
+
+
+class LeaseLost(BayplanError):
+    """This process may no longer write: somebody else leads, or the last renewal is too old to know."""
+
+
+class ApiError(BayplanError):
+    """The API server refused a request, or could not be asked. `code` is HTTP's, 0 when there was no answer."""
+
+    def __init__(self, message: str, *, code: int = 0, reason: str = "", details: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.details = details or message
+        """The server's own sentence, without ours round it."""
+
+
+class Unreachable(ApiError):
+    """No answer: refused, cut, timed out. `sent` says whether the server may have acted on the request all the same."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class TimedOut(Unreachable):
+    """No answer in the time that was given for one."""
+
+
+class Unauthorized(ApiError):
+    """Who we are was not accepted."""
+
+
+class Forbidden(ApiError):
+    """We may not do this."""
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such kind."""
+
+
+class AlreadyExists(ApiError):
+    """An object of this name is there."""
+
+
+class Conflict(ApiError):
+    """The object has changed since it was read, or is not in a state for this."""
+
+
+class Gone(ApiError):
+    """The history that was asked for is no longer kept: list anew."""
+
+
+class Invalid(ApiError):
+    """The server understood and refused what the request says."""
+
+
+class TooManyRequests(ApiError):
+    """The server has no time for us now. `retry_after_s` is what it asked for."""
+
+    def __init__(
+        self, message: str, *, code: int = 0, reason: str = "", details: str = "", retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(message, code=code, reason=reason, details=details)
+        self.retry_after_s = retry_after_s
+
+
+class ServerError(ApiError):
+    """The server failed: any other 5xx."""

@@ -1,0 +1,61 @@
+"""The API server seen from here: transport, list and watch, informers, writes, leases, kubeconfig.
+
+Whoever needs the API server imports from this package alone.
+"""
+
+from bayplan.client.client import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Client,
+)
+from bayplan.client.decoding import Unreadable
+from bayplan.client.discovery import Offered
+from bayplan.client.election import Election, Timings
+from bayplan.client.informer import Informer, Selection
+from bayplan.client.informers import Informers
+from bayplan.client.lists import Listed
+from bayplan.client.resources import (
+    ACCESS_REVIEWS,
+    CORE_EVENTS,
+    EVENTS,
+    LEASES,
+    PODS,
+    TOKEN_REVIEWS,
+    Resource,
+    resource_of,
+)
+from bayplan.client.secret import Secret
+from bayplan.client.target import Target, find_target, in_cluster
+from bayplan.client.transport import Guard, Transport
+
+__all__ = [
+    "ACCESS_REVIEWS",
+    "APPLY_PATCH",
+    "CORE_EVENTS",
+    "EVENTS",
+    "JSON_PATCH",
+    "LEASES",
+    "MERGE_PATCH",
+    "PODS",
+    "STRATEGIC_PATCH",
+    "TOKEN_REVIEWS",
+    "Client",
+    "Election",
+    "Guard",
+    "Informer",
+    "Informers",
+    "Listed",
+    "Offered",
+    "Resource",
+    "Secret",
+    "Selection",
+    "Target",
+    "Timings",
+    "Transport",
+    "Unreadable",
+    "find_target",
+    "in_cluster",
+    "resource_of",
+]

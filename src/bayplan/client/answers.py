@@ -1,0 +1,189 @@
+"""What did the server answer? HTTP/1.1 responses taken from bytes as they arrive.
+
+Asked by `connection` for every piece that a socket yields. One `Answer` at a time: requests are not pipelined. A small
+answer that comes in one piece costs one search for the end of its head and one slice; an event of a watch, a chunk of
+its own, costs about a microsecond. Bodies are handed on in pieces, so that a watch is read while it lasts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+
+MAX_HEAD = 256 * 1024
+"""Longer heads are refused: something that is no API server answers here."""
+
+_END = b"\r\n\r\n"
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})(?: |\r|$)")
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
+
+
+class BadAnswer(Exception):
+    """The bytes are not HTTP/1.1."""
+
+
+class _Expects(Enum):
+    HEAD = 0
+    LENGTH = 1
+    CHUNK_SIZE = 2
+    CHUNK = 3
+    CHUNK_END = 4
+    TRAILER = 5
+    CLOSE = 6
+    NOTHING = 7
+
+
+class Head:
+    """The first part of an answer: its status and its header lines."""
+
+    __slots__ = ("_lines", "status")
+
+    def __init__(self, status: int, lines: bytes) -> None:
+        self.status = status
+        self._lines = lines
+
+    def get(self, name: str) -> str:
+        """The value of a header, or nothing. Three or four are ever asked for, so they are searched and not stored."""
+        found = _header(name).search(self._lines)
+        return found[1].strip().decode("latin-1") if found else ""
+
+
+@cache
+def _header(name: str) -> re.Pattern[bytes]:
+    return re.compile(rb"\r\n" + re.escape(name.encode("latin-1")) + rb":[ \t]*([^\r\n]*)", re.IGNORECASE)
+
+
+class AnswerParser:
+    """Turns bytes into one head and the pieces of its body; then into the next."""
+
+    def __init__(self) -> None:
+        self._expects = _Expects.HEAD
+        self._buffer = b""
+        self._left = 0
+        self._no_body = False
+        self.head: Head | None = None
+        self.keeps_alive = False
+
+    def expect(self, *, no_body: bool = False) -> None:
+        """Another request was sent. `no_body`: whatever its head promises (HEAD requests)."""
+        self._expects = _Expects.HEAD
+        self._no_body = no_body
+        self.head = None
+
+    @property
+    def complete(self) -> bool:
+        return self._expects is _Expects.NOTHING
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The pieces of the body that these bytes hold. `head` is set before the first; look at `complete` after."""
+        data = self._buffer + data if self._buffer else data
+        self._buffer = b""
+        if self._expects is _Expects.HEAD:
+            data = self._read_head(data)
+        if self._expects in (_Expects.LENGTH, _Expects.CLOSE):
+            yield from self._plain(data)
+        elif self._expects is _Expects.NOTHING:
+            self._refuse_more(data)
+        elif self._expects is not _Expects.HEAD:
+            yield from self._chunked(data)
+
+    def end(self) -> None:
+        """The server has closed the connection."""
+        if self._expects is _Expects.CLOSE:
+            self._expects = _Expects.NOTHING
+
+    def _read_head(self, data: bytes) -> bytes:
+        while self._expects is _Expects.HEAD:
+            end = data.find(_END)
+            if end < 0:
+                if len(data) > MAX_HEAD:
+                    raise BadAnswer(f"its head is longer than {MAX_HEAD} bytes")
+                self._buffer = data
+                return b""
+            self._take_head(data[:end])
+            data = data[end + len(_END) :]
+        return data
+
+    def _take_head(self, lines: bytes) -> None:
+        found = _STATUS.match(lines)
+        if found is None:
+            raise BadAnswer("it does not start with an HTTP/1.1 status line")
+        status = int(found[2])
+        if 100 <= status < 200:
+            return  # a provisional answer; the real one follows
+        head = self.head = Head(status, lines)
+        connection = head.get("connection").lower()
+        self.keeps_alive = connection != "close" if found[1] == b"1" else connection == "keep-alive"
+        self._expects = self._body_of(head)
+
+    def _body_of(self, head: Head) -> _Expects:
+        if self._no_body or head.status in (204, 304):
+            return _Expects.NOTHING
+        if coding := head.get("transfer-encoding").lower():
+            if coding != "chunked":
+                raise BadAnswer(f"its transfer coding {coding!r} is not known")
+            return _Expects.CHUNK_SIZE
+        if length := head.get("content-length"):
+            if not length.isdecimal():
+                raise BadAnswer(f"its length {length!r} is no number")
+            self._left = int(length)
+            return _Expects.LENGTH if self._left else _Expects.NOTHING
+        self.keeps_alive = False
+        return _Expects.CLOSE
+
+    def _plain(self, data: bytes) -> Iterator[bytes]:
+        if self._expects is _Expects.CLOSE:
+            if data:
+                yield data
+            return
+        piece, rest = data[: self._left], data[self._left :]
+        self._left -= len(piece)
+        if not self._left:
+            self._expects = _Expects.NOTHING
+        if piece:
+            yield piece
+        self._refuse_more(rest)
+
+    def _chunked(self, data: bytes) -> Iterator[bytes]:
+        at = 0
+        while at < len(data) and self._expects is not _Expects.NOTHING:
+            if self._expects is _Expects.CHUNK:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                if not self._left:
+                    self._expects = _Expects.CHUNK_END
+                yield piece
+                continue
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                break
+            self._take_line(data[at:end])
+            at = end + 2
+        if self._expects is _Expects.NOTHING:
+            self._refuse_more(data[at:])
+        else:
+            self._buffer = data[at:]
+            if len(self._buffer) > MAX_HEAD:
+                raise BadAnswer("the line before a chunk does not end")
+
+    def _take_line(self, line: bytes) -> None:
+        """A line between chunks: a size, the empty one after a chunk, a trailer."""
+        if self._expects is _Expects.CHUNK_SIZE:
+            size = _CHUNK_SIZE.match(line)
+            if size is None:
+                raise BadAnswer("a chunk has no size")
+            self._left = int(size[0], 16)
+            self._expects = _Expects.CHUNK if self._left else _Expects.TRAILER
+        elif self._expects is _Expects.CHUNK_END:
+            if line:
+                raise BadAnswer("a chunk is longer than its size")
+            self._expects = _Expects.CHUNK_SIZE
+        elif not line:
+            self._expects = _Expects.NOTHING
+
+    def _refuse_more(self, data: bytes) -> None:
+        if data:
+            raise BadAnswer("more bytes follow than were asked for")

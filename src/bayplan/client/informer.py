@@ -1,0 +1,319 @@
+"""What exists of one resource right now, and who is told when it changes?
+
+One informer a resource: it lists, watches, resumes, lists again after a gap, and hands every change to one handler as
+(old, new). Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
+milliseconds; what it raises is logged and costs that one change. Deletes that were missed in a gap are found by the
+next list; a version older than the last one seen is never asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from bayplan.client.backoff import Backoff
+from bayplan.client.decoding import Decoder, Key, Unreadable, WatchEvent, ends_initial
+from bayplan.client.lists import list_all
+from bayplan.client.resources import Resource
+from bayplan.client.statuses import Status, fault, too_large_version
+from bayplan.client.transport import Transport
+from bayplan.client.watches import QUIET_S, watch
+from bayplan.clock import LoopClock
+from bayplan.errors import ApiError, BayplanError, Gone, Invalid, ServerError, TimedOut, TooManyRequests
+from bayplan.objects.meta import KubeObject
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[KubeObject | None, KubeObject | None], None]
+"""handler(old, new): no old is an add, no new is a delete."""
+
+Complaint = Callable[[Resource, Unreadable], None]
+"""Told about an object that cannot be read, once for each version of it."""
+
+WATCH_S = 300
+SLICE_S = 0.004
+_SHORT_S = 1.0
+_STREAM_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which objects of a resource an informer keeps."""
+
+    namespace: str = ""
+    field_selector: str = ""
+    label_selector: str = ""
+
+
+EVERYTHING = Selection()
+
+
+class Informer:
+    """Keeps one resource in step with the server. `run` it as a task; cancel the task to stop."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        resource: Resource,
+        handler: Handler,
+        *,
+        clock: LoopClock,
+        chance: random.Random,
+        selection: Selection = EVERYTHING,
+        complaint: Complaint | None = None,
+        streaming: bool = True,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        self.resource = resource
+        self.resource_version = ""
+        """The last version that was told; the next watch goes on from it."""
+        self.trouble = ""
+        """Why nothing comes at present, in words."""
+        self._transport = transport
+        self._handler = handler
+        self._clock = clock
+        self._chance = chance
+        self._selection = selection
+        self._complaint = complaint
+        self._streaming = streaming
+        self._quiet_s = quiet_s
+        self._decoder = Decoder(resource)
+        self._backoff = Backoff(clock, chance)
+        self._store: dict[Key, KubeObject] = {}
+        self._unreadable: dict[Key, Unreadable] = {}
+        self._synced = asyncio.Event()
+        self._latest = False
+        self._slice_started = 0.0
+        self._failed_streams = 0
+
+    @property
+    def store(self) -> Mapping[Key, KubeObject]:
+        """What exists, by namespace and name."""
+        return MappingProxyType(self._store)
+
+    @property
+    def unreadable(self) -> Mapping[Key, Unreadable]:
+        """What exists and cannot be read; the store may hold an earlier version of it."""
+        return MappingProxyType(self._unreadable)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything that existed at the start has been told."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        await self._synced.wait()
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                streamed = self._streaming and self._failed_streams < _STREAM_TRIES
+                if not streamed:
+                    await self._list()
+                await self._follow(with_initial=streamed)
+            except BayplanError as error:
+                self._learn_from(error)
+                await self._backoff.wait()
+
+    def _learn_from(self, error: BayplanError) -> None:
+        """What the next try does otherwise."""
+        if isinstance(error, Invalid) and self._streaming:
+            self._streaming = False
+            log.info("%s: the server does not stream lists; listing in pages", self.resource)
+            return
+        if isinstance(error, ServerError | TimedOut):
+            # Some servers accept a streamed list and cannot deliver it (an old etcd): the next list comes in pages.
+            self._failed_streams += 1
+        if isinstance(error, Gone) or (isinstance(error, ApiError) and too_large_version(error)):
+            self._latest = True
+        self.trouble = str(error)
+        log.warning("%s: cannot list or watch: %s; trying again", self.resource, error)
+
+    def _since(self) -> str:
+        """The oldest version that may be listed: never one before what was told already."""
+        return "" if self._latest else self.resource_version or "0"
+
+    # Listing.
+
+    async def _list(self) -> None:
+        chosen = self._selection
+        found = await list_all(
+            self._transport,
+            self.resource,
+            self._decoder,
+            since=self._since(),
+            namespace=chosen.namespace,
+            field_selector=chosen.field_selector,
+            label_selector=chosen.label_selector,
+        )
+        await self._replace(found.items, found.resource_version)
+
+    async def _replace(self, items: Iterable[KubeObject | Unreadable], version: str) -> None:
+        """Everything that exists was told: the difference to what was known is what happened in the gap."""
+        gone = set(self._store)
+        bad = set(self._unreadable)
+        for item in items:
+            key = _key(item)
+            gone.discard(key)
+            bad.discard(key)
+            self._put(key, item)
+            await self._breathe()
+        for key in bad:
+            del self._unreadable[key]
+        for key in sorted(gone):
+            self._remove(key, None)
+            await self._breathe()
+        self.resource_version = version
+        self._latest = False
+        self._failed_streams = 0
+        self.trouble = ""
+        self._synced.set()
+
+    # Watching.
+
+    async def _follow(self, *, with_initial: bool) -> None:
+        """Watch again and again from the last version; return when everything must be listed anew.
+
+        With `with_initial` the first watch begins with everything that exists, ended by a bookmark that says so.
+        """
+        while True:
+            gathered: dict[Key, KubeObject | Unreadable] | None = {} if with_initial else None
+            started = self._clock.monotonic_s()
+            try:
+                async with aclosing(self._events(with_initial=with_initial)) as events:
+                    async for event in events:
+                        if gathered is None:
+                            await self._take(event)
+                        elif await self._gather(gathered, event):
+                            gathered, with_initial = None, False
+            except ApiError as error:
+                if gathered is not None or not self._may_resume(error):
+                    raise
+                if isinstance(error, Gone):
+                    return
+                await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
+                continue
+            if gathered is not None:
+                self._streaming = False
+                log.info("%s: a streamed list ended before its end; listing in pages", self.resource)
+                return
+            if self._clock.monotonic_s() - started < _SHORT_S:
+                await self._backoff.wait()  # a watch that ends as soon as it began is a failure in disguise
+
+    def _may_resume(self, error: ApiError) -> bool:
+        """Whether a watch that ended so can go on, or is to be replaced by a list without further ado."""
+        if isinstance(error, Gone):
+            log.info("%s: the history after %s is gone; listing anew", self.resource, self.resource_version)
+            self._latest = True
+            return True
+        log.info("%s: the watch ended: %s; going on from %s", self.resource, error, self.resource_version)
+        return isinstance(error, TooManyRequests) or not 400 <= error.code < 500
+
+    async def _gather(self, gathered: dict[Key, KubeObject | Unreadable], event: WatchEvent) -> bool:
+        """Collect what exists; true when that is told and taken over."""
+        found = event.object
+        if isinstance(found, Status):
+            raise fault(f"watch on {self.resource}", found)
+        if event.type == "DELETED":
+            gathered.pop(_key(found), None)
+        elif event.type != "BOOKMARK":
+            gathered[_key(found)] = found
+        elif ends_initial(event):
+            await self._replace(gathered.values(), _version(event))
+            return True
+        await self._breathe()
+        return False
+
+    def _events(self, *, with_initial: bool) -> AsyncGenerator[WatchEvent, None]:
+        chosen = self._selection
+        return watch(
+            self._transport,
+            self.resource,
+            self._decoder,
+            since=self._since() if with_initial else self.resource_version,
+            # Between once and twice as long, so that the watches of one process do not end together.
+            timeout_s=int(WATCH_S * (1.0 + self._chance.random())),
+            namespace=chosen.namespace,
+            field_selector=chosen.field_selector,
+            label_selector=chosen.label_selector,
+            with_initial=with_initial,
+            quiet_s=self._quiet_s,
+        )
+
+    async def _take(self, event: WatchEvent) -> None:
+        found = event.object
+        if isinstance(found, Status):
+            raise fault(f"watch on {self.resource}", found)
+        if event.type == "DELETED":
+            key = _key(found)
+            self._unreadable.pop(key, None)
+            self._remove(key, found if isinstance(found, KubeObject) else None)
+        elif event.type != "BOOKMARK":
+            self._put(_key(found), found)
+        self.resource_version = _version(event) or self.resource_version
+        await self._breathe()
+
+    # The store.
+
+    def _put(self, key: Key, item: KubeObject | Unreadable) -> None:
+        uid = item.uid if isinstance(item, Unreadable) else item.metadata.uid
+        old = self._store.get(key)
+        if old is not None and old.metadata.uid != uid:
+            # Deleted and made again in a gap: two objects of one name, and nobody may take one for the other.
+            self._remove(key, None)
+            old = None
+        if isinstance(item, Unreadable):
+            return self._complain(key, item)
+        self._unreadable.pop(key, None)
+        if old is not None and old.metadata.resource_version == item.metadata.resource_version != "":
+            return None  # told before
+        self._store[key] = item
+        return self._tell(old, item)
+
+    def _remove(self, key: Key, last: KubeObject | None) -> None:
+        """`last` is the object as it was when it went; without it the last version that was seen has to do."""
+        known = self._store.pop(key, None)
+        if known is not None:
+            self._tell(last or known, None)
+
+    def _complain(self, key: Key, item: Unreadable) -> None:
+        before = self._unreadable.get(key)
+        self._unreadable[key] = item
+        if before is not None and before.resource_version == item.resource_version:
+            return
+        log.warning("%s %s/%s is left out: %s", self.resource, *key, item.reason)
+        if self._complaint is not None:
+            self._complaint(self.resource, item)
+
+    def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        try:
+            self._handler(old, new)
+        except Exception:
+            about = new if new is not None else old
+            assert about is not None
+            log.exception("%s %s: the handler of its change failed; the change is lost on it", self.resource, about.key)
+
+    async def _breathe(self) -> None:
+        """Give the others their turn when this slice has lasted long enough."""
+        now = self._clock.monotonic_s()
+        if now - self._slice_started > SLICE_S:
+            await asyncio.sleep(0)
+            self._slice_started = self._clock.monotonic_s()
+
+
+def _key(item: KubeObject | Unreadable | Status) -> Key:
+    assert not isinstance(item, Status)
+    return item.key if isinstance(item, Unreadable) else (item.metadata.namespace, item.metadata.name)
+
+
+def _version(event: WatchEvent) -> str:
+    found = event.object
+    if isinstance(found, Status):
+        return ""
+    return found.resource_version if isinstance(found, Unreadable) else found.metadata.resource_version

@@ -1,0 +1,39 @@
+"""Are all resources in step? Several informers run as one.
+
+Made by the composition root. They start together and end together: cancelling `run` stops every watch before it
+returns, and an informer that dies of a bug takes the others with it, so that nobody decides on half a picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from bayplan.client.informer import Informer
+
+
+class Informers:
+    """The informers of one process."""
+
+    def __init__(self, informers: Iterable[Informer]) -> None:
+        self._informers = tuple(informers)
+
+    async def run(self) -> None:
+        """Keep everything in step until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run(), name=f"informer {informer.resource}")
+
+    async def wait_synced(self) -> None:
+        """Return when everything that existed at the start has been told."""
+        for informer in self._informers:
+            await informer.wait_synced()
+
+    @property
+    def synced(self) -> bool:
+        return not self.lagging()
+
+    def lagging(self) -> list[str]:
+        """What has not been told completely yet, each with why if that is known."""
+        waiting = (each for each in self._informers if not each.synced)
+        return [f"{each.resource}: {each.trouble}" if each.trouble else str(each.resource) for each in waiting]

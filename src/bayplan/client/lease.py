@@ -1,0 +1,87 @@
+"""The lock record of an election: one `coordination.k8s.io/v1` Lease, read and written with its version.
+
+Used by `election` alone. Fields and texts are client-go's: Bayplan and kube-scheduler can compete for one lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from bayplan.client.client import Client
+from bayplan.client.resources import LEASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Who leads, since when, and how often that has changed."""
+
+    holder: str = ""
+    duration_s: int = 0
+    acquired: str = ""
+    renewed: str = ""
+    transitions: int = 0
+
+
+class Lock:
+    """One Lease object and the last version of it that we know."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._tree: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return f"{self._namespace}/{self._name}"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The metadata of the Lease as it was last seen: what an event about it refers to."""
+        meta: dict[str, Any] = self._tree.get("metadata", {})
+        return meta
+
+    async def get(self) -> Record:
+        self._tree = await self._client.get_raw(LEASES, self._namespace, self._name)
+        return _record(self._tree.get("spec") or {})
+
+    async def create(self, record: Record) -> None:
+        tree = {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"namespace": self._namespace, "name": self._name},
+            "spec": _spec(record),
+        }
+        self._tree = msgspec.json.decode(await self._client.create(LEASES, tree, namespace=self._namespace))
+
+    async def update(self, record: Record) -> None:
+        """Write the record over the version that we know; `Conflict` when somebody was quicker."""
+        self._tree = await self._client.update(LEASES, {**self._tree, "spec": _spec(record)})
+
+
+def micro_time(moment: datetime) -> str:
+    """A MicroTime as the API server writes it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _record(spec: dict[str, Any]) -> Record:
+    return Record(
+        holder=spec.get("holderIdentity") or "",
+        duration_s=spec.get("leaseDurationSeconds") or 0,
+        acquired=spec.get("acquireTime") or "",
+        renewed=spec.get("renewTime") or "",
+        transitions=spec.get("leaseTransitions") or 0,
+    )
+
+
+def _spec(record: Record) -> dict[str, Any]:
+    return {
+        "holderIdentity": record.holder,
+        "leaseDurationSeconds": record.duration_s,
+        "acquireTime": record.acquired or None,
+        "renewTime": record.renewed or None,
+        "leaseTransitions": record.transitions,
+    }

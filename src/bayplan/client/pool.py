@@ -1,0 +1,185 @@
+"""Which connection carries the next request? Keep-alive connections to one server, opened as they are needed.
+
+Asked for every request; costs a pop of a list while an idle connection is there. One task, the sweeper, looks at all
+connections four times a second: it gives up requests that are overdue and closes connections that idle too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+
+from bayplan.client.connection import Connection
+from bayplan.client.proxies import proxy_for, tunnel
+from bayplan.client.target import Target
+from bayplan.client.tls import Tls
+from bayplan.clock import LoopClock
+from bayplan.errors import TimedOut, Unreachable
+
+LIMIT = 200
+"""Connections open at once. A request holds one while it lasts, and so does a watch."""
+
+IDLE_S = 60.0
+"""Below the 90 s after which kube-apiserver closes: better that we do, a request could cross its closing."""
+
+CONNECT_S = 30.0
+_TICK_S = 0.25
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A server that died without a word is found out within a minute, on a watch too."""
+
+
+class Pool:
+    """The connections of one client."""
+
+    def __init__(
+        self, target: Target, tls: Tls, clock: LoopClock, *, env: Mapping[str, str] | None = None, limit: int = LIMIT
+    ) -> None:
+        self._target = target
+        self._tls = tls
+        self._clock = clock
+        self._proxy = proxy_for(target, os.environ if env is None else env)
+        self._limit = limit
+        self._idle: list[Connection] = []
+        self._all: set[Connection] = set()
+        self._opening = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def take(self, timeout_s: float) -> Connection:
+        """A connection for one request, the one used last first: the others may then idle out."""
+        while not self._closed:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.lost:
+                    return connection
+                self._drop(connection)
+            if len(self._all) + self._opening < self._limit:
+                return await self._open(min(timeout_s, CONNECT_S))
+            await self._vacancy()
+        raise Unreachable("the client is closed")
+
+    def give(self, connection: Connection) -> None:
+        """Take back a connection: it serves again if its answer was read to the end."""
+        if connection.reusable and not self._closed and connection in self._all:
+            connection.rest()
+            connection.idle_since = self._clock.monotonic_s()
+            self._idle.append(connection)
+            self._invite()
+        else:
+            self._drop(connection)
+
+    def renounce_idle(self) -> None:
+        """Close what idles: it was opened as somebody whom the server no longer knows."""
+        for connection in list(self._idle):
+            self._drop(connection)
+        self._idle.clear()
+
+    async def close(self) -> None:
+        """Close everything; requests under way are told so."""
+        self._closed = True
+        for connection in list(self._all):
+            self._drop(connection)
+        while self._waiters:
+            self._invite()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+
+    def _drop(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.abort("the client closed the connection")
+        self._invite()
+
+    def _invite(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                return waiter.set_result(None)
+        return None
+
+    async def _vacancy(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._invite()  # it was our turn; it is the next one's now
+            raise
+
+    async def _open(self, timeout_s: float) -> Connection:
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="client connections")
+        context = self._tls.context()
+        self._opening += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._dial(context)
+        except TimeoutError:
+            raise TimedOut(f"{self._target.server} did not answer within {timeout_s:g} s; is it running?") from None
+        except ssl.SSLCertVerificationError as fault:
+            raise Unreachable(
+                f"the certificate of {self._target.server} is not trusted: {fault.verify_message}; check the "
+                "certificate authority and the server's name in the kubeconfig"
+            ) from None
+        except (OSError, UnicodeError) as fault:  # the latter: a host that is no name at all
+            raise Unreachable(f"cannot connect to {self._target.server}: {fault}; is it running?") from None
+        finally:
+            self._opening -= 1
+            if self._opening + len(self._all) < self._limit:
+                self._invite()
+        self._all.add(connection)
+        return connection
+
+    async def _dial(self, context: ssl.SSLContext | None) -> Connection:
+        loop, url = asyncio.get_running_loop(), self._target.url
+        host, port = url.hostname or "", url.port or (443 if context else 80)
+        name = self._tls.server_name if context else None
+        if self._proxy is None:
+            transport, connection = await loop.create_connection(
+                Connection, host, port, ssl=context, server_hostname=name, happy_eyeballs_delay=0.3
+            )
+            _keep_alive(transport)
+            return connection
+        pipe = await tunnel(self._proxy, host, port)
+        connection = Connection()
+        _keep_alive(pipe)
+        if context is None:
+            pipe.set_protocol(connection)
+            connection.connection_made(pipe)
+            pipe.resume_reading()
+            return connection
+        secured = await loop.start_tls(pipe, connection, context, server_hostname=name)
+        assert secured is not None
+        connection.connection_made(secured)
+        return connection
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(_TICK_S)
+            now = self._clock.monotonic_s()
+            for connection in list(self._all):
+                if connection.deadline <= now:
+                    connection.time_out()
+            for connection in [each for each in self._idle if each.lost or now - each.idle_since > IDLE_S]:
+                self._idle.remove(connection)
+                self._drop(connection)
+
+
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

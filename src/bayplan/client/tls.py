@@ -1,0 +1,117 @@
+"""With which certificates is the server met? An SSL context from a target, made anew when a file of it changes.
+
+Asked whenever a connection is opened, which is rare; costs a stat of three files then. TLS 1.2 is the least that is
+spoken unless the caller raises it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from pathlib import Path
+
+from bayplan.client.credentials import Credentials
+from bayplan.client.secret import Secret
+from bayplan.client.target import Target
+from bayplan.errors import KubeconfigError
+
+MINIMUM = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class Tls:
+    """Keeps one SSL context as long as what it was made from stays the same."""
+
+    def __init__(self, target: Target, credentials: Credentials, *, minimum: str = "1.2") -> None:
+        if minimum not in MINIMUM:
+            raise KubeconfigError(f"TLS {minimum} is not offered; choose one of {', '.join(MINIMUM)}")
+        self._target = target
+        self._credentials = credentials
+        self._minimum = MINIMUM[minimum]
+        self._made_from: object = None
+        self._context: ssl.SSLContext | None = None
+
+    @property
+    def server_name(self) -> str | None:
+        """What the certificate must be made out to, and what is asked for by SNI."""
+        return self._target.server_name or self._target.url.hostname
+
+    def context(self) -> ssl.SSLContext | None:
+        """The context for a connection that is opened now; None for plain HTTP."""
+        if not self._target.secure:
+            return None
+        now = self._ingredients()
+        if self._context is None or now != self._made_from:
+            self._context, self._made_from = self._make(), now
+        return self._context
+
+    def _ingredients(self) -> object:
+        target = self._target
+        return self._credentials.certificate, *map(_stamp, (target.ca_file, target.cert_file, target.key_file))
+
+    def _make(self) -> ssl.SSLContext:
+        target = self._target
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = self._minimum
+        context.set_alpn_protocols(["http/1.1"])
+        if not target.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif authority := target.authority():
+            self._trust(context, authority)
+        else:
+            context.load_default_certs()
+        self._identify(context)
+        return context
+
+    def _trust(self, context: ssl.SSLContext, authority: bytes) -> None:
+        try:
+            context.load_verify_locations(cadata=authority.decode("ascii"))
+        except (ssl.SSLError, ValueError):
+            raise KubeconfigError(
+                f"{self._target.origin}: the certificate authority is not PEM; write certificates"
+            ) from None
+
+    def _identify(self, context: ssl.SSLContext) -> None:
+        target = self._target
+        given = self._credentials.certificate
+        if given is not None:
+            _load_pair(context, given[0], given[1], "the credential program")
+        elif target.cert_file or target.cert_data:
+            _load_pair(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
+
+
+def _load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, place: str) -> None:
+    """OpenSSL reads pairs from files only: what came inline goes into files of our own, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="bayplan-") as folder:
+        cert_file = certificate if isinstance(certificate, str) else _written(folder, "cert", certificate)
+        key_file = key if isinstance(key, str) else _written(folder, "key", key.reveal().encode("latin-1"))
+        try:
+            context.load_cert_chain(cert_file, key_file, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError):
+            raise KubeconfigError(
+                f"{place}: the client certificate and its key cannot be used; both must be PEM, the key without a "
+                "password, and belong together"
+            ) from None
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal, which nobody would answer."""
+    return ""
+
+
+def _written(folder: str, name: str, content: bytes) -> str:
+    path = Path(folder) / name
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return str(path)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    if not path:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

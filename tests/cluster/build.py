@@ -1,0 +1,75 @@
+"""Where is the program? Built from Go modules when this user has not built it before.
+
+Asked by `cluster.run` and by the end-to-end suite. The first build of all takes some ten minutes on two cores and a
+gigabyte of Go's own cache; what it yields stays in the user's cache folder and later calls cost one look at a file.
+`python -m cluster.build` (from the folder `tests`) builds them all beforehand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VERSION = "1.36.4"
+PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager")
+MODULE = Path(__file__).resolve().parent
+
+
+def cache_folder() -> Path:
+    """Where this user keeps what was built; the version is in the name, so another one is another folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "bayplan" / f"kubernetes-{VERSION}"
+
+
+def program(name: str) -> Path:
+    """The path of a program that can be run now."""
+    assert name in PROGRAMS, f"{name!r} is none of {', '.join(PROGRAMS)}"
+    built = cache_folder() / name
+    if not built.exists():
+        with _locked(cache_folder()):
+            if not built.exists():  # another process may have built it while this one waited for the lock
+                _build(name, built)
+    return built
+
+
+def _build(name: str, built: Path) -> None:
+    _say(f"building {name} {VERSION} into {built.parent}; the first time this takes minutes")
+    unfinished = built.with_suffix(".unfinished")
+    command = ["go", "build", "-buildvcs=false", "-trimpath", "-ldflags", _linker_flags(), "-o", str(unfinished)]
+    subprocess.run([*command, f"./{name}"], cwd=MODULE, check=True)
+    unfinished.replace(built)
+
+
+def _linker_flags() -> str:
+    """Without a version of their own the programs report one that kubectl and discovery cannot read."""
+    major, minor, _ = VERSION.split(".")
+    known = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
+    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in known.items())])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One build at a time for this user, whoever asks; the lock goes with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"waiting for another build in {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"cluster: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    for each in PROGRAMS:
+        program(each)

@@ -1,0 +1,93 @@
+"""Which kinds a server offers, from its discovery documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.client import EVENTS, LEASES
+from bayplan.errors import ApiError
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import KINDS, kind_of
+from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.volcano import Queue
+from wire_server import Reply, Request, WireServer, on_loop, status
+
+
+def server_of(offers: dict[str, list[str]]) -> Any:
+    """A server that has these api versions, each with these plurals."""
+    groups: dict[str, list[dict[str, str]]] = {}
+    for api_version in offers:
+        group, _, version = api_version.rpartition("/")
+        if group:
+            groups.setdefault(group, []).append({"groupVersion": api_version, "version": version})
+
+    def answer(request: Request) -> Reply:
+        if request.path == "/version":
+            return Reply(200, {"major": "1", "gitVersion": "v1.36.4"})
+        if request.path == "/apis":
+            return Reply(200, {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]})
+        plurals = offers.get(request.path.removeprefix("/apis/").removeprefix("/api/"))
+        if plurals is None:
+            return status(404, "NotFound", "no such group")
+        return Reply(200, {"resources": [{"name": each, "verbs": ["list"]} for each in plurals]})
+
+    return answer
+
+
+CORE = {"v1": ["pods", "pods/binding", "nodes", "events"]}
+
+
+@on_loop
+async def test_kinds_that_are_missing_are_named() -> None:
+    async with WireServer(server_of(CORE)) as server, server.client() as client:
+        offered = await client.discover()
+        assert offered.server_version == "v1.36.4"
+        pods = offered.get(kind_of(Pod))
+        assert pods is not None
+        assert pods.path("ns", "p", "binding") == "/api/v1/namespaces/ns/pods/p/binding"
+        assert offered.get(kind_of(Queue)) is None
+        assert {kind.name for kind in offered.missing} == {kind.name for kind in KINDS} - {"Pod", "Node"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [
+        (["v1", "v1beta2", "v1beta1"], "v1"),
+        (["v1beta1", "v1beta2"], "v1beta2"),
+        (["v1beta1"], "v1beta1"),
+        (["v1alpha3"], None),
+    ],
+)
+@on_loop
+async def test_devices_are_read_at_the_best_version(versions: list[str], chosen: str | None) -> None:
+    offers = CORE | {f"resource.k8s.io/{version}": ["resourceclaims"] for version in versions}
+    async with WireServer(server_of(offers)) as server, server.client() as client:
+        found = (await client.discover()).get(kind_of(ResourceClaim))
+        assert (found.version if found else None) == chosen
+
+
+@on_loop
+async def test_a_version_without_the_kind_is_passed_over() -> None:
+    offers = CORE | {"resource.k8s.io/v1": ["deviceclasses"], "resource.k8s.io/v1beta1": ["resourceclaims"]}
+    async with WireServer(server_of(offers)) as server, server.client() as client:
+        found = (await client.discover()).get(kind_of(ResourceClaim))
+        assert found is not None
+        assert found.version == "v1beta1"
+
+
+@on_loop
+async def test_what_is_only_written_can_be_asked_for() -> None:
+    async with WireServer(server_of(CORE | {"events.k8s.io/v1": ["events"]})) as server, server.client() as client:
+        offered = await client.discover([kind_of(Pod)], also=[EVENTS, LEASES])
+        assert offered.offers(EVENTS)
+        assert not offered.offers(LEASES)
+        assert offered.missing == ()
+
+
+@on_loop
+async def test_what_is_no_api_server_is_told() -> None:
+    async with WireServer(lambda _: Reply(200, b"<html>hello</html>")) as server, server.client() as client:
+        with pytest.raises(ApiError, match="did not answer as an API server"):
+            await client.discover()

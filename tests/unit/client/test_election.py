@@ -1,0 +1,323 @@
+"""Leader election over a Lease: who leads, who waits, what is written, and when nothing may be written any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bayplan.client import Election, Timings
+from bayplan.client.lease import micro_time
+from bayplan.clock import ManualClock
+from bayplan.errors import BayplanError, LeaseLost
+from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+class LeaseServer:
+    """The one Lease of an API server, with optimistic concurrency; can be made to fail."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.version = 100
+        self.fails: Answer | None = None
+        self.writes: list[str] = []
+        self.asked: list[str] = []
+
+    def __call__(self, request: Request) -> Answer:
+        self.asked.append(request.method)
+        if self.fails is not None:
+            return self.fails
+        if request.method == "POST":
+            assert request.path == PATH
+            return self._store(request.json) if self.lease is None else status(409, "AlreadyExists")
+        assert request.path == f"{PATH}/kube-scheduler"
+        if self.lease is None:
+            return status(404, "NotFound")
+        if request.method == "GET":
+            return Reply(200, self.lease)
+        if request.json["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            return status(409, "Conflict", "modified")
+        return self._store(request.json)
+
+    def _store(self, lease: dict[str, Any]) -> Reply:
+        self.version += 1
+        self.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self.version)}}
+        self.writes.append(lease["spec"]["holderIdentity"])
+        return Reply(200, self.lease)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        assert self.lease is not None
+        spec: dict[str, Any] = self.lease["spec"]
+        return spec
+
+    def steal(self, who: str) -> None:
+        """Another candidate takes the lease, rightly or not."""
+        assert self.lease is not None
+        self._store({**self.lease, "spec": {**self.spec, "holderIdentity": who, "renewTime": f"by {who}"}})
+
+
+class World:
+    def __init__(self, leases: LeaseServer, clock: ManualClock, election: Election) -> None:
+        self.leases = leases
+        self.clock = clock
+        self.election = election
+
+    async def leads(self) -> asyncio.Task[None]:
+        """Acquire, then hold in a task of its own."""
+        await self.election.acquire()
+        holding = asyncio.create_task(self.election.hold())
+        await asyncio.sleep(0)
+        return holding
+
+    async def passes(self, seconds: float, *, step_s: float = 0.25) -> None:
+        """Time goes by and everybody has turns enough to do what is due."""
+        for _ in range(round(seconds / step_s)):
+            self.clock.advance(step_s)
+            for _ in range(3):
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def world(identity: str = "me", **more: Any) -> AsyncIterator[World]:
+    clock, leases = ManualClock(), LeaseServer()
+    async with WireServer(leases) as server, server.client(clock, timeout_s=5.0) as client:
+        yield World(leases, clock, Election(client, identity=identity, **more))
+
+
+def taken(by: str, renewed: str = "x") -> dict[str, Any]:
+    spec = {
+        "holderIdentity": by,
+        "leaseDurationSeconds": 15,
+        "acquireTime": "then",
+        "renewTime": renewed,
+        "leaseTransitions": 4,
+    }
+    return {"metadata": {"name": "kube-scheduler", "namespace": "kube-system", "resourceVersion": "7"}, "spec": spec}
+
+
+def test_times_are_written_as_the_server_writes_them() -> None:
+    assert micro_time(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)) == "2026-01-02T03:04:05.000006Z"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lease_s": 10.0}, {"retry_s": 9.0}], ids=["lease-not-longer-than-renewal", "retry-too-slow"]
+)
+def test_timings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(BayplanError, match="must be greater than"):
+        Timings(**wrong)
+
+
+@on_loop
+async def test_the_first_one_makes_the_lease() -> None:
+    async with world() as w:
+        with pytest.raises(LeaseLost, match="does not hold it"):
+            w.election.check()
+        await w.election.acquire()
+        w.election.check()
+        assert w.election.leading
+        now = micro_time(w.clock.now())
+        assert w.leases.spec == {
+            "holderIdentity": "me",
+            "leaseDurationSeconds": 15,
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": 0,
+        }
+
+
+@on_loop
+async def test_a_lease_is_renewed_every_two_seconds_and_nothing_else_in_it_changes() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        acquired = w.leases.spec["acquireTime"]
+        await w.passes(20)
+        assert w.leases.writes == ["me"] * 11
+        assert (w.leases.spec["acquireTime"], w.leases.spec["leaseTransitions"]) == (acquired, 0)
+        assert w.leases.spec["renewTime"] == micro_time(w.clock.now())
+        w.election.check()
+        holding.cancel()
+
+
+@on_loop
+async def test_a_lease_of_somebody_else_is_waited_for_until_it_ends() -> None:
+    heard: list[str] = []
+    async with world(on_new_leader=heard.append) as w:
+        w.leases.lease = taken("other")
+        acquiring = asyncio.create_task(w.election.acquire())
+        await w.passes(14)
+        assert not acquiring.done()
+        assert w.election.leader == "other"
+        await until(acquiring.done, tick=lambda: w.clock.advance(0.25))
+        assert 15.0 <= w.clock.monotonic_s() < 20.0
+        assert w.leases.spec["leaseTransitions"] == 5
+        assert heard == ["other", "me"]
+
+
+@on_loop
+async def test_a_lease_that_is_renewed_is_not_taken() -> None:
+    async with world() as w:
+        w.leases.lease = taken("other")
+        acquiring = asyncio.create_task(w.election.acquire())
+        for number in range(10):
+            await w.passes(5)
+            w.leases.lease = taken("other", renewed=f"{number}")
+        assert not acquiring.done()
+        acquiring.cancel()
+
+
+@on_loop
+async def test_a_lease_that_was_given_up_is_taken_at_once() -> None:
+    async with world() as w:
+        w.leases.lease = taken("")
+        await w.election.acquire()
+        assert w.leases.spec["leaseTransitions"] == 5
+
+
+@on_loop
+async def test_who_comes_back_under_its_own_name_goes_on() -> None:
+    async with world() as w:
+        w.leases.lease = taken("me")
+        await w.election.acquire()
+        assert (w.leases.spec["acquireTime"], w.leases.spec["leaseTransitions"]) == ("then", 4)
+
+
+@on_loop
+async def test_a_server_that_fails_does_not_end_a_lease_that_still_lasts() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        await w.passes(4)
+        w.leases.fails = status(500, "InternalError", "etcd has no leader")
+        await w.passes(6)
+        w.election.check()
+        w.leases.fails = None
+        await w.passes(8)
+        assert not holding.done()
+        w.election.check()
+        holding.cancel()
+
+
+@pytest.mark.parametrize("fails", [status(500, "InternalError"), Hang()], ids=["fails", "hangs"])
+@on_loop
+async def test_ten_seconds_without_a_renewal_are_the_end(fails: Answer) -> None:
+    async with world() as w:
+        holding = await w.leads()
+        await w.passes(2)
+        w.leases.fails = fails
+        began = w.clock.monotonic_s()
+        await w.passes(9)
+        w.election.check()
+        assert not holding.done()
+        await until(holding.done, tick=lambda: w.clock.advance(0.25))
+        assert w.clock.monotonic_s() - began < 10.6
+        with pytest.raises(LeaseLost, match="no renewal for 10 s"):
+            holding.result()
+        with pytest.raises(LeaseLost):
+            w.election.check()
+
+
+@on_loop
+async def test_a_lease_that_somebody_took_is_lost_at_once() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        await w.passes(2)
+        w.leases.steal("other")
+        await until(holding.done, tick=lambda: w.clock.advance(0.25))
+        with pytest.raises(LeaseLost, match="other holds it"):
+            holding.result()
+        with pytest.raises(LeaseLost):
+            w.election.check()
+        assert w.leases.spec["holderIdentity"] == "other"
+
+
+@pytest.mark.parametrize("seconds", [10.0, 12.0, 20.0, 1000.0])
+@on_loop
+async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(seconds: float) -> None:
+    async with world() as w:
+        holding = await w.leads()
+        await w.passes(2)
+        before = list(w.leases.asked)
+        w.clock.advance(seconds)  # nobody had a turn meanwhile, and nobody has had one yet
+        with pytest.raises(LeaseLost, match=f"{seconds:.0f} s old"):
+            w.election.check()
+        await until(holding.done)
+        with pytest.raises(LeaseLost):
+            holding.result()
+        assert w.leases.asked == before
+
+
+@on_loop
+async def test_a_renewal_counts_from_when_it_was_sent() -> None:
+    clock, leases = ManualClock(), LeaseServer()
+
+    def slow(request: Request) -> Answer:
+        clock.advance(3.0)
+        return leases(request)
+
+    async with WireServer(slow) as server, server.client(clock, timeout_s=60.0) as client:
+        election = Election(client, identity="me")
+        await election.acquire()  # reads and creates: two requests
+        assert election.age_s() == 6.0
+
+
+@on_loop
+async def test_a_version_that_moved_on_is_looked_up_and_renewed() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        assert w.leases.lease is not None
+        w.leases._store({**w.leases.lease, "metadata": {**w.leases.lease["metadata"], "labels": {"a": "b"}}})
+        await w.passes(4)
+        assert not holding.done()
+        assert w.leases.lease["metadata"]["labels"] == {"a": "b"}
+        assert w.election.age_s() < 2.5
+        holding.cancel()
+
+
+@on_loop
+async def test_a_lease_that_was_deleted_is_made_again() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        w.leases.lease = None
+        await w.passes(4)
+        assert w.leases.spec["holderIdentity"] == "me"
+        holding.cancel()
+
+
+@on_loop
+async def test_stopping_gives_the_lease_up() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        await w.passes(2)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        assert w.leases.spec["holderIdentity"] == ""
+        assert w.leases.spec["leaseDurationSeconds"] == 1
+        with pytest.raises(LeaseLost):
+            w.election.check()
+
+
+@on_loop
+async def test_a_lease_of_somebody_else_is_not_given_up() -> None:
+    async with world() as w:
+        holding = await w.leads()
+        w.leases.steal("other")
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        assert w.leases.spec["holderIdentity"] == "other"
+
+
+@on_loop
+async def test_health_knows_how_long_a_lease_is_overdue() -> None:
+    async with world() as w:
+        assert w.election.overdue_s() == 0.0
+        await w.election.acquire()
+        w.clock.advance(36.0)
+        assert w.election.overdue_s() == 21.0

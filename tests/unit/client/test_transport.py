@@ -1,0 +1,290 @@
+"""Requests over real sockets: keep-alive, limits, retries, timeouts, refusals, the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from bayplan import errors
+from bayplan.client import PODS
+from bayplan.client.backoff import Backoff, Pace
+from bayplan.client.connection import HIGH_WATER
+from bayplan.client.limiter import Limiter
+from bayplan.clock import ManualClock
+from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
+from wire_server import Feed, Hang, Reply, Request, WireServer, on_loop, status, until
+
+
+def ok(_: Request) -> Reply:
+    return Reply(200, {"fine": True})
+
+
+@on_loop
+async def test_requests_share_one_connection() -> None:
+    async with WireServer(ok) as server, server.client() as client:
+        for _ in range(3):
+            answer = await client.transport.request("GET", "/version")
+            assert answer.body == b'{"fine":true}'
+        assert server.connections == 1
+        assert server.requests[0].headers["user-agent"] == "bayplan"
+
+
+@on_loop
+async def test_requests_at_once_take_a_connection_each() -> None:
+    async with WireServer(ok) as server, server.client() as client:
+        await asyncio.gather(*(client.transport.request("GET", "/version") for _ in range(5)))
+        assert server.connections == 5
+
+
+@on_loop
+async def test_no_more_connections_are_open_than_allowed() -> None:
+    async with WireServer(ok) as server, server.client(connections=2) as client:
+        await asyncio.gather(*(client.transport.request("GET", "/version") for _ in range(9)))
+        assert server.connections == 2
+        assert len(server.requests) == 9
+
+
+@on_loop
+async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+    async with WireServer(script=[Reply(close=True), Reply()]) as server, server.client() as client:
+        await client.transport.request("POST", "/a", b"{}")
+        await client.transport.request("POST", "/b", b"{}")
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (400, "BadRequest", errors.Invalid),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Gone),
+        (410, "Gone", errors.Gone),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.TooManyRequests),
+        (500, "InternalError", errors.ServerError),
+        (503, "ServiceUnavailable", errors.ServerError),
+        (418, "", ApiError),
+    ],
+)
+@on_loop
+async def test_refusals_have_types(code: int, reason: str, kind: type[ApiError]) -> None:
+    async with WireServer(script=[status(code, reason, "the server's words")]) as server, server.client() as client:
+        with pytest.raises(ApiError) as caught:
+            await client.transport.request("POST", "/api/v1/pods", b"{}")
+        assert type(caught.value) is kind
+        assert (caught.value.code, caught.value.reason, caught.value.details) == (code, reason, "the server's words")
+        assert str(caught.value).startswith(f"POST /api/v1/pods: {code}")
+
+
+@on_loop
+async def test_a_refusal_that_is_no_status_is_told_too() -> None:
+    async with WireServer(script=[Reply(502, b"<html>bad gateway</html>")]) as server, server.client() as client:
+        with pytest.raises(errors.ServerError, match="bad gateway"):
+            await client.transport.request("GET", "/x")
+
+
+@pytest.mark.parametrize("code", [429, 500, 503])
+@on_loop
+async def test_retry_after_is_obeyed(code: int) -> None:
+    clock = ManualClock()
+    script = [status(code, "Busy", Retry_After="7"), Reply(201)]
+    async with WireServer(script=script) as server, server.client(clock) as client:
+        request = asyncio.create_task(client.transport.request("POST", "/x", b"{}"))
+        await until(lambda: len(server.requests) == 1 and clock.sleepers == 2)  # the sweeper is the other
+        clock.advance(6.5)
+        await until(lambda: clock.sleepers == 2)
+        assert len(server.requests) == 1
+        clock.advance(0.5)
+        assert (await request).status == 201
+
+
+@on_loop
+async def test_a_server_that_is_busy_for_ever_is_given_up() -> None:
+    clock = ManualClock()
+    busy = status(429, "TooManyRequests", "later", Retry_After="1")
+    async with WireServer(lambda _: busy) as server, server.client(clock) as client:
+        request = asyncio.create_task(client.transport.request("GET", "/x"))
+        await until(request.done, tick=lambda: clock.advance(1.0))
+        with pytest.raises(errors.TooManyRequests) as caught:
+            request.result()
+        assert caught.value.retry_after_s == 1.0
+        assert len(server.requests) == 11
+
+
+@on_loop
+async def test_the_limit_is_a_burst_and_then_a_rate() -> None:
+    clock = ManualClock()
+    async with WireServer(ok) as server, server.client(clock, qps=10.0, burst=3) as client:
+        requests = [asyncio.create_task(client.transport.request("GET", f"/{number}")) for number in range(5)]
+        await until(lambda: sum(each.done() for each in requests) == 3)
+        clock.advance(0.11)
+        await until(lambda: sum(each.done() for each in requests) == 4)
+        clock.advance(0.1)
+        await asyncio.gather(*requests)
+        assert server.asked()[3:] == ["GET /3", "GET /4"]
+
+
+def test_time_without_requests_saves_up_no_more_than_a_burst() -> None:
+    clock = ManualClock()
+    limiter = Limiter(clock, qps=10.0, burst=3)
+    clock.advance(3600.0)
+    assert [limiter.reserve() for _ in range(5)] == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def test_whoever_was_well_for_a_while_starts_over() -> None:
+    clock = ManualClock()
+    backoff = Backoff(clock, random.Random(0), Pace(jitter=0.0))
+    assert [backoff.delay_s() for _ in range(7)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    clock.advance(121.0)
+    assert backoff.delay_s() == 0.8
+
+
+def test_delays_are_stretched_by_chance() -> None:
+    backoff = Backoff(ManualClock(), random.Random(0))
+    assert 0.8 < backoff.delay_s() < 1.6
+
+
+@on_loop
+async def test_a_request_that_hangs_times_out() -> None:
+    clock = ManualClock()
+    async with WireServer(lambda _: Hang()) as server, server.client(clock, timeout_s=5.0) as client:
+        request = asyncio.create_task(client.transport.request("GET", "/slow"))
+        await until(lambda: server.requests)
+        await until(request.done, tick=lambda: clock.advance(0.25))
+        with pytest.raises(TimedOut, match="GET /slow") as caught:
+            request.result()
+        assert caught.value.sent
+        assert 5.0 <= clock.monotonic_s() <= 6.0
+        assert len(server.requests) == 1
+
+
+@on_loop
+async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not() -> None:
+    def cut(_: Request) -> Reply:
+        server.cut()
+        return Reply()
+
+    async with WireServer(cut) as server, server.client() as client:
+        with pytest.raises(Unreachable):
+            await client.transport.request("GET", "/x")
+        assert server.asked() == ["GET /x", "GET /x"]
+        with pytest.raises(Unreachable) as caught:
+            await client.transport.request("POST", "/y", b"{}")
+        assert caught.value.sent
+        assert server.asked()[2:] == ["POST /y"]
+
+
+@on_loop
+async def test_a_server_that_is_not_there_is_named() -> None:
+    server = WireServer(ok)
+    await server.start()
+    client = server.client()
+    await server.stop()
+    with pytest.raises(Unreachable, match=f"cannot connect to {server.url}") as caught:
+        await client.transport.request("POST", "/x", b"{}")
+    assert not caught.value.sent
+    await client.close()
+
+
+@on_loop
+async def test_idle_connections_are_closed_before_the_server_does() -> None:
+    clock = ManualClock()
+    async with WireServer(ok) as server, server.client(clock) as client:
+        await client.transport.request("GET", "/x")
+        await until(lambda: not server._writers, tick=lambda: clock.advance(1.0))
+        assert 60.0 < clock.monotonic_s() < 80.0
+        await client.transport.request("POST", "/y", b"{}")
+        assert server.connections == 2
+
+
+@on_loop
+async def test_nonsense_from_the_server_is_an_error_of_one_request() -> None:
+    script = [Reply(raw=b"SSH-2.0-OpenSSH_9\r\n\r\n"), Reply()]
+    async with WireServer(script=script) as server, server.client() as client:
+        with pytest.raises(Unreachable, match="cannot be read"):
+            await client.transport.request("POST", "/x", b"{}")
+        await client.transport.request("POST", "/x", b"{}")
+
+
+class Refuses:
+    def check(self) -> None:
+        raise LeaseLost("not now")
+
+
+@on_loop
+async def test_the_guard_stops_every_write_and_no_read() -> None:
+    async with WireServer(ok) as server, server.client() as client:
+        client.guard(Refuses())
+        await client.transport.request("GET", "/x")
+        for write in (
+            client.bind("ns", "pod", "node"),
+            client.create(PODS, {}, namespace="ns"),
+            client.patch(PODS, {}, namespace="ns", name="pod"),
+            client.delete(PODS, namespace="ns", name="pod"),
+            client.update(PODS, {"metadata": {"name": "pod", "namespace": "ns", "resourceVersion": "1"}}),
+        ):
+            with pytest.raises(LeaseLost):
+                await write
+        assert server.asked() == ["GET /x"]
+        client.guard(None)
+        await client.bind("ns", "pod", "node")
+
+
+@on_loop
+async def test_the_guard_is_asked_again_before_a_retry() -> None:
+    clock = ManualClock()
+    async with (
+        WireServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server,
+        server.client(clock) as client,
+    ):
+        request = asyncio.create_task(client.bind("ns", "pod", "node"))
+        await until(lambda: server.requests and clock.sleepers == 2)
+        client.guard(Refuses())
+        clock.advance(1.0)
+        with pytest.raises(LeaseLost):
+            await request
+        assert len(server.requests) == 1
+
+
+@on_loop
+async def test_a_stream_waits_for_its_reader() -> None:
+    feed = Feed()
+    for _ in range(256):
+        feed.write(b"x" * (1 << 17))
+    feed.end()
+    size = 0
+    async with WireServer(lambda _: feed) as server, server.client() as client:
+        async with client.transport.stream("/watch", quiet_s=60.0) as stream:
+            await until(lambda: stream._connection._paused)
+            assert stream._connection._waiting < 2 * HIGH_WATER
+            while piece := await stream.piece():
+                size += len(piece)
+        assert size == 256 << 17
+
+
+@on_loop
+async def test_a_stream_that_ended_well_leaves_its_connection_to_others() -> None:
+    feed = Feed()
+    feed.end()
+    async with WireServer(script=[feed, Reply()]) as server, server.client() as client:
+        async with client.transport.stream("/watch", quiet_s=60.0) as stream:
+            assert await stream.piece() == b""
+        await client.transport.request("GET", "/x")
+        assert server.connections == 1
+
+
+@on_loop
+async def test_closing_ends_what_is_under_way() -> None:
+    async with WireServer(lambda _: Hang()) as server:
+        client = server.client()
+        request = asyncio.create_task(client.transport.request("POST", "/x", b"{}"))
+        await until(lambda: server.requests)
+        await client.close()
+        with pytest.raises(Unreachable):
+            await request
