@@ -24,6 +24,7 @@ from bayplan.cache import Cache, PodSwap
 from bayplan.objects import volcano
 from bayplan.objects.core import Node as NodeObject
 from bayplan.objects.core import Pod
+from bayplan.objects.ports import ports_conflict
 from bayplan.objects.workloads import PriorityClass
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from bayplan.batch.session import Session
 
 DEFAULT_SCHEDULER = "volcano"
+
+_COMING = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
 
 
 class Ledger:
@@ -185,6 +188,31 @@ class Ledger:
     def is_there(self, node_name: str) -> bool:
         """Whether the cluster has the node at this moment."""
         return self.cache.node(node_name) is not None
+
+    def is_free_for(self, task: Task) -> bool:
+        """Whether nobody has placed the task's pod, or taken a host port of its, since the session opened."""
+        if self.cache.pod(task.uid) is not None:
+            return False
+        if self._live is None or not task.info.host_ports:
+            return True
+        row = self._live.nodes.index.get(task.node_name)
+        return row is None or not ports_conflict(task.info.host_ports, self._live.nodes.ports[row])
+
+    def left_over(self, node_name: str) -> Amounts:
+        """What a node will have left when everybody who goes is gone and everybody whom the session put there is.
+
+        Below zero where others took what the session counts on."""
+        row = self.snapshot.nodes.index[node_name]
+        left = self.room.allocatables[row].clone()
+        live = self._live.nodes.index.get(node_name) if self._live is not None else None
+        there = self._live.nodes.pods[live] if self._live is not None and live is not None else ()
+        tasks = {info.uid: self._task_of(info) for info in there}
+        for task in (
+            tasks | {uid: task for uid, task in self.room.tasks[row].items() if task.status in _COMING}
+        ).values():
+            if task.status is not TaskStatus.RELEASING:
+                left.sub_unchecked(task.resreq)
+        return left
 
     # catching up ------------------------------------------------------------------------------------------------
 
