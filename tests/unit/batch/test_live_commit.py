@@ -179,7 +179,7 @@ def test_a_pod_that_comes_meanwhile_is_in_the_next_session() -> None:
 
 
 def test_a_pod_that_somebody_else_placed_meanwhile_stays_there() -> None:
-    engine, outcome = world(), Outcome()
+    engine, outcome = world(cpu=8), Outcome()
     turns = first_turn(engine, outcome)
     enter(engine, make_member("two-1", "two", node=other_node(outcome)))
     finished(turns)
