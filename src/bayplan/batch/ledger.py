@@ -20,6 +20,7 @@ from bayplan.batch.room import Dimensions, Room, Sums, offered_by
 from bayplan.batch.statuses import TaskStatus, status_of
 from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
+from bayplan.batch.volume_counts import VolumeCounts
 from bayplan.cache import Cache, PodSwap
 from bayplan.objects import volcano
 from bayplan.objects.core import Node as NodeObject
@@ -71,6 +72,7 @@ class Ledger:
         self._read: dict[str, NodeObject] = {}  # nodes by name, as last looked at
         self._offers: dict[str, Amounts] = {}
         self._images = ImageLedger()
+        self._volumes = VolumeCounts(cache.catalog)
         self.templates = Templates()
         self._layout = -1
         self._renewed = -1
@@ -83,7 +85,7 @@ class Ledger:
             self.withdraw(pod)
             return
         self._drop(pod.uid)
-        task = Task(pod)
+        task = self._volumes.counted(Task(pod))
         if not task.job:
             return
         self._settle(task)
@@ -222,6 +224,7 @@ class Ledger:
         self.cache.refresh(self.snapshot, rows=self._stale_rows, slots=self._stale_slots, changes=changes)
         self._stale_rows.clear()
         self._stale_slots.clear()
+        self._refresh_volumes()
         self._refresh_rows(changes)
         if self._changed(volcano.PodGroup):
             self._refresh_groups()
@@ -232,6 +235,17 @@ class Ledger:
         self._refresh_priorities()
         self._refresh_places()
         self.expect()
+
+    def _refresh_volumes(self) -> None:
+        for uid in self._volumes.newly_resolvable():
+            task, stranger = self._tasks.get(uid), self._strangers.pop(uid, None)
+            if task is not None:
+                self.observe(task.pod)
+            elif stranger is not None:
+                self._followed.add(stranger.node_name)
+        for name in self._volumes.changed_nodes():
+            self._read.pop(name, None)
+            self._followed.add(name)
 
     def _changed(self, kind: type) -> bool:
         revision = self.cache.catalog.revision(kind)
@@ -273,7 +287,7 @@ class Ledger:
             node = columns.nodes[row]
             if self._read.get(node.name) is not node:
                 self._read[node.name] = node
-                self._offers[node.name] = offered_by(node)
+                self._offers[node.name] = self._volumes.offered(node.name, offered_by(node))
                 self._images.read(node)
         if len(self._read) > columns.count:
             self._forget_nodes(columns.index)
@@ -317,7 +331,7 @@ class Ledger:
     def _stranger(self, info: PodInfo) -> Task:
         stranger = self._strangers.get(info.uid)
         if stranger is None or stranger.pod is not info.pod:
-            stranger = self._strangers[info.uid] = Task(info.pod, info)
+            stranger = self._strangers[info.uid] = self._volumes.counted(Task(info.pod, info))
             stranger.job = ""
         return stranger
 

@@ -74,6 +74,7 @@ class TopologySelectorTerm(Api, frozen=True):
 
 class StorageClass(KubeObject, frozen=True):
     provisioner: str = ""
+    parameters: dict[str, str] = {}
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
