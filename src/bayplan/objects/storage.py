@@ -74,9 +74,9 @@ class TopologySelectorTerm(Api, frozen=True):
 
 class StorageClass(KubeObject, frozen=True):
     provisioner: str = ""
-    parameters: dict[str, str] = {}
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+    parameters: dict[str, str] = {}
 
 
 class VolumeNodeResources(Api, frozen=True):

@@ -33,7 +33,9 @@ COUNTED = f"attachable-volumes-csi-{EBS}"
 
 
 def using(pod: Pod, *claims: str) -> Pod:
-    volumes = [Volume(name=name, persistent_volume_claim=PersistentVolumeClaimVolume(claim_name=name)) for name in claims]
+    volumes = [
+        Volume(name=name, persistent_volume_claim=PersistentVolumeClaimVolume(claim_name=name)) for name in claims
+    ]
     return replace(pod, spec=replace(pod.spec, volumes=tuple(volumes)))
 
 
