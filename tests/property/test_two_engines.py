@@ -334,6 +334,31 @@ def tight_worlds(draw: st.DrawFn) -> World:
     return world
 
 
+@st.composite
+def contested_worlds(draw: st.DrawFn) -> World:
+    """On one node: a pod that waits counts on what is idle and a stranger, a gang on what is idle and another gang."""
+    idle, claim = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    world = World([(idle + 3, 20), (1, 20)])
+    world.strangers = [make_pod("s0", cpu=1, node="n0", priority=LOW)]
+    world.singles = [make_pod("p0", cpu=idle + 1, priority=MIDDLE)]
+    for name, node, cpu in (("low", "n0", 1), ("low", "n0", 1), ("top", "", idle + claim), ("first", "", 1)):
+        pod = make_member(f"{name}-{len(world.members)}", name, node=node, requests={"cpu": str(cpu)})
+        world.members.append(replace(pod, spec=replace(pod.spec, priority=HIGH)))
+    for name, phase, importance in (
+        ("low", "Running", "low"),
+        ("top", "Inqueue", "high"),
+        ("first", "Inqueue", "high"),
+    ):
+        world.groups.append(
+            make_group(name, min_member=int(name != "low"), phase=phase, priority_class_name=importance)
+        )
+    return world
+
+
+BEFORE = st.integers(3, 8).map(lambda turns: [("place", 0)] + [("turn", 0)] * turns)
+"""The pod engine evicts before the session opens."""
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.tuples(worlds(), STEPS | SUDDEN) | st.tuples(tight_worlds(), QUICK), st.integers(0, 3))
 def test_nobody_takes_the_room_that_the_other_evicted_for(
@@ -353,8 +378,9 @@ def test_nobody_takes_the_room_that_the_other_evicted_for(
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds(), STEPS, st.integers(0, 3))
-def test_no_room_is_promised_twice(world: World, steps: list[tuple[str, int]], seed: int) -> None:
+@given(st.tuples(worlds(), STEPS) | st.tuples(contested_worlds(), QUICK | BEFORE), st.integers(0, 3))
+def test_no_room_is_promised_twice(history: tuple[World, list[tuple[str, int]]], seed: int) -> None:
+    world, steps = history
     cluster = Cluster(world, seed)
     for what, which in steps:
         room = cluster.slack(*cluster.claims().values())
