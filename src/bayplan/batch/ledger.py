@@ -15,6 +15,7 @@ from bayplan.batch.amounts import Amounts
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.images import ImageLedger
 from bayplan.batch.jobs import Job
+from bayplan.batch.legible import legible_group, legible_queue
 from bayplan.batch.queues import Queue, cycles
 from bayplan.batch.room import Dimensions, Room, Sums, offered_by
 from bayplan.batch.statuses import TaskStatus, status_of
@@ -53,10 +54,13 @@ class Ledger:
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
         self.queue_faults: list[str] = []
+        self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
         self.places: dict[str, HyperNode] = {}
         self.topology_fault = ""  # why the hypernodes cannot be used
+        self.place_faults: list[str] = []  # what cannot be read of them
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
+        self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
         self._tasks: dict[str, Task] = {}  # of groups, by uid
         self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
         self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
@@ -230,8 +234,9 @@ class Ledger:
             self._refresh_groups()
         if self._changed(volcano.Queue):
             table = self.cache.catalog.table(volcano.Queue)
-            self.queues = {queue.name: Queue(queue) for queue in table.values()}
-            self.queue_faults = cycles(self.queues)
+            read = [legible_queue(queue) for queue in table.values()]
+            self.queues = {queue.name: Queue(queue) for queue, _ in read}
+            self.queue_faults = [*cycles(self.queues), *(fault for _, faults in read for fault in faults)]
         self._refresh_priorities()
         self._refresh_places()
         self.expect()
@@ -339,14 +344,24 @@ class Ledger:
         groups = self.cache.catalog.table(volcano.PodGroup)
         for uid, group in groups.items():
             job = self._job(uid)
-            if job.pod_group is not group:
-                job.set_group(group)
-                job.queue = job.queue or self._default_queue
+            if self._groups.get(uid) is not group:
+                self._set_group(job, group)
         gone = [job for job in self.jobs.values() if job.has_group and job.uid not in groups]
         for job in gone:
             job.unset_group()
+            del self._groups[job.uid]
+            self.group_faults.pop(job.uid, None)
             if not job.tasks:
                 self._forget_job(job)
+
+    def _set_group(self, job: Job, group: volcano.PodGroup) -> None:
+        self._groups[job.uid] = group
+        self.group_faults.pop(job.uid, None)
+        legible, faults = legible_group(group)
+        if faults:
+            self.group_faults[job.uid] = faults
+        job.set_group(legible)
+        job.queue = job.queue or self._default_queue
 
     def _forget_job(self, job: Job) -> None:
         del self.jobs[job.uid]
@@ -371,3 +386,5 @@ class Ledger:
         self._renewed, self._layout = renewed, layout
         objects = list(self.cache.catalog.table(volcano.HyperNode).values())
         self.places, self.topology_fault = hypernodes.build(objects, self.snapshot.nodes.nodes)
+        if changed:
+            self.place_faults = hypernodes.misread_members(objects)
