@@ -199,17 +199,25 @@ def limits(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def families(draw: st.DrawFn) -> list[Queue]:
+    """Two leaves without a word of their own, which together want more than their parent may have."""
+    parent = make_queue("p0", parent="root", capability={"cpu": draw(st.integers(2, 3))})
+    return [make_queue("root"), parent, *(make_queue(name, parent="p0") for name in ("l0", "l1"))]
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> dict[str, Any]:
-    queues = draw(trees())
+    queues = draw(trees() | families())
     parents = {queue.spec.parent for queue in queues}
     leaves = [queue.name for queue in queues if queue.name != "root" and queue.name not in parents]
     objects: list[Any] = list(queues)
     pods = []
+    first = draw(st.integers(0, 2))
     for number in range(draw(st.integers(1, 4))):
         size = draw(st.integers(1, 4))
         group = make_group(
             f"j{number}",
-            queue=draw(st.sampled_from(leaves)),
+            queue=leaves[(first + number) % len(leaves)],
             phase=draw(st.sampled_from(["Pending", "Inqueue", "Running"])),
             min_member=draw(st.integers(1, size)),
             min_resources=draw(st.none() | some),

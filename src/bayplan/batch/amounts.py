@@ -24,7 +24,7 @@ Cost: a microsecond or less each, plus a dictionary step a scalar. Whole-node co
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from enum import Enum
 
 from bayplan.errors import BayplanError
@@ -83,8 +83,10 @@ class Amounts:
         return Amounts(UNLIMITED, UNLIMITED, None, MAX_TASKS)
 
     @staticmethod
-    def of(resources: ResourceList, ignored: Set[str] = frozenset()) -> Amounts:
-        """What a resource list says; names that nobody keeps an account of, and `ignored` ones, are left out."""
+    def of(resources: ResourceList) -> Amounts:
+        """What a resource list says; names that nobody keeps an account of are left out.
+
+        Volcano leaves out names that drivers of shared devices want ignored, too: those of GPUs name none."""
         amounts = Amounts()
         for name, text in resources.items():
             quantity = parse_quantity(text)
@@ -95,7 +97,7 @@ class Amounts:
             elif name == PODS:
                 amounts.max_task_num += quantity.value()
                 amounts.add_scalar(name, float(quantity.value()))
-            elif _is_counted(name) and name not in ignored:
+            elif _is_counted(name):
                 amounts.add_scalar(name, float(quantity.milli_value()))
         return amounts
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bayplan.batch.amounts import Amounts
+from bayplan.batch.claimed_devices import COUNT_PREFIX, ByClass, DeviceAsks, merged
 from bayplan.batch.fits import ALL_NODES_UNAVAILABLE
 from bayplan.batch.jobs import COMPLETED_PHASE, INQUEUE_PHASE, PENDING_PHASE, RUNNING_PHASE, UNKNOWN_PHASE, Job
 from bayplan.batch.outcome import GroupEvent, GroupOutcome, Outcome, PodMessage
@@ -17,6 +18,7 @@ from bayplan.batch.session import Session
 from bayplan.batch.statuses import COMPLETED, HOLDING, SCHEDULED, TaskStatus
 from bayplan.batch.tasks import Task
 from bayplan.objects.quantity import Quantity, parse_quantity
+from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import ROOT_QUEUE, PodGroupCondition, PodGroupStatus
 
 UNSCHEDULABLE, SCHEDULABLE = "Unschedulable", "Schedulable"
@@ -158,15 +160,21 @@ def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:
 def settle_queues(session: Session, outcome: Outcome) -> None:
     """What each queue holds, its parents too; told where that differs from what the queue says."""
     held = {name: Amounts() for name in session.queues}
+    devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}  # by claim, which pods may share
+    asks = DeviceAsks(session.catalog.table(ResourceClaim), consumable=False)
     has_root = ROOT_QUEUE in session.queues
     for job in session.jobs.values():
         total = _held_by(session, job)
         if total is None:
             continue
+        claimed = _claimed_by(asks, job)
         for name in _lineage(session, job.queue) if has_root else (job.queue,):
             held[name].add(total)
+            devices[name] |= claimed
     for name, amounts in held.items():
         found = amounts.quantities()
+        for device_class, some in merged(devices[name].values()).items():
+            found[COUNT_PREFIX + device_class] = Quantity.of(some.count)
         if not _same(session.queues[name].queue.status.allocated, found):
             outcome.queues[name] = found
 
@@ -186,6 +194,14 @@ def _held_by(session: Session, job: Job) -> Amounts | None:
                 for name, amount in pool.queue_amounts(task).items():
                     total.set_scalar(name, total.get(name) - task.resreq.get(name) + amount)
     return total
+
+
+def _claimed_by(asks: DeviceAsks, job: Job) -> dict[str, ByClass]:
+    """The devices of a job's tasks by claim."""
+    found: dict[str, ByClass] = {}
+    for task in job.with_status(*HOLDING) if asks.has_claims else ():
+        found |= asks.of(task)
+    return found
 
 
 def _lineage(session: Session, name: str) -> list[str]:

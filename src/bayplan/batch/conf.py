@@ -46,33 +46,6 @@ BUILT_IN_ACTIONS = (
     "gangreclaim",
 )
 
-BUILT_IN_PLUGINS = (
-    "gang",
-    "priority",
-    "conformance",
-    "drf",
-    "proportion",
-    "capacity",
-    "overcommit",
-    "sla",
-    "resourcequota",
-    "predicates",
-    "nodeorder",
-    "binpack",
-    "resource-strategy-fit",
-    "tdm",
-    "cdp",
-    "pdb",
-    "rescheduling",
-    "usage",
-    "nodegroup",
-    "numa-aware",
-    "task-topology",
-    "network-topology-aware",
-    "deviceshare",
-    "extender",
-)
-
 ENABLE_HIERARCHY = "enableHierarchy"
 ENABLED_CLUSTER_ORDER = "EnabledClusterOrder"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from bayplan.batch.amounts import TOLERANCE, Amounts
@@ -26,28 +26,41 @@ from bayplan.batch.pod_amounts import pod_amounts
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.room import Demand
 from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.statuses import COMPLETED, TaskStatus, status_of
 from bayplan.batch.tasks import Task
 from bayplan.cache import Cache
 from bayplan.clock import Clock
-from bayplan.errors import PluginError
+from bayplan.errors import BayplanError, PluginError
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resources import CPU, MEMORY
 
 log = logging.getLogger(__name__)
+
+_GOING = COMPLETED | {TaskStatus.RELEASING}
+
+
+class SessionOpen(BayplanError):
+    """Sessions work on the same jobs, so there is one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__("a session of this engine is still open; let it come to its end before another one begins")
 
 
 class Outbox:
     """Takes what a session commits: binds are assumed in the cache, evictions noted, both told in the outcome."""
 
-    def __init__(self, ledger: Ledger, outcome: Outcome, nominations: NominationLedger, promised: set[str]) -> None:
+    def __init__(
+        self, ledger: Ledger, outcome: Outcome, nominations: NominationLedger, *, promised: set[str], gone: Set[str]
+    ) -> None:
         self._ledger = ledger
         self._outcome = outcome
         self._nominations = nominations
         self._promised = promised
+        self._gone = gone  # uids of pods that nobody needs to place or to evict any more
         self._taken: dict[int, Amounts] = {}  # by row: what this session has bound; the ledger follows when it is over
         self._is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
 
@@ -80,6 +93,8 @@ class Outbox:
     def evict(self, task: Task, reason: str) -> bool:
         if task.node_name not in self._ledger.snapshot.nodes.index:
             return False
+        if task.uid in self._gone:
+            return True  # which is all that was wanted of it
         self._ledger.note_eviction(task)
         self._outcome.evicts[task.key] = reason
         return True
@@ -96,18 +111,35 @@ class Outbox:
             self._taken.clear()  # what was bound is among what the ledger has followed
             ledger.room.widen()
             self._is_shared = True
+        if self._gone and any(task.uid in self._gone for task in tasks):
+            return False
         if not self._is_shared and not self._nominations.nodes():
             return True
+        if not all(ledger.is_there(task.node_name) for task in tasks):
+            return False
+        if self._is_shared and not all(ledger.is_free_for(task) for task in tasks):
+            return False
         room, index = ledger.room, ledger.snapshot.nodes.index
         asked: dict[int, Amounts] = {}
         for task in tasks:
-            if not ledger.is_there(task.node_name):
-                return False
-            asked.setdefault(index[task.node_name], Amounts()).add(task.resreq)
+            if task.status is TaskStatus.ALLOCATED:
+                asked.setdefault(index[task.node_name], Amounts()).add(task.resreq)
         return all(
             self._fits(row, room.dimensions.demand(amounts)) and self._leaves_promised(row, amounts)
             for row, amounts in asked.items()
-        )
+        ) and all(self._will_fit(task) for task in tasks if task.status is TaskStatus.PIPELINED)
+
+    def _will_fit(self, task: Task) -> bool:
+        """Whether the room that is being made for a task will be there: others may have taken some, or evicted for it.
+
+        Else victims would go for nothing."""
+        if not self._is_shared:
+            return True
+        left = self._ledger.left_over(task.node_name)
+        for info in self._nominations.on_node(task.node_name):
+            if self._ledger.task(info.uid) is None:
+                left.sub_unchecked(pod_amounts(info.pod))
+        return not any(left.get(name) <= -TOLERANCE for name in (CPU, MEMORY, *(task.resreq.scalars or ())))
 
     def _leaves_promised(self, row: int, asked: Amounts) -> bool:
         """Whether the room that others have evicted for, maybe since the session opened, stays theirs."""
@@ -147,6 +179,9 @@ class BatchEngine:
         if nominations is not None:
             self.handle.nominations = nominations
         self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
+        self._is_open = False
+        self._news: list[tuple[Pod, bool]] = []  # what was told while a session is open, and whether the pod is gone
+        self._gone: set[str] = set()  # uids of pods that have gone, ended or been asked to go since it opened
         self._misreadings = Misreadings()
         self._plugins = plugins
         self._actions = actions
@@ -172,17 +207,36 @@ class BatchEngine:
     # the cluster ------------------------------------------------------------------------------------------------
 
     def observe(self, item: KubeObject) -> None:
-        """A pod was added or changed. Pods on nodes must be in the cache as well; other objects need only that."""
+        """A pod was added or changed. Pods on nodes must be in the cache as well; other objects need only that.
+
+        A session that is open keeps the jobs that it opened with; the next one has the news."""
         if isinstance(item, Pod):
-            self.ledger.observe(item)
-            self._misreadings.observe(item)
+            self._hear(item, is_gone=False)
 
     def withdraw(self, item: KubeObject) -> None:
-        """A pod is gone."""
+        """A pod is gone. A session that is open does not place it any more."""
         if isinstance(item, Pod):
-            self.ledger.withdraw(item)
-            self._misreadings.withdraw(item)
-            self.handle.nominations.withdraw(item.uid)
+            self._hear(item, is_gone=True)
+
+    def _hear(self, pod: Pod, *, is_gone: bool) -> None:
+        if self._is_open:
+            self._news.append((pod, is_gone))
+            if is_gone or status_of(pod) in _GOING:
+                self._gone.add(pod.uid)
+        elif is_gone:
+            self.ledger.withdraw(pod)
+            self._misreadings.withdraw(pod)
+            self.handle.nominations.withdraw(pod.uid)
+        else:
+            self.ledger.observe(pod)
+            self._misreadings.observe(pod)
+
+    def _catch_up(self) -> None:
+        self._is_open = False
+        self._gone.clear()
+        news, self._news = self._news, []
+        for pod, is_gone in news:
+            self._hear(pod, is_gone=is_gone)
 
     def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
         """How busy nodes really are, as last collected."""
@@ -217,14 +271,17 @@ class BatchEngine:
     @contextmanager
     def session(self, outcome: Outcome | None = None) -> Iterator[Session]:
         """An open session; whatever happens in it, the engine's own state is right again afterwards."""
+        if self._is_open:
+            raise SessionOpen
         outcome = Outcome() if outcome is None else outcome
         session = open_session(
             self.ledger,
             self.configuration,
             self.handle,
-            Outbox(self.ledger, outcome, self.handle.nominations, self._promised),
+            Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
             uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
         )
+        self._is_open = True
         try:
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
             self._open_plugins(session)
@@ -233,6 +290,7 @@ class BatchEngine:
         finally:
             self._remember(session)
             self.ledger.settle(session)
+            self._catch_up()
 
     def _open_plugins(self, session: Session) -> None:
         for tier in self.configuration.tiers:

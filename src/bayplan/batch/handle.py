@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bayplan.batch.nodes import NodeUsage
 from bayplan.cache import Cache
@@ -24,7 +24,31 @@ from bayplan.volumes import VolumeAssumptions
 
 T = TypeVar("T")
 
-Post = Callable[[str, bytes, float], bytes]
+GOOD = 200
+
+
+class BadAnswer(BayplanError):
+    """Somebody outside answered that it cannot do what it was asked for."""
+
+    def __init__(self, url: str, status: int) -> None:
+        super().__init__(f"{url} answered with HTTP status {status} where {GOOD} is needed; its own log may say why")
+        self.url, self.status = url, status
+
+
+class Reply(NamedTuple):
+    """What came back from outside, be it good or not."""
+
+    status: int
+    body: bytes
+
+    def good(self, url: str) -> bytes:
+        """The body of an answer that can be used; raises `BadAnswer` for any other."""
+        if self.status != GOOD:
+            raise BadAnswer(url, self.status)
+        return self.body
+
+
+Post = Callable[[str, bytes, float], Reply]
 """POST a body to a URL within so many seconds: what the session's HTTP extender uses."""
 
 
@@ -50,7 +74,7 @@ class _NoWrites:
         """What is written so takes back an earlier write, and there was none."""
 
 
-def _no_post(url: str, body: bytes, timeout_s: float) -> bytes:
+def _no_post(url: str, body: bytes, timeout_s: float) -> Reply:
     raise NoNetwork(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
@@ -105,4 +129,4 @@ class BatchHandle:
         return ()
 
     async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
-        return self.post_now(url, body, timeout_s)
+        return self.post_now(url, body, timeout_s).good(url)

@@ -210,6 +210,30 @@ class _Tree:
         parent.children.add(child)
 
 
+def misread_members(objects: Sequence[HyperNodeObject]) -> list[str]:
+    """Members that no node can be, because what they say cannot be read; a sentence each."""
+    return [
+        f"hypernode {each.name}: {fault}; this member stands for no node"
+        for each in objects
+        for member in each.spec.members
+        if member.type != _OF_HYPER_NODES and (fault := _misread(member))
+    ]
+
+
+def _misread(member: Member) -> str:
+    pattern, labels = member.selector.regex_match, member.selector.label_match
+    try:
+        if pattern is not None:
+            compile_regex(pattern.pattern)
+        if labels is not None:
+            compile_label_selector(labels)
+    except SelectorError as fault:
+        return f"its label selector cannot be read: {fault}"
+    except ValueError as fault:
+        return f'the pattern "{pattern.pattern if pattern is not None else ""}" cannot be read: {fault}'
+    return ""
+
+
 def _child(member: Member) -> str:
     exact = member.selector.exact_match
     return exact.name if member.type == _OF_HYPER_NODES and exact is not None else ""

@@ -15,15 +15,18 @@ from bayplan.batch.amounts import Amounts
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.images import ImageLedger
 from bayplan.batch.jobs import Job
+from bayplan.batch.legible import legible_group, legible_queue
 from bayplan.batch.queues import Queue, cycles
 from bayplan.batch.room import Dimensions, Room, Sums, offered_by
 from bayplan.batch.statuses import TaskStatus, status_of
 from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
+from bayplan.batch.volume_counts import VolumeCounts
 from bayplan.cache import Cache, PodSwap
 from bayplan.objects import volcano
 from bayplan.objects.core import Node as NodeObject
 from bayplan.objects.core import Pod
+from bayplan.objects.ports import ports_conflict
 from bayplan.objects.workloads import PriorityClass
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from bayplan.batch.session import Session
 
 DEFAULT_SCHEDULER = "volcano"
+
+_COMING = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
 
 
 class Ledger:
@@ -49,10 +54,13 @@ class Ledger:
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
         self.queue_faults: list[str] = []
+        self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
         self.places: dict[str, HyperNode] = {}
         self.topology_fault = ""  # why the hypernodes cannot be used
+        self.place_faults: list[str] = []  # what cannot be read of them
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
+        self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
         self._tasks: dict[str, Task] = {}  # of groups, by uid
         self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
         self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
@@ -68,6 +76,7 @@ class Ledger:
         self._read: dict[str, NodeObject] = {}  # nodes by name, as last looked at
         self._offers: dict[str, Amounts] = {}
         self._images = ImageLedger()
+        self._volumes = VolumeCounts(cache.catalog)
         self.templates = Templates()
         self._layout = -1
         self._renewed = -1
@@ -80,7 +89,7 @@ class Ledger:
             self.withdraw(pod)
             return
         self._drop(pod.uid)
-        task = Task(pod)
+        task = self._volumes.counted(Task(pod))
         if not task.job:
             return
         self._settle(task)
@@ -186,6 +195,31 @@ class Ledger:
         """Whether the cluster has the node at this moment."""
         return self.cache.node(node_name) is not None
 
+    def is_free_for(self, task: Task) -> bool:
+        """Whether nobody has placed the task's pod, or taken a host port of its, since the session opened."""
+        if self.cache.pod(task.uid) is not None:
+            return False
+        if self._live is None or not task.info.host_ports:
+            return True
+        row = self._live.nodes.index.get(task.node_name)
+        return row is None or not ports_conflict(task.info.host_ports, self._live.nodes.ports[row])
+
+    def left_over(self, node_name: str) -> Amounts:
+        """What a node will have left when everybody who goes is gone and everybody whom the session put there is.
+
+        Below zero where others took what the session counts on."""
+        row = self.snapshot.nodes.index[node_name]
+        left = self.room.allocatables[row].clone()
+        live = self._live.nodes.index.get(node_name) if self._live is not None else None
+        there = self._live.nodes.pods[live] if self._live is not None and live is not None else ()
+        tasks = {info.uid: self._task_of(info) for info in there}
+        for task in (
+            tasks | {uid: task for uid, task in self.room.tasks[row].items() if task.status in _COMING}
+        ).values():
+            if task.status is not TaskStatus.RELEASING:
+                left.sub_unchecked(task.resreq)
+        return left
+
     # catching up ------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -194,16 +228,29 @@ class Ledger:
         self.cache.refresh(self.snapshot, rows=self._stale_rows, slots=self._stale_slots, changes=changes)
         self._stale_rows.clear()
         self._stale_slots.clear()
+        self._refresh_volumes()
         self._refresh_rows(changes)
         if self._changed(volcano.PodGroup):
             self._refresh_groups()
         if self._changed(volcano.Queue):
             table = self.cache.catalog.table(volcano.Queue)
-            self.queues = {queue.name: Queue(queue) for queue in table.values()}
-            self.queue_faults = cycles(self.queues)
+            read = [legible_queue(queue) for queue in table.values()]
+            self.queues = {queue.name: Queue(queue) for queue, _ in read}
+            self.queue_faults = [*cycles(self.queues), *(fault for _, faults in read for fault in faults)]
         self._refresh_priorities()
         self._refresh_places()
         self.expect()
+
+    def _refresh_volumes(self) -> None:
+        for uid in self._volumes.newly_resolvable():
+            task, stranger = self._tasks.get(uid), self._strangers.pop(uid, None)
+            if task is not None:
+                self.observe(task.pod)
+            elif stranger is not None:
+                self._followed.add(stranger.node_name)
+        for name in self._volumes.changed_nodes():
+            self._read.pop(name, None)
+            self._followed.add(name)
 
     def _changed(self, kind: type) -> bool:
         revision = self.cache.catalog.revision(kind)
@@ -245,7 +292,7 @@ class Ledger:
             node = columns.nodes[row]
             if self._read.get(node.name) is not node:
                 self._read[node.name] = node
-                self._offers[node.name] = offered_by(node)
+                self._offers[node.name] = self._volumes.offered(node.name, offered_by(node))
                 self._images.read(node)
         if len(self._read) > columns.count:
             self._forget_nodes(columns.index)
@@ -289,7 +336,7 @@ class Ledger:
     def _stranger(self, info: PodInfo) -> Task:
         stranger = self._strangers.get(info.uid)
         if stranger is None or stranger.pod is not info.pod:
-            stranger = self._strangers[info.uid] = Task(info.pod, info)
+            stranger = self._strangers[info.uid] = self._volumes.counted(Task(info.pod, info))
             stranger.job = ""
         return stranger
 
@@ -297,14 +344,24 @@ class Ledger:
         groups = self.cache.catalog.table(volcano.PodGroup)
         for uid, group in groups.items():
             job = self._job(uid)
-            if job.pod_group is not group:
-                job.set_group(group)
-                job.queue = job.queue or self._default_queue
+            if self._groups.get(uid) is not group:
+                self._set_group(job, group)
         gone = [job for job in self.jobs.values() if job.has_group and job.uid not in groups]
         for job in gone:
             job.unset_group()
+            del self._groups[job.uid]
+            self.group_faults.pop(job.uid, None)
             if not job.tasks:
                 self._forget_job(job)
+
+    def _set_group(self, job: Job, group: volcano.PodGroup) -> None:
+        self._groups[job.uid] = group
+        self.group_faults.pop(job.uid, None)
+        legible, faults = legible_group(group)
+        if faults:
+            self.group_faults[job.uid] = faults
+        job.set_group(legible)
+        job.queue = job.queue or self._default_queue
 
     def _forget_job(self, job: Job) -> None:
         del self.jobs[job.uid]
@@ -329,3 +386,5 @@ class Ledger:
         self._renewed, self._layout = renewed, layout
         objects = list(self.cache.catalog.table(volcano.HyperNode).values())
         self.places, self.topology_fault = hypernodes.build(objects, self.snapshot.nodes.nodes)
+        if changed:
+            self.place_faults = hypernodes.misread_members(objects)

@@ -68,13 +68,16 @@ def _keep_promises(ledger: Ledger, nodes: Nodes, nominations: Nominations) -> No
 
 
 def _misplaced(ledger: Ledger) -> Iterator[str]:
-    """Who is in no queue, or in no group, and so in no session; and queues that are below themselves."""
+    """Who is in no queue, or in no group, and so in no session; queues below themselves, amounts that are none."""
     for job in ledger.jobs.values():
         if not job.has_group:
             yield f"{len(job.tasks)} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
         elif job.queue not in ledger.queues:
             yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it, or name another'
     yield from ledger.queue_faults
+    yield from ledger.place_faults
+    for faults in ledger.group_faults.values():
+        yield from faults
 
 
 def _copied(place: HyperNode) -> HyperNode:

@@ -9,7 +9,6 @@ Cost: a microsecond for a pod whose containers write what others have written be
 
 from __future__ import annotations
 
-from collections.abc import Set
 from functools import lru_cache
 
 from bayplan.batch.amounts import Amounts
@@ -19,23 +18,17 @@ from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import PODS, has_pod_level_requests, is_pod_level
 
 _Written = tuple[tuple[tuple[str, QuantityText], ...], ...]
-_NONE: frozenset[str] = frozenset()
 
 
-def pod_amounts(pod: Pod, ignored: Set[str] = _NONE) -> Amounts:
+def pod_amounts(pod: Pod) -> Amounts:
     """All that a pod needs at once, at its worst moment, and its place among the `pods` of a node."""
     if _is_plain(pod):
         written = tuple([tuple(container.resources.requests.items()) for container in pod.spec.containers])
-        return _remembered(written, frozenset(ignored)).clone()
-    amounts = _of_containers(pod, ignored)
-    amounts.set_max(_of_init_containers(pod, amounts, ignored))
+        return _remembered(written).clone()
+    amounts = _of_containers(pod)
+    amounts.set_max(_of_init_containers(pod, amounts))
     amounts.add_scalar(PODS, 1.0)
-    return _with_pod_features(amounts, pod, ignored)
-
-
-def running_amounts(pod: Pod, ignored: Set[str] = _NONE) -> Amounts:
-    """What a pod needs of its regular containers alone, without its place among the `pods`."""
-    return _with_pod_features(_of_containers(pod, ignored), pod, ignored)
+    return _with_pod_features(amounts, pod)
 
 
 def _is_plain(pod: Pod) -> bool:
@@ -47,29 +40,29 @@ def _is_plain(pod: Pod) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _remembered(written: _Written, ignored: frozenset[str]) -> Amounts:
+def _remembered(written: _Written) -> Amounts:
     amounts = Amounts(scalars={})
     for requests in written:
-        amounts.add(Amounts.of(dict(requests), ignored))
+        amounts.add(Amounts.of(dict(requests)))
     amounts.add_scalar(PODS, 1.0)
     return amounts
 
 
-def _of_containers(pod: Pod, ignored: Set[str]) -> Amounts:
+def _of_containers(pod: Pod) -> Amounts:
     statuses = {status.name: status for status in pod.status.container_statuses}
     amounts = Amounts()
     for container in pod.spec.containers:
-        amounts.add(Amounts.of(_requests(pod, container, statuses.get(container.name)), ignored))
+        amounts.add(Amounts.of(_requests(pod, container, statuses.get(container.name))))
     return amounts
 
 
-def _of_init_containers(pod: Pod, running: Amounts, ignored: Set[str]) -> Amounts:
+def _of_init_containers(pod: Pod, running: Amounts) -> Amounts:
     """The most that starting the pod takes; sidecars are added to what is `running` afterwards, too."""
     statuses = {status.name: status for status in pod.status.init_container_statuses}
     sidecars, starting = Amounts(), Amounts()
     for container in pod.spec.init_containers:
         status = statuses.get(container.name) if container.is_sidecar else None
-        wanted = Amounts.of(_requests(pod, container, status), ignored)
+        wanted = Amounts.of(_requests(pod, container, status))
         if container.is_sidecar:
             running.add(wanted)
             wanted = sidecars.add(wanted)
@@ -93,16 +86,16 @@ def _requests(pod: Pod, container: Container, status: ContainerStatus | None) ->
     return largest
 
 
-def _with_pod_features(amounts: Amounts, pod: Pod, ignored: Set[str]) -> Amounts:
+def _with_pod_features(amounts: Amounts, pod: Pod) -> Amounts:
     if amounts.scalars is None:
         amounts.scalars = {}
     level = pod.spec.resources
     if level is not None and has_pod_level_requests(pod):
-        whole = Amounts.of(level.requests, ignored)
+        whole = Amounts.of(level.requests)
         for name in filter(is_pod_level, level.requests):
             _set(amounts, name, whole.get(name))
     if pod.spec.overhead:
-        amounts.add(Amounts.of(pod.spec.overhead, ignored))
+        amounts.add(Amounts.of(pod.spec.overhead))
     return amounts
 
 

@@ -5,6 +5,8 @@ enter and leave a row by `hold` and `free`, which do what Volcano's NodeInfo doe
 few operations on columns.
 
 Columns do not tell "no such resource" from "none of it"; where that matters, `allocatables` has the nodes' own words.
+A node that offers cpu and memory alone, not even `pods`, keeps no account of what else its tasks take: in a session
+nothing of that is idle, whoever is there, until somebody goes. That is `bare`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ Demand = tuple[tuple[int, float], ...]
 OVERSUBSCRIPTION_CPU = "volcano.sh/oversubscription-cpu"
 OVERSUBSCRIPTION_MEMORY = "volcano.sh/oversubscription-memory"
 
+
+PODS_COLUMN = 2
+"""The first column of a scalar; those before it are cpu and memory."""
 
 _MOST_DEMANDS = 4096
 _ACCOUNTS = ("allocatable", "idle", "used", "releasing", "pipelined")
@@ -81,6 +86,8 @@ class Room:
         self.max_tasks: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.allocatables: list[Amounts] = []  # in the nodes' own words, oversubscription added
         self.tasks: list[dict[str, Task]] = []  # on each row, by uid
+        self.bare: set[int] = set()  # rows of a session that know cpu and memory alone, and that nobody has left
+        self._scalarless: set[int] = set()
 
     def copy(self) -> Room:
         """Accounts of a session's own. Tasks by row are shared: the session puts back what it changes."""
@@ -90,6 +97,9 @@ class Room:
         twin.allocatables, twin.tasks = self.allocatables, self.tasks
         twin.idle, twin.used = self.idle.copy(), self.used.copy()
         twin.releasing, twin.pipelined = self.releasing.copy(), self.pipelined.copy()
+        twin.bare, twin._scalarless = set(self._scalarless), self._scalarless
+        if twin.bare:
+            twin.idle[PODS_COLUMN:, list(twin.bare)] = 0.0
         return twin
 
     # accounts ---------------------------------------------------------------------------------------------------
@@ -110,7 +120,7 @@ class Room:
         if status is TaskStatus.PIPELINED:
             self._add(self.pipelined, row, demand, 1.0)
         else:
-            self._add(self.idle, row, demand, -1.0)
+            self._add(self.idle, row, demand[:PODS_COLUMN] if row in self.bare else demand, -1.0)
             self._add(self.used, row, demand, 1.0)
             if status is TaskStatus.RELEASING:
                 self._add(self.releasing, row, demand, 1.0)
@@ -126,6 +136,7 @@ class Room:
         if status is TaskStatus.PIPELINED:
             self._add(self.pipelined, row, demand, -1.0)
             return
+        self.bare.discard(row)
         self._add(self.idle, row, demand, 1.0)
         self._add(self.used, row, demand, -1.0)
         if status is TaskStatus.RELEASING:
@@ -230,6 +241,7 @@ class Room:
             setattr(self, name, matrix)
         self.max_tasks = np.resize(self.max_tasks, count) if before else np.zeros(count, dtype=np.int64)
         del self.allocatables[count:], self.tasks[count:]
+        self._scalarless = {row for row in self._scalarless if row < count}
         while len(self.tasks) < count:
             self.tasks.append({})
             self.allocatables.append(Amounts())
@@ -243,6 +255,7 @@ class Room:
         for row, (allocatable, tasks) in rows.items():
             self.allocatables[row] = allocatable
             self.max_tasks[row] = allocatable.max_task_num
+            (self._scalarless.discard if allocatable.scalars else self._scalarless.add)(row)
             self.tasks[row] = {task.uid: task for task in tasks}
             for task in tasks:
                 status = task.held_as = task.status

@@ -55,7 +55,7 @@ class Cluster(Protocol):
         ...
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
-        """Whether all of these fit the cluster of this moment, which others change too."""
+        """Whether all of these fit the cluster of this moment, which others change too: now, or soon if they wait."""
         ...
 
 
@@ -156,7 +156,11 @@ class Session(Questions):
         self.tell_allocated(task)
         job = self.jobs[task.job]
         if self.job_ready(job):
-            for ready in list(job.with_status(TaskStatus.ALLOCATED)):
+            waiting = list(job.with_status(TaskStatus.ALLOCATED))
+            if not self.still_fits(waiting):
+                self.statement().un_pipeline(task)
+                return error(f"task <{task.key}> no longer fits node <{node.name}>: others took its room meanwhile")
+            for ready in waiting:
                 refused = self.send_binding(ready)
                 if refused is not None:
                     return refused

@@ -122,7 +122,7 @@ class Statement:
 
         A single step that is refused is undone; the others stand.
         """
-        if not self._session.still_fits([each.task for each in self.operations if each.step is Step.ALLOCATE]):
+        if not self._session.still_fits([each.task for each in self.operations if each.step is not Step.EVICT]):
             self.discard()
             return False
         operations, self.operations = self.operations, []

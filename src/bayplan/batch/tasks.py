@@ -7,7 +7,6 @@ changes; `status`, `node_name` and the fields below them are moved by statements
 from __future__ import annotations
 
 import re
-from collections.abc import Set
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple
@@ -30,7 +29,6 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_NOTHING: frozenset[str] = frozenset()
 
 
 class Transaction(NamedTuple):
@@ -57,7 +55,7 @@ def parse_int(text: str, bits: int = 64) -> int | None:
 class Task:
     """One pod in a session."""
 
-    def __init__(self, pod: Pod, info: PodInfo | None = None, ignored: Set[str] = _NOTHING) -> None:
+    def __init__(self, pod: Pod, info: PodInfo | None = None) -> None:
         meta, spec = pod.metadata, pod.spec
         annotations = meta.annotations
         self.pod = pod
@@ -68,7 +66,7 @@ class Task:
         group = annotations.get(GROUP_NAME, "")
         self.job: str = f"{meta.namespace}/{group}" if group else ""
         self.role: str = annotations.get(TASK_SPEC) or meta.labels.get(TASK_SPEC, "")
-        self.resreq: Amounts = pod_amounts(pod, ignored)  # what it takes while it runs; shared, never changed
+        self.resreq: Amounts = pod_amounts(pod)  # what it takes while it runs; shared, never changed
         self.init_resreq: Amounts = self.resreq  # what it takes to launch it
         self.best_effort: bool = self.init_resreq.is_empty()
         self.priority: int = _priority(pod)

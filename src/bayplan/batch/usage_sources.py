@@ -2,7 +2,7 @@
 
 The `metrics` section of the configuration names the system: `prometheus`, `elasticsearch` or `prometheus_adaptor` (the
 custom metrics API). Nothing is sent from here: whoever can await gives `collect` a `fetch`, which sends a request and
-returns the body of a good answer or raises. A round that fails leaves the view as it was; how old a reading is counts
+returns the answer. A round that fails leaves the view as it was; how old a reading is counts
 from when it was taken, and plugins judge whether that is too old. A node of which the system knows nothing reads as
 idle, as it does upstream. Cost: one or two requests a node and round.
 """
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from bayplan.batch.handle import Reply
 from bayplan.batch.nodes import NodeUsage
 from bayplan.clock import Clock
 from bayplan.config.duration import DurationError, parse_duration
@@ -64,7 +65,7 @@ class MetricsRequest:
     verify_tls: bool = True
 
 
-Fetch = Callable[[MetricsRequest], Awaitable[bytes]]
+Fetch = Callable[[MetricsRequest], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +194,11 @@ class AdaptorSource:
 
 
 async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now: datetime) -> dict[str, Reading]:
-    """One round: a reading for each of the nodes. Raises what `fetch` raises, or `MetricsFault`."""
+    """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsFault`."""
     found = {node: Reading(now) for node in nodes}
     for request in source.requests(nodes, now):
-        for node, fields in source.read(request, await fetch(request)):
+        reply = await fetch(request)
+        for node, fields in source.read(request, reply.good(request.url)):
             if node in found:
                 found[node] = replace(found[node], **fields)
     return found

@@ -76,6 +76,7 @@ class StorageClass(KubeObject, frozen=True):
     provisioner: str = ""
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+    parameters: dict[str, str] = {}
 
 
 class VolumeNodeResources(Api, frozen=True):

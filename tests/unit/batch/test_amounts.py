@@ -51,8 +51,10 @@ def test_reading_a_resource_list(resources: ResourceList, expected: Amounts) -> 
     assert Amounts.of(resources) == expected
 
 
-def test_ignored_devices_are_left_out() -> None:
-    assert Amounts.of({GPU: 1, "cpu": 1}, {GPU}) == Amounts(1000)
+def test_devices_that_are_shared_out_count_like_any_other_resource() -> None:
+    """`GetIgnoredDevices` of Volcano's gpushare and vgpu devices names nothing, so minima and queues keep them."""
+    names = ("volcano.sh/gpu-memory", "volcano.sh/gpu-number", "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory")
+    assert Amounts.of(dict.fromkeys(names, 1)).scalars == dict.fromkeys(names, 1000.0)
 
 
 def test_writing_quantities_back() -> None:

@@ -316,6 +316,26 @@ def test_hypernodes_that_contradict_each_other_are_named(places: list[KubeObject
     assert "close-0" not in done.bound
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        pytest.param(
+            make_hyper_node("x", pattern="rack-("), 'hypernode x: the pattern "rack-(" cannot be read: ', id="pattern"
+        ),
+        pytest.param(
+            make_hyper_node("x", labels={"not a key!": "a"}),
+            "hypernode x: its label selector cannot be read: ",
+            id="labels",
+        ),
+    ],
+)
+def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words: str) -> None:
+    done = run(gangs=(make_gang("close", 2, cpu=1, topology=1),), objects=[place])
+    (told,) = [fault for fault in done.faults if fault.startswith(words)]
+    assert told.endswith("; this member stands for no node")
+    assert good(done)
+
+
 # plugins: when a session opens and closes
 
 

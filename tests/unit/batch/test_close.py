@@ -15,7 +15,9 @@ from bayplan.batch.refusals import by_statuses, errors_of
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task, Transaction
 from bayplan.framework.status import unresolvable, unschedulable
-from bayplan.objects.meta import Condition
+from bayplan.objects.core import Pod, PodResourceClaim
+from bayplan.objects.meta import Condition, ObjectMeta
+from bayplan.objects.resource import DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec
 from bayplan.objects.volcano import PodGroupCondition, Queue
 from bayplan.testing.builders import make_node
 
@@ -126,6 +128,26 @@ def test_queues_hold_what_their_tasks_hold_and_parents_what_their_children_hold(
     ).run_session()
     held = {name: str(amounts["cpu"]) for name, amounts in outcome.queues.items()}
     assert held == {"root": "1500m", "team": "1500m", "sub": "1", "q": "0"}
+
+
+def claiming(pod: Pod, claim: str) -> Pod:
+    reference = PodResourceClaim(name="gpu", resource_claim_name=claim)
+    return replace(pod, spec=replace(pod.spec, resource_claims=(reference,)))
+
+
+def test_queues_tell_the_devices_of_their_claims_each_claim_once() -> None:
+    """`updateQueueStatus` of Volcano adds `deviceclass/<class>`, whatever plugins there are."""
+    request = DeviceRequest(name="r", exactly=ExactDeviceRequest(device_class_name="gpu.example.com", count=2))
+    spec = ResourceClaimSpec(devices=DeviceClaim(requests=(request,)))
+    claims = [ResourceClaim(metadata=ObjectMeta(name=name, namespace="default"), spec=spec) for name in "xyz"]
+    pods = [claiming(make_member(f"p{number}", node="a"), name) for number, name in enumerate("xxy")]
+    waiting = claiming(make_member("w", requests={"cpu": "1000"}), "z")
+    queues = [make_queue("root"), make_queue("sub", parent="q")]
+    other = claiming(make_member("o", "other", node="a"), "x")
+    objects = [*queues, *claims, make_group(), make_group("other", queue="sub")]
+    outcome = engine_of(nodes=[make_node("a")], pods=[*pods, waiting, other], objects=objects).run_session()
+    told = {name: str(amounts.get("deviceclass/gpu.example.com")) for name, amounts in outcome.queues.items()}
+    assert told == {"root": "4", "q": "4", "sub": "2"}
 
 
 def test_a_queue_that_says_so_already_is_not_written_again() -> None:

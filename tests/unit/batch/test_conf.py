@@ -10,7 +10,6 @@ import pytest
 
 from bayplan.batch.conf import (
     BUILT_IN_ACTIONS,
-    BUILT_IN_PLUGINS,
     DEFAULTED_FLAGS,
     FLAGS,
     BatchConfiguration,
@@ -407,5 +406,3 @@ def test_a_configuration_as_plain_data() -> None:
 
 def test_plugins_of_all_tiers() -> None:
     assert [each.name for each in load_default().plugins][:4] == ["priority", "gang", "conformance", "overcommit"]
-    assert {each.name for each in load_default().plugins} <= set(BUILT_IN_PLUGINS)
-    assert len(set(BUILT_IN_PLUGINS)) == 24

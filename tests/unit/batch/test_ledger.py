@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from batch_builders import make_engine, make_group, make_member, make_queue
+from batch_builders import make_engine, make_group, make_member, make_queue, tasks_of
 from batch_world import accounts, engine_of, enter
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.statuses import TaskStatus
@@ -196,3 +196,20 @@ def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
     engine.cache.remove_pod(pods[1])
     assert engine.run_session().binds == {"default/p": "a"}
     assert not engine.handle.nominations.nodes()
+
+
+def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first_that_goes() -> None:
+    """Volcano's `Resource.sub` passes over scalars where the left side has no map of them; `Add` makes one."""
+    bare = make_node("a", allocatable={"cpu": "4", "memory": "4Gi"})
+    engine = make_engine(nodes=[bare], pods=[make_member(f"p{n}", node="a") for n in range(3)], objects=[make_group()])
+    for _ in range(2):  # every session begins anew
+        with engine.session() as session:
+            node = session.node("a")
+            assert node is not None
+            assert (node.idle.get("pods"), node.used.get("pods"), node.future_idle.get("pods")) == (0, 3, 0)
+            statement = session.statement()
+            for task in tasks_of(session, "p0", "p1"):
+                statement.evict(task, "test")
+            assert (node.idle.get("pods"), node.future_idle.get("pods")) == (0, 2)
+            statement.discard()
+            assert (node.idle.get("pods"), node.idle.milli_cpu, node.future_idle.get("pods")) == (0, 1000, 0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.batch.amounts import Amounts
-from bayplan.batch.pod_amounts import pod_amounts, running_amounts
+from bayplan.batch.pod_amounts import pod_amounts
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from bayplan.objects.meta import Condition, QuantityText, ResourceList
 
@@ -62,22 +62,11 @@ def test_cpu_of_a_pod(case: Pod, milli_cpu: float) -> None:
 
 def test_every_task_takes_one_of_pods() -> None:
     assert pod_amounts(pod()) == Amounts(scalars={"pods": 1.0})
-    assert running_amounts(pod()) == Amounts(scalars={})
-
-
-def test_running_amounts_leave_init_containers_out() -> None:
-    assert running_amounts(pod(box("1"), init=(box("3"),), overhead={"cpu": 1})).milli_cpu == 2000
 
 
 def test_pod_level_hugepages_are_scalars() -> None:
     whole = pod_amounts(pod(box("1"), level={"hugepages-2Mi": "2Mi", GPU: 3}))
     assert whole.scalars == {"pods": 1.0, "hugepages-2Mi": 2097152000.0}
-
-
-def test_ignored_devices_are_left_out_everywhere() -> None:
-    greedy = pod(box("1", **{GPU: 1}), init=(box("1", **{GPU: 2}),), overhead={GPU: 1})
-    assert pod_amounts(greedy, {GPU}).scalars == {"pods": 1.0}
-    assert pod_amounts(greedy).scalars == {"pods": 1.0, GPU: 3000.0}
 
 
 def test_answers_are_remembered_but_never_shared() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bayplan.batch.handle import BadAnswer, Reply
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.usage_sources import (
     AdaptorSource,
@@ -37,9 +38,11 @@ def requests(metrics: dict[str, str], *nodes: str) -> list[MetricsRequest]:
 def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str) -> dict[str, Reading]:
     """One round with a system that answers each request so."""
 
-    async def fetch(request: MetricsRequest) -> bytes:
+    async def fetch(request: MetricsRequest) -> Reply:
         found = answer(request)
-        return found if isinstance(found, bytes) else msgspec.json.encode(found)
+        if isinstance(found, Reply):
+            return found
+        return Reply(200, found if isinstance(found, bytes) else msgspec.json.encode(found))
 
     source = source_of(metrics)
     assert source is not None
@@ -200,6 +203,12 @@ def test_custom_metrics_come_for_all_nodes_at_once() -> None:
 def test_answers_that_cannot_be_used(metrics: dict[str, str], answer: Any) -> None:
     with pytest.raises(MetricsFault):
         gathered(metrics, lambda _: answer, "n1")
+
+
+@pytest.mark.parametrize("status", [204, 401, 503])
+def test_an_answer_that_is_not_good_is_named_with_its_address(status: int) -> None:
+    with pytest.raises(BadAnswer, match=f"http://prom:9090/base/api/v1/query answered with HTTP status {status}"):
+        gathered(PROMETHEUS, lambda _: Reply(status, b"{}"), "n1")
 
 
 def test_a_view_ages_and_is_replaced() -> None:

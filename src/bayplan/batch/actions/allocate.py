@@ -111,7 +111,8 @@ class _Run:
             statement = self._placer.place(job, sub_job, tasks, TOP)
         if statement is None or not self._session.job_ready(job):
             return False
-        statement.commit()
+        if not statement.commit():
+            return False  # others were quicker: the job waits for the next session
         sub_job.nominated_hyper_node = ""
         return bool(tasks)
 

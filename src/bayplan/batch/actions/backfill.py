@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bayplan.batch.fits import FitErrors
@@ -24,9 +26,10 @@ class Backfill:
     def uninitialize(self) -> None:
         """Nothing to give back."""
 
-    def execute(self, session: Session) -> None:
+    def execute(self, session: Session) -> Iterator[None]:
         for task in self._pick(session):
             self._place(session, task)
+            yield
 
     def _pick(self, session: Session) -> list[Task]:
         queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)

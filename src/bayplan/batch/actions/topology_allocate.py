@@ -38,7 +38,8 @@ class TopologyAllocator:
         statement, hyper_node = found
         if not self._session.job_ready(job):
             return False
-        statement.commit()
+        if not statement.commit():
+            return False
         self._session.mark_job_dirty(job)
         self._write_decision(job, hyper_node)
         return bool(sheet)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Self
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.claimed_devices import DeviceAsks
 from bayplan.batch.foresight import Foresight
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.jobs import Job
 from bayplan.batch.plugins.capacity_accounts import Account, BrokenTree, common_depth, flat_accounts, tree_accounts
 from bayplan.batch.plugins.capacity_victims import VictimChoice
-from bayplan.batch.plugins.device_quotas import EXCEEDED, DeviceAsks, DeviceQuota
+from bayplan.batch.plugins.device_quotas import EXCEEDED, DeviceQuota
 from bayplan.batch.queue_limits import asked_by, fits_below, gauge, names_lacking, tell_insufficient
 from bayplan.batch.queue_sums import sums_by_queue
 from bayplan.batch.queues import Queue

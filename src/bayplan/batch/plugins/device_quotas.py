@@ -7,50 +7,13 @@ that the capability does not name has no limit. A claim that several pods of a q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-
-from bayplan.batch.jobs import Job
-from bayplan.batch.tasks import Task
-from bayplan.objects.core import Pod, PodResourceClaim
+from bayplan.batch.claimed_devices import COUNT_PREFIX, ByClaim, ByClass, Devices, merge, merged
 from bayplan.objects.meta import ResourceList
-from bayplan.objects.quantity import Quantity, parse_quantity
-from bayplan.objects.resource import DeviceRequest, ResourceClaim
+from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.volcano import QueueSpec
 
-COUNT_PREFIX = "deviceclass/"
 CAPACITY_SEPARATOR = ".deviceclass/"
 EXCEEDED = "dra-resource-exceeded"
-ALL_DEVICES = "All"
-
-
-@dataclass(slots=True)
-class Devices:
-    """Some devices of one class."""
-
-    count: int = 0
-    capacity: dict[str, Quantity] = field(default_factory=dict)
-
-    def add(self, other: Devices, times: int = 1) -> None:
-        self.count += other.count * times
-        for name, quantity in other.capacity.items():
-            for _ in range(max(times, 1)):
-                self.capacity[name] = self.capacity.get(name, Quantity()).add(quantity)
-
-    def sub(self, other: Devices) -> None:
-        """Take away, never below nothing."""
-        self.count = max(self.count - other.count, 0)
-        for name, quantity in other.capacity.items():
-            if name in self.capacity:
-                left = self.capacity[name].sub(quantity)
-                self.capacity[name] = left if left.sign() >= 0 else Quantity()
-
-    def clone(self) -> Devices:
-        return Devices(self.count, dict(self.capacity))
-
-
-ByClass = dict[str, Devices]
-ByClaim = Mapping[str, ByClass]
 
 
 class DeviceQuota:
@@ -102,13 +65,13 @@ class DeviceQuota:
         return True
 
     def admit(self, minimum: ByClass) -> None:
-        _merge(self.inqueue, minimum)
+        merge(self.inqueue, minimum)
 
     def hold(self, claims: ByClaim) -> None:
         for claim, devices in claims.items():
             users = self._users.get(claim, 0)
             if users == 0:
-                _merge(self.allocated, devices)
+                merge(self.allocated, devices)
             self._users[claim] = users + 1
 
     def free(self, claims: ByClaim) -> None:
@@ -122,80 +85,6 @@ class DeviceQuota:
                     self.allocated[name].sub(amount)
 
 
-class DeviceAsks:
-    """What tasks and jobs ask for through resource claims."""
-
-    def __init__(self, claims: Mapping[str, ResourceClaim], *, consumable: bool) -> None:
-        self._claims = claims
-        self._consumable = consumable
-        self._known: dict[str, ByClaim] = {}
-
-    def of(self, task: Task) -> ByClaim:
-        """By claim; nothing as long as one of the pod's claims is not there."""
-        if not task.pod.spec.resource_claims:
-            return {}
-        found = self._known.get(task.uid)
-        if found is None:
-            found = self._known[task.uid] = self._read(task.pod)
-        return found
-
-    def minimum(self, job: Job) -> ByClass:
-        """What the smallest number of tasks that lets the job start asks for; shared claims count for each of them."""
-        asking = [task for task in job.tasks.values() if self.of(task)]
-        total: ByClass = {}
-        if not job.task_min_available:
-            first = sorted(asking, key=lambda task: (task.namespace, task.name, task.uid))
-            for task in first[: max(job.min_available, 0)]:
-                _merge(total, merged(self.of(task).values()))
-            return total
-        by_role = {task.role: task for task in reversed(asking)}
-        for role, task in by_role.items():
-            times = job.task_min_available.get(role, 0)
-            if times > 0:
-                _merge(total, merged(self.of(task).values()), times)
-        return total
-
-    def _read(self, pod: Pod) -> ByClaim:
-        found: dict[str, ByClass] = {}
-        for reference in pod.spec.resource_claims:
-            name = _claim_name(pod, reference)
-            claim = self._claims.get(f"{pod.namespace}/{name}") if name else None
-            if claim is None:
-                return {}
-            asked: ByClass = {}
-            for request in claim.spec.devices.requests:
-                _merge(asked, self._requested(request))
-            if asked:
-                found[f"{pod.namespace}/{name}"] = asked
-        return found
-
-    def _requested(self, request: DeviceRequest) -> ByClass:
-        """Requests with alternatives, or for all devices of a node, cannot be told before they are granted."""
-        exactly = request.exactly
-        if exactly is None or request.first_available or exactly.allocation_mode == ALL_DEVICES:
-            return {}
-        if not exactly.device_class_name:
-            return {}
-        count = exactly.count or 1
-        devices = Devices(count)
-        if self._consumable and exactly.capacity is not None:
-            each = {name: parse_quantity(text) for name, text in exactly.capacity.requests.items()}
-            devices.add(Devices(0, each), times=count)
-        return {exactly.device_class_name: devices}
-
-
-def merged(parts: Iterable[ByClass]) -> ByClass:
-    total: ByClass = {}
-    for part in parts:
-        _merge(total, part)
-    return total
-
-
-def _merge(total: ByClass, part: ByClass, times: int = 1) -> None:
-    for name, devices in part.items():
-        total.setdefault(name, Devices()).add(devices, times)
-
-
 def _read(resources: ResourceList) -> ByClass:
     found: ByClass = {}
     for name, text in resources.items():
@@ -205,12 +94,3 @@ def _read(resources: ResourceList) -> ByClass:
         elif not (dimension and separator) and name.startswith(COUNT_PREFIX) and len(name) > len(COUNT_PREFIX):
             found.setdefault(name.removeprefix(COUNT_PREFIX), Devices()).count = parse_quantity(text).value()
     return found
-
-
-def _claim_name(pod: Pod, reference: PodResourceClaim) -> str:
-    if reference.resource_claim_name is not None:
-        return reference.resource_claim_name
-    for status in pod.status.resource_claim_statuses:
-        if status.name == reference.name and status.resource_claim_name is not None:
-            return status.resource_claim_name
-    return ""

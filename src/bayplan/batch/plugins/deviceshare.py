@@ -30,6 +30,7 @@ IN_PARTS = "deviceshare.VGPUEnable"
 POLICY = "deviceshare.SchedulePolicy"
 WEIGHT = "deviceshare.ScheduleWeight"
 EXCLUSIVE_RULES = "deviceshare.GPUExclusiveRules"
+_CONFIG_MAP = ("deviceshare.KnownGeometriesCMName", "deviceshare.KnownGeometriesCMNamespace")
 _NOT_HERE = (
     "deviceshare.AscendMindClusterVNPUEnable",
     "deviceshare.AscendHAMiVNPUEnable",
@@ -61,6 +62,9 @@ class DeviceShare:
         for key in _NOT_HERE:
             if arguments.get_bool(key):
                 arguments.warn(f"{key} is not supported and has no effect")
+        for key in _CONFIG_MAP:
+            if key in arguments:
+                arguments.warn(f"{key}: the config map is not read; resources of vGPUs have their default names")
         self._policy = arguments.get_str(POLICY)
         self._weight = arguments.get_int(WEIGHT)
         self._rules = _rules(arguments)

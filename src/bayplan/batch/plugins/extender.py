@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from bayplan.batch.arguments import Arguments
-from bayplan.batch.handle import BatchHandle, Post
+from bayplan.batch.handle import BadAnswer, BatchHandle, Post
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Node, Nodes
 from bayplan.batch.plugins import extender_bodies as bodies
@@ -217,10 +217,13 @@ class Extender:
             raise ExtenderFault(f"{self._url(point)} answered with something else: {fault}") from None
 
     def _send(self, point: str, body: bodies.Body) -> bytes:
+        url = self._url(point)
         try:
-            return self._post(self._url(point), msgspec.json.encode(body), self._timeout_s)
+            return self._post(url, msgspec.json.encode(body), self._timeout_s).good(url)
+        except BadAnswer as fault:
+            raise ExtenderFault(str(fault)) from fault
         except Exception as fault:  # whatever the transport raises: no answer is an answer here
-            raise ExtenderFault(f"{self._url(point)} gave no answer: {fault}") from fault
+            raise ExtenderFault(f"{url} gave no answer: {fault}") from fault
 
     def _url(self, point: str) -> str:
         return f"{self._prefix}/{self._verb(point)}"

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from batch_builders import events, make_group, make_member, make_queue, opened, tasks_of
+from bayplan.batch.claimed_devices import Devices
 from bayplan.batch.plugins.capacity import Capacity
-from bayplan.batch.plugins.device_quotas import DeviceQuota, Devices
+from bayplan.batch.plugins.device_quotas import DeviceQuota
 from bayplan.batch.simulation import Simulation
 from bayplan.objects.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from bayplan.objects.meta import ObjectMeta

@@ -10,6 +10,7 @@ import pytest
 
 from batch_builders import make_engine, make_group, make_member, named, tasks_of
 from batch_scores import objections, scores
+from bayplan.batch.handle import Reply
 from bayplan.batch.plugins.extender import MAX_ANSWER_BYTES, Extender
 from bayplan.batch.rules import Vote
 from bayplan.batch.session import Session
@@ -39,12 +40,14 @@ class Service:
         self.answers = answers
         self.asked: list[tuple[str, dict[str, Any], float]] = []
 
-    def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+    def post(self, url: str, body: bytes, timeout_s: float) -> Reply:
         self.asked.append((url, msgspec.json.decode(body), timeout_s))
         answer = self.answers.get(url.rpartition("/")[2])
         if isinstance(answer, Exception):
             raise answer
-        return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+        if isinstance(answer, Reply):
+            return answer
+        return Reply(200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
 
     def body(self, verb: str) -> dict[str, Any]:
         return next(body for url, body, _ in self.asked if url.endswith(f"/{verb}"))
@@ -95,6 +98,8 @@ def test_predicate(answer: Any, expected: tuple[Code, str] | None) -> None:
 
 BROKEN = [
     pytest.param(OSError("connection refused"), "connection refused", id="no-answer"),
+    pytest.param(Reply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="it-cannot-now"),
+    pytest.param(Reply(404, b""), "HTTP status 404", id="no-such-verb"),
     pytest.param(b"<html>", "something else", id="no-json"),
     pytest.param({"status": []}, "something else", id="nonsense"),
     pytest.param(b" " * (MAX_ANSWER_BYTES + 1), "more than 10 MiB", id="too-much"),

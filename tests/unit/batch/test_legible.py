@@ -1,0 +1,84 @@
+"""Amounts of pod groups and queues that are no quantities: named, left out, and nobody else's loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from batch_builders import make_group, make_member, make_queue
+from batch_world import engine_of
+from bayplan.batch.engine import BatchEngine
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import Guarantee
+from bayplan.testing.builders import make_node
+
+CONF = """\
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: predicates
+  - name: {divider}
+  - name: nodeorder
+"""
+MISSING = "not a quantity such as 500m or 1.5Gi; it counts as missing"
+
+
+def world(*objects: KubeObject, divider: str = "proportion") -> BatchEngine:
+    """A queue that works, and `x`, with a job that asks for one CPU and one that asks for two."""
+    pods = [make_member("good", "good"), make_member("odd", "odd"), make_member("big", "big", requests={"cpu": "2"})]
+    groups = [make_group("good"), make_group("big", queue="x")]
+    return engine_of(conf=CONF.format(divider=divider), nodes=[make_node("a")], pods=pods, objects=[*groups, *objects])
+
+
+@pytest.mark.parametrize(
+    ("queue", "field"),
+    [
+        pytest.param({"capability": {"cpu": "1", "memory": "much"}}, "capability.memory", id="capability"),
+        pytest.param({"deserved": {"memory": "much"}}, "deserved.memory", id="deserved"),
+        pytest.param(
+            {"guarantee": Guarantee(resource={"memory": "much"})}, "guarantee.resource.memory", id="guarantee"
+        ),
+    ],
+)
+@pytest.mark.parametrize("divider", ["proportion", "capacity"])
+def test_an_amount_of_a_queue(queue: dict[str, Any], field: str, divider: str) -> None:
+    outcome = world(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
+    assert outcome.faults == [f'queue x: {field} is "much", {MISSING}']
+    assert {"default/good", "default/odd"} <= outcome.binds.keys()
+    assert ("default/big" in outcome.binds) is (field != "capability.memory")  # what can be read of it counts
+
+
+def test_an_amount_that_a_queue_was_told_to_hold() -> None:
+    queue = make_queue("x")
+    engine = world(replace(queue, status=replace(queue.status, allocated={"cpu": "much"})), make_group("odd"))
+    outcome = engine.run_session()
+    assert outcome.faults == [f'queue x: status.allocated.cpu is "much", {MISSING}']
+    assert str(outcome.queues["x"]["cpu"]) == "2"
+
+
+@pytest.mark.parametrize("divider", ["proportion", "capacity", "overcommit"])
+def test_a_minimum_of_a_group(divider: str) -> None:
+    odd = make_group("odd", queue="x", min_resources={"cpu": "1", "memory": "much"})
+    engine = world(make_queue("x"), odd, divider=divider)
+    outcome = engine.run_session()
+    assert outcome.faults == [f'pod group default/odd: minResources.memory is "much", {MISSING}']
+    assert len(outcome.binds) == 3
+    with engine.session() as session:
+        assert session.jobs["default/odd"].min_resources().milli_cpu == 1000
+
+
+def test_it_is_told_as_long_as_it_stands_there() -> None:
+    engine = world(make_queue("x"), make_group("odd", min_resources={"cpu": "much"}))
+    for _ in range(2):
+        assert len(engine.run_session().faults) == 1
+    engine.cache.put(make_group("odd", min_resources={"cpu": "1"}))
+    assert not engine.run_session().faults
+    engine.cache.put(make_group("odd", min_resources={"cpu": "more"}))
+    assert len(engine.run_session().faults) == 1
+    engine.cache.drop(make_group("odd"))
+    assert not [fault for fault in engine.run_session().faults if "quantity" in fault]
