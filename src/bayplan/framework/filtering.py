@@ -179,16 +179,20 @@ class Filtering:
     def _apply_one_by_one(
         self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts
     ) -> None:
-        masks: dict[tuple[str, Code], BoolVector] = {}  # a few reasons for many nodes: one mask a reason, not a node
+        masks: dict[tuple[tuple[str, ...], Code], BoolVector] = {}  # few answers for many nodes: one mask an answer
         left = np.flatnonzero(alive).tolist()
         for position, status in self._boundary.call(plugin, FILTER, refusals, plugin, cycle, table, left):
             usable = status.code in _ACCEPTED_FROM_FILTER
             code = status.code if usable else Code.ERROR
             text_of_misuse = status.message or f"answered {status.code.label}, which is no answer to filter"
-            for text in (status.reasons or ("",)) if usable else (text_of_misuse,):
-                masks.setdefault((text, code), np.zeros(len(table), dtype=np.bool_))[position] = True
-        for (text, code), mask in masks.items():
-            _reject(verdicts, plugin.name, mask, text, code)
+            texts = (status.reasons or ("",)) if usable else (text_of_misuse,)
+            mask = masks.get((texts, code))
+            if mask is None:
+                mask = masks[texts, code] = np.zeros(len(table), dtype=np.bool_)
+            mask[position] = True
+        for (texts, code), mask in masks.items():
+            for text in texts:
+                _reject(verdicts, plugin.name, mask, text, code)
 
     # nominated pods and forks -----------------------------------------------------------------------------------
 

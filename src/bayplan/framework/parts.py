@@ -35,6 +35,7 @@ FEW_ROWS = 2
 
 _ALWAYS_REFRESHED = 32
 _REFRESHED_SHARE = 8
+_MOST_REASONS = 128  # with more, from texts that change with the rows, the rows of now are asked afresh
 
 CodeVector = npt.NDArray[np.int8]
 
@@ -89,6 +90,16 @@ class EvaluationClock:
         self.evaluations = 0
 
 
+class Given:
+    """A reason that a filter gives, and the rows it holds for (None: not yet for any)."""
+
+    __slots__ = ("mask", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.mask: BoolVector | None = None
+
+
 class Part:
     """One plugin, one kind of pod, all rows.
 
@@ -111,7 +122,8 @@ class Part:
         self.filtering = False  # whether the plugin has something to say about these pods
         self.rejects = False  # whether it may reject some row
         self.codes: CodeVector = np.zeros(0, dtype=np.int8)
-        self.reasons: dict[str, BoolVector | None] = {}  # in the order the filter gives them
+        self.reasons: list[Given] = []
+        self._places: dict[str, list[int]] = {}  # of each text among the reasons
         self.scoring = False
         self.silent = True  # whether it is known to give 0 to every row
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
@@ -139,7 +151,7 @@ class Part:
             return
         if self.filtering or self.scoring:
             rows = journal.since(self._cursor)
-            if rows is None or too_many(len(rows), len(snapshot)):
+            if rows is None or too_many(len(rows), len(snapshot)) or len(self.reasons) > _MOST_REASONS:
                 self.evaluate()
                 return
             self._refresh(rows)
@@ -147,7 +159,7 @@ class Part:
 
     def follow(self, rows: set[int], start: int, end: int) -> None:
         """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
-        if self._cursor != start or self._layout != self.cycle.snapshot.layout:
+        if self._cursor != start or self._layout != self.cycle.snapshot.layout or len(self.reasons) > _MOST_REASONS:
             if self._cursor != end:
                 self.catch_up()
             return
@@ -181,7 +193,7 @@ class Part:
         self.filtering = self._pre_filtered() and role.filters
         self.filter_version += self.filtering
         self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
-        self.reasons = {}
+        self.reasons, self._places = [], {}
         self.rejects = False
         if self.filtering:
             self._boundary.timed(role.plugin, FILTER, self._filter_all, left)
@@ -275,8 +287,9 @@ class Part:
 
     def _filter_table(self, table: NodeTable) -> None:
         nobody = table.nobody
+        place = -1
         for rejection in self.role.plugin.filter_nodes(self.cycle, table):
-            self.reasons.setdefault(rejection.reason, None)
+            place = self._place(rejection.reason, place)
             if rejection.mask is nobody or not rejection.mask.any():
                 continue
             code = rejection.status_code
@@ -284,12 +297,12 @@ class Part:
                 raise CannotShare
             if table.is_whole:
                 self._reject(rejection.mask, code)
-                self._mask(rejection.reason)[rejection.mask] = True
+                self._mask(place)[rejection.mask] = True
                 continue
             hit = table.rows[rejection.mask]
             before = self.codes[hit]
             self.codes[hit] = code if code is Code.UNRESOLVABLE else np.where(before == Code.SUCCESS, code, before)
-            self._mask(rejection.reason)[hit] = True
+            self._mask(place)[hit] = True
             self.rejects = True
 
     def _reject(self, mask: BoolVector, code: Code) -> None:
@@ -311,22 +324,37 @@ class Part:
             raise CannotShare
         self.codes[row] = status.code
         self.rejects = True
+        place = -1
         for text in status.reasons or ("",):
-            self._mask(text)[row] = True
+            place = self._place(text, place)
+            self._mask(place)[row] = True
 
     def _forget(self, rows: Any) -> None:
         if not self.rejects:
             return
         self.codes[rows] = Code.SUCCESS
-        for mask in self.reasons.values():
-            if mask is not None:
-                mask[rows] = False
+        for given in self.reasons:
+            if given.mask is not None:
+                given.mask[rows] = False
 
-    def _mask(self, text: str) -> BoolVector:
-        mask = self.reasons.get(text)
-        if mask is None:
-            mask = self.reasons[text] = np.zeros(len(self.codes), dtype=np.bool_)
-        return mask
+    def _place(self, text: str, after: int) -> int:
+        """Where a reason belongs that a row has after another one: at the first place for it behind that one's.
+
+        So every row reads its reasons in the order in which it was given them, whatever the order is on other rows.
+        """
+        places = self._places.setdefault(text, [])
+        for place in places:
+            if place > after:
+                return place
+        places.append(len(self.reasons))
+        self.reasons.append(Given(text))
+        return places[-1]
+
+    def _mask(self, place: int) -> BoolVector:
+        given = self.reasons[place]
+        if given.mask is None:
+            given.mask = np.zeros(len(self.codes), dtype=np.bool_)
+        return given.mask
 
     # scoring ----------------------------------------------------------------------------------------------------
 

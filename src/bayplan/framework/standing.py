@@ -452,8 +452,13 @@ class Standing:
             if not part.rejects:
                 continue
             mine = self.owner == number
-            for text, mask in part.reasons.items():
-                if mask is not None and (nodes := int(np.count_nonzero(mask & mine))):
+            masks: dict[str, BoolVector] = {}
+            for given in part.reasons:
+                if given.mask is not None:
+                    known = masks.get(given.text)
+                    masks[given.text] = given.mask if known is None else known | given.mask
+            for text in sorted(masks):
+                if nodes := int(np.count_nonzero(masks[text] & mine)):
                     yield RejectionCount(part.role.name, text, nodes)
 
     def diagnosis(self) -> Diagnosis:
@@ -467,9 +472,9 @@ class Standing:
             name = part.role.name
             verdicts.codes[mine] = part.codes[mine]
             verdicts.plugins[name] = mine
-            for text, mask in part.reasons.items():
-                if mask is not None and (held := mask & mine).any():
-                    verdicts.reasons.append(Reason(name, text, held))
+            for given in part.reasons:
+                if given.mask is not None and (held := given.mask & mine).any():
+                    verdicts.reasons.append(Reason(name, given.text, held))
             diagnosis.unschedulable_plugins.add(name)
             if (part.codes[mine] == Code.PENDING).any():
                 diagnosis.pending_plugins.add(name)

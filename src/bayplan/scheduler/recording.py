@@ -129,7 +129,7 @@ def _best(decision: Decision) -> Ranking:
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:
     """Reasons, most frequent first, while they fit; then, for as many of them as still fit, their nodes as bits."""
-    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in diagnosis.reasons()]
+    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in _distinct(diagnosis.reasons())]
     ordered = sorted((each for each in counted if each[0]), key=lambda each: -each[0])
     kept = list(_within(budget, ordered, lambda each: _reason_bytes(each[1])))
     left = budget - sum(_reason_bytes(reason) for _, reason in kept)
@@ -139,6 +139,17 @@ def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> t
         ReasonCount(reason.plugin, reason.text[:_LONGEST_REASON], count, bits[place] if place < len(bits) else b"")
         for place, (count, reason) in enumerate(kept)
     )
+
+
+def _distinct(reasons: Iterable[Reason]) -> Iterator[Reason]:
+    """Each text of a plugin once: plugins in their order, the texts of each by the alphabet."""
+    plugins: dict[str, dict[str, Reason]] = {}
+    for reason in reasons:
+        texts = plugins.setdefault(reason.plugin, {})
+        known = texts.get(reason.text)
+        texts[reason.text] = reason if known is None else Reason(reason.plugin, reason.text, known.mask | reason.mask)
+    for texts in plugins.values():
+        yield from (texts[text] for text in sorted(texts))
 
 
 def _reason_bytes(reason: Reason) -> int:

@@ -105,7 +105,7 @@ def _told(
 ) -> Iterator[str]:
     names = begin().snapshot.nodes.names
     for row, mine, theirs in zip(rows, one, other, strict=True):
-        if _words(mine) != _words(theirs):
+        if (mine.code, mine.reasons) != (theirs.code, theirs.reasons):
             yield f"{plugin.name} says of {names[row]}, by {one_way}, {mine}, but by {other_way} {theirs}"
 
 
@@ -115,7 +115,7 @@ def _broken(plugin: Any, statuses: Sequence[Status]) -> Iterator[str]:
 
 
 def _words(status: Status) -> tuple[Code, list[str]]:
-    """What counts of a status. The order of a node's reasons does not: they are counted, not read in turn."""
+    """What counts of a twin's status. The order of a node's reasons does not: a sentence counts them."""
     return status.code, sorted(status.reasons)
 
 

@@ -65,7 +65,7 @@ class Honest:
         return SKIP if cycle.pod.labels.get("app") == "db" else None
 
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
-        reasons = [*(["small"] if node.free("cpu") < 1000 else []), *(["slow"] if self._is_slow(node) else [])]
+        reasons = [*(["slow"] if self._is_slow(node) else []), *(["small"] if node.free("cpu") < 1000 else [])]
         if not reasons:
             return None
         return unresolvable(*reasons) if "slow" in reasons else unschedulable(*reasons)
@@ -86,6 +86,12 @@ class Honest:
     @staticmethod
     def _is_slow(node: NodeView) -> bool:
         return node.labels.get("disk") == "hdd"
+
+
+class OtherOrder(Honest):
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        status = super().filter(cycle, node)
+        return status and Status(status.code, reversed(status.reasons))
 
 
 class Unused:
@@ -174,6 +180,7 @@ class TooMuch:
         pytest.param(
             OtherWords, r"Honest says of n\d, by filter, .*too slow.*, but by filter_nodes .*slow", id="filter-forms"
         ),
+        pytest.param(OtherOrder, r"by filter, .*'small', 'slow'.* by filter_nodes .*'slow', 'small'", id="order"),
         pytest.param(OtherScores, "by score, but .* by score_nodes", id="score-forms"),
         pytest.param(ForgetsTheRows, "by a table of rows", id="narrowed"),
         pytest.param(KnowsNoForks, "by a fork of the row", id="fork"),
