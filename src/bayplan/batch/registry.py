@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
-from bayplan.framework.registry import home_of
+from bayplan.framework.contract import home_of
 
 if TYPE_CHECKING:
     from bayplan.batch.session import Session

@@ -20,8 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from bayplan.errors import PluginError
+from bayplan.framework.contract import MODULE_OF_FILE, misspelt
 from bayplan.framework.points import ATTEMPT_ORDER
-from bayplan.framework.registry import MODULE_OF_FILE, Registry
+from bayplan.framework.registry import Registry
 
 
 class Kind(Enum):
@@ -78,13 +79,21 @@ def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[
             continue
         kinds = [(each, kind_of(each)) for each in _classes_of(_run(path))]
         if not any(known for _, known in kinds):
-            raise PluginError(
-                f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score, "
-                "for the batch engine on_session_open, for an action execute "
-                "(files that are not plugins start with an underscore or test_)"
-            )
+            raise _no_plugin(path, [each for each, _ in kinds])
         found += [each for each, known in kinds if known is kind]
     return found
+
+
+def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
+    for each in classes:
+        if isinstance(getattr(each, "name", None), str):
+            for fault in misspelt(each):
+                return PluginError(f"{path} defines no plugin: {each.__qualname__} {fault}")
+    return PluginError(
+        f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score, "
+        "for the batch engine on_session_open, for an action execute "
+        "(files that are not plugins start with an underscore or test_)"
+    )
 
 
 def kind_of(candidate: type[Any]) -> Kind | None:

@@ -125,7 +125,7 @@ def test_what_cures_must_be_cures() -> None:
     [
         pytest.param({"filter": leave, "normalise": leave}, "normalise; is normalize meant", id="misspelt"),
         pytest.param({"prefilter": leave, "score": leave}, "prefilter; is pre_filter meant", id="missing-underscore"),
-        pytest.param({"filter": leave, "ARGS": 5}, "ARGS is 5", id="args"),
+        pytest.param({"filter": leave, "ARGS": 5}, "ARGS = 5", id="args"),
     ],
 )
 def test_a_class_that_cannot_work_is_refused_at_registration(methods: dict[str, Any], words: str) -> None:

@@ -19,8 +19,10 @@ from builders import FakeHandle
 
 def plugin(name: str, *methods: str, **members: Any) -> type[Any]:
     def method(self: Any, *_: Any) -> None: ...
+    async def awaited(self: Any, *_: Any) -> None: ...
 
-    return type(name, (), {"name": name, **dict.fromkeys(methods, method), **members})
+    made = {each: awaited if each == "bind" else method for each in methods}
+    return type(name, (), {"name": name, **made, **members})
 
 
 SORT, BINDER = plugin("Sort", "less"), plugin("Binder", "bind")

@@ -79,9 +79,9 @@ def test_only_plugins_with_arguments_have_a_kind() -> None:
         pytest.param(class_with(name=7, filter=method), "has no `name`", id="name-is-no-text"),
         pytest.param(RackAware(), "has no `name`", id="an-object-instead-of-its-class"),
         pytest.param(
-            class_with(name="Typo", flter=method),
-            r'plugin "Typo" .* extends no point; it needs one of: pre_enqueue',
-            id="typo",
+            class_with(name="Nothing", weigh=method),
+            r'plugin "Nothing" .* extends no point; it needs one of: pre_enqueue',
+            id="extends-nothing",
         ),
         pytest.param(
             class_with(name="Half", reserve=method),
