@@ -74,17 +74,11 @@ def _effective(engine: PodEngine) -> dict[str, Any]:
     return {
         name: {
             "plugins": engine.framework(name).profile.described(),
-            "nodesLookedAt": _nodes_looked_at(engine, name),
+            "nodesLookedAt": str(engine.looks_at(name)),
+            "because": engine.looks_at(name).because,
         }
         for name in engine.scheduler_names
     }
-
-
-def _nodes_looked_at(engine: PodEngine, name: str) -> str:
-    percentage = engine.percentage(name)
-    if percentage is None:
-        return "all"
-    return "adaptive sample" if percentage == 0 else f"{percentage}%"
 
 
 def _print_profile(engine: PodEngine, name: str) -> None:
@@ -96,4 +90,8 @@ def _print_profile(engine: PodEngine, name: str) -> None:
         if point.key in described:
             table.add_row(point.key, "  ".join(described[point.key]))
     print_table(table)
-    click.echo(f"nodes looked at: {_nodes_looked_at(engine, name)}\n")
+    share = engine.looks_at(name)
+    click.echo(f"nodes looked at: {share}{f', because {share.because}' if share.because else ''}")
+    if share.percentage == 0:
+        click.echo("percentageOfNodesToScore: 100 in the profile looks at all")
+    click.echo()

@@ -102,6 +102,18 @@ class Diagnosis:
             if int(Code.PENDING) in codes:
                 self.pending_plugins.add(plugin)
 
+    def add(self, other: Diagnosis) -> None:
+        """Take in what was found about other rows."""
+        looked_at = other.verdicts.codes != NOT_LOOKED_AT
+        self.verdicts.codes[looked_at] = other.verdicts.codes[looked_at]
+        self.verdicts.reasons += other.verdicts.reasons
+        for plugin, mask in other.verdicts.plugins.items():
+            known = self.verdicts.plugins.get(plugin)
+            self.verdicts.plugins[plugin] = mask if known is None else known | mask
+        self.overrides |= other.overrides
+        self.unschedulable_plugins |= other.unschedulable_plugins
+        self.pending_plugins |= other.pending_plugins
+
     def override(self, row: int, status: Status) -> None:
         """One row was judged on its own."""
         self.overrides[row] = status

@@ -47,6 +47,11 @@ class Filtering:
         self._nominations = nominations
 
     @property
+    def one_node_plugins(self) -> tuple[str, ...]:
+        """Plugins that have to be asked about each node on its own, which is not cheap."""
+        return tuple(plugin.name for plugin in self._filters if not hasattr(plugin, "filter_nodes"))
+
+    @property
     def has_nominations(self) -> bool:
         return bool(self._nominations.nodes())
 
@@ -106,7 +111,11 @@ class Filtering:
             diagnosis.record(outcome.status)
             diagnosis.unschedulable_plugins |= outcome.narrowed_by
             return diagnosis
-        rows = self._candidates(snapshot.table, outcome, diagnosis)
+        rows = self.candidates(snapshot.table, outcome)
+        if rows is not None:
+            who = " ".join(sorted(outcome.narrowed_by))
+            diagnosis.absent = unresolvable(f"node(s) didn't satisfy plugin(s) [{who}]")
+            diagnosis.unschedulable_plugins |= outcome.narrowed_by
         if only is not None:
             rows = only if rows is None else np.intersect1d(only, rows)
         table = NodeTable(snapshot.nodes, rows)
@@ -116,13 +125,9 @@ class Filtering:
         return diagnosis
 
     @staticmethod
-    def _candidates(table: NodeTable, outcome: PreFilterOutcome, diagnosis: Diagnosis) -> RowVector | None:
-        if outcome.names is None:
-            return None
-        who = " ".join(sorted(outcome.narrowed_by))
-        diagnosis.absent = unresolvable(f"node(s) didn't satisfy plugin(s) [{who}]")
-        diagnosis.unschedulable_plugins |= outcome.narrowed_by
-        return np.flatnonzero(table.where_named(outcome.names))
+    def candidates(table: NodeTable, outcome: PreFilterOutcome) -> RowVector | None:
+        """The rows that PreFilter has left; None where these are all."""
+        return None if outcome.names is None else np.flatnonzero(table.where_named(outcome.names))
 
     @staticmethod
     def _keep(diagnosis: Diagnosis, table: NodeTable, verdicts: Verdicts) -> None:

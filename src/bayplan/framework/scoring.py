@@ -48,9 +48,9 @@ class Scoring:
         return bool(self._scores)
 
     @property
-    def has_one_node_plugins(self) -> bool:
-        """Whether some plugin has to be asked about each node on its own, which is not cheap."""
-        return any(not hasattr(plugin, "score_nodes") for plugin in self._scores)
+    def one_node_plugins(self) -> tuple[str, ...]:
+        """Plugins that have to be asked about each node on its own, which is not cheap."""
+        return tuple(plugin.name for plugin in self._scores if not hasattr(plugin, "score_nodes"))
 
     def score(self, cycle: Cycle, nodes: NodeTable) -> Scores:
         """Totals for the table. Without any score plugin every node gets 1."""

@@ -24,7 +24,7 @@ from bayplan.framework.scoring import Scores
 from bayplan.framework.standing import Standing
 from bayplan.framework.status import SUCCESS, Code, Status, unresolvable
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
-from bayplan.scheduler.sampling import Sampler, nodes_to_find
+from bayplan.scheduler.sampling import ALL_NODES, Sampler, Share, nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 NO_NODES = "no nodes available to schedule pods"
@@ -71,7 +71,7 @@ class Attempts:
     framework: Framework
     tie_break: TieBreak
     sampler: Sampler
-    percentage: int | None = None  # None: look at all nodes; 0: adaptive
+    share: Share = ALL_NODES
     extenders: Sequence[Extender] = field(default_factory=tuple)
     classes: Classes | None = None  # None: every pod is evaluated in full
     _finds_one: bool = field(init=False)  # nobody would compare candidates, so the first one is as good as any
@@ -81,7 +81,7 @@ class Attempts:
         self._finds_one = not self.framework.scoring.scores_anything and not any(
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
         )
-        self._shares = not self.extenders and self.percentage is None and not self._finds_one
+        self._shares = not self.extenders and self.share.percentage is None and not self._finds_one
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""
@@ -144,7 +144,7 @@ class Attempts:
 
         Nominated pods make a node two different ones.
         """
-        if self.classes is None or not self._shares:
+        if self.classes is None or not (self._shares or self._covers(len(cycle.snapshot))):
             return None
         if cycle.pod.status.nominated_node_name or self.framework.filtering.has_nominations:
             return None
@@ -173,20 +173,50 @@ class Attempts:
             if len(rows):
                 return alone, rows
             earlier = alone.status(nominated)
-        diagnosis = filtering.diagnose(cycle, outcome)
+        diagnosis, way = self._looked_at(cycle, outcome)
         if nominated is not None and earlier.rejected and not diagnosis.explicit_rows()[nominated]:
             diagnosis.override(nominated, earlier)  # PreFilter left it out, and it was looked at nevertheless
-        rows = self._sampled(cycle, diagnosis)
+        rows = self._sampled(diagnosis, way)
         rows = yield from self._extended(cycle, diagnosis, rows)
         return diagnosis, rows
 
-    def _sampled(self, cycle: Cycle, diagnosis: Diagnosis) -> RowVector:
-        if self.percentage is None and not self._finds_one:
-            self.sampler.advance(int(diagnosis.explicit_rows().sum()), len(cycle.snapshot))
-            return _rows_that_fit(diagnosis)
-        candidates = int(diagnosis.explicit_rows().sum())
-        wanted = 1 if self._finds_one else nodes_to_find(candidates, self.percentage or 0)
-        return self.sampler.cut(diagnosis, cycle.snapshot.order, wanted)
+    def _looked_at(self, cycle: Cycle, outcome: PreFilterOutcome) -> tuple[Diagnosis, RowVector]:
+        """What filters say of the candidates, and the way along them.
+
+        With a filter that walks over nodes, and a sample to find, the search ends where the sample is complete; filters
+        of whole tables have answered before that could be known.
+        """
+        filtering, order = self.framework.filtering, cycle.snapshot.order
+        if outcome.status.rejected:
+            return filtering.diagnose(cycle, outcome), order[:0]
+        kept = filtering.candidates(cycle.snapshot.table, outcome)
+        way = self.sampler.way(order if kept is None else order[np.isin(order, kept)])
+        wanted = self._enough(len(way))
+        if wanted >= len(way) or not filtering.one_node_plugins:
+            return filtering.diagnose(cycle, outcome), way
+        step = wanted + 1  # one more than wanted shows where the sample ends
+        diagnosis = filtering.diagnose(cycle, outcome, only=np.sort(way[:step]))
+        while step < len(way) and len(_rows_that_fit(diagnosis)) <= wanted:
+            diagnosis.add(filtering.diagnose(cycle, outcome, only=np.sort(way[step : 2 * step])))
+            step *= 2
+        return diagnosis, way
+
+    def _sampled(self, diagnosis: Diagnosis, way: RowVector) -> RowVector:
+        wanted = self._enough(len(way))
+        if wanted < len(way):
+            return self.sampler.cut(diagnosis, way, wanted)
+        self.sampler.advance(int(diagnosis.explicit_rows().sum()), diagnosis.node_count)
+        return _rows_that_fit(diagnosis)
+
+    def _covers(self, nodes: int) -> bool:
+        """Whether a sample of so many nodes is all of them."""
+        return not self.extenders and self._enough(nodes) >= nodes
+
+    def _enough(self, candidates: int) -> int:
+        """How many nodes that fit are enough."""
+        if self._finds_one:
+            return 1
+        return candidates if self.share.percentage is None else nodes_to_find(candidates, self.share.percentage)
 
     def _extended(
         self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector

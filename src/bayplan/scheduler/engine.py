@@ -35,7 +35,7 @@ from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
 from bayplan.scheduler.extenders import Extender
 from bayplan.scheduler.recording import record_of
-from bayplan.scheduler.sampling import Sampler
+from bayplan.scheduler.sampling import Sampler, Share, share_for
 from bayplan.snapshot import Catalog, PodInfo, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.timings import PluginTimings
@@ -194,9 +194,9 @@ class PodEngine:
         """What pods of a profile share; None where each is evaluated on its own."""
         return self._attempts[scheduler_name].classes
 
-    def percentage(self, scheduler_name: str) -> int | None:
-        """The share of nodes looked at for pods of a profile: None for all, 0 for an adaptive sample."""
-        return self._attempts[scheduler_name].percentage
+    def looks_at(self, scheduler_name: str) -> Share:
+        """How many nodes are looked at for pods of a profile, and why."""
+        return self._attempts[scheduler_name].share
 
     def snapshot(self) -> Snapshot:
         """The cluster of now."""
@@ -320,7 +320,7 @@ class PodEngine:
             framework=handle.framework,
             tie_break=self._tie_break,
             sampler=self._sampler,
-            percentage=percentage_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
+            share=share_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
             extenders=tuple(map(Extender, self.configuration.extenders)),
             classes=Classes(completed, handle.framework.boundary) if self._share else None,
         )
@@ -332,13 +332,3 @@ def _refusal(status: Status) -> Status:
         return status
     counts = ", ".join(sorted(f"1 {reason}" for reason in status.reasons))
     return Status(status.code, (f"0/1 nodes are available: {counts}.",), plugin=status.plugin)
-
-
-def percentage_for(configuration: Configuration, own: int | None, framework: Framework) -> int | None:
-    """How many nodes to look at: None for all of them, which is what nobody having said anything means here."""
-    given = own if own is not None else configuration.percentage_of_nodes_to_score
-    if given:
-        return given
-    if own is not None or configuration.extenders or framework.scoring.has_one_node_plugins:
-        return 0
-    return None

@@ -2,7 +2,7 @@
 
 By default all of them: whole columns make that cheap, and the best node is then really the best. An explicit
 `percentageOfNodesToScore` samples as kube-scheduler does, and so does a profile where looking is not cheap (an
-extender, a score plugin that only knows one node at a time) unless the configuration says otherwise.
+extender, a plugin that only knows one node at a time) unless the configuration says otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bayplan.config.model import Configuration
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis
+from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code
 from bayplan.snapshot import RowVector
 
@@ -28,26 +30,70 @@ def nodes_to_find(count: int, percentage: int) -> int:
     return min(count, max(FEWEST_NODES, count * percentage // 100))
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many nodes are looked at (None: all of them; 0: an adaptive number), and why not all."""
+
+    percentage: int | None = None
+    because: str = ""
+
+    def __str__(self) -> str:
+        if self.percentage is None:
+            return "all"
+        return "adaptive sample" if self.percentage == 0 else f"{self.percentage}%"
+
+
+ALL_NODES = Share()
+
+
+def share_for(configuration: Configuration, own: int | None, framework: Framework) -> Share:
+    """The share that a profile looks at; `own` is the percentage that it states itself."""
+    if own:
+        return Share(own, "the profile says so")
+    if own is not None:
+        return Share(0, "the profile sets percentageOfNodesToScore to 0")
+    if configuration.percentage_of_nodes_to_score:
+        return Share(configuration.percentage_of_nodes_to_score, "the configuration says so")
+    if configuration.extenders:
+        urls = ", ".join(extender.url_prefix for extender in configuration.extenders)
+        return Share(0, f"extenders have to be asked: {urls}")
+    slow = _asked_node_by_node(framework)
+    if slow:
+        named = ", ".join(f"{name} ({' and '.join(points)})" for name, points in slow.items())
+        return Share(0, f"these plugins answer for one node at a time: {named}")
+    return ALL_NODES
+
+
+def _asked_node_by_node(framework: Framework) -> dict[str, list[str]]:
+    """Plugins that are asked about each node for every pod, with the points where they are."""
+    found: dict[str, list[str]] = {}
+    for name in framework.filtering.one_node_plugins:
+        if not hasattr(framework.profile.instances[name], "signature"):  # else pods share what it said
+            found.setdefault(name, []).append("filter")
+    for name in framework.scoring.one_node_plugins:
+        found.setdefault(name, []).append("score")
+    return found
+
+
 @dataclass(slots=True)
 class Sampler:
     """Where the next search starts. kube-scheduler's rotating index, one a scheduler."""
 
     start: int = 0
 
-    def cut(self, diagnosis: Diagnosis, order: RowVector, wanted: int) -> RowVector:
-        """The first `wanted` feasible rows from the start on; rows from the next feasible one on were not looked at."""
-        codes = diagnosis.verdicts.codes
-        candidates: RowVector = order[codes[order] != NOT_LOOKED_AT]
-        if not len(candidates):
-            return candidates
-        turn = self.start % len(candidates)
-        rotated = np.concatenate((candidates[turn:], candidates[:turn]))
-        feasible = diagnosis.rows_with(Code.SUCCESS)[rotated]
+    def way(self, candidates: RowVector) -> RowVector:
+        """The candidates in the order of this search."""
+        turn = self.start % max(len(candidates), 1)
+        return np.concatenate((candidates[turn:], candidates[:turn]))
+
+    def cut(self, diagnosis: Diagnosis, way: RowVector, wanted: int) -> RowVector:
+        """The first `wanted` feasible rows of the way; rows from the next feasible one on were not looked at."""
+        feasible = diagnosis.rows_with(Code.SUCCESS)[way]
         hits = np.flatnonzero(feasible)
-        seen = len(rotated) if len(hits) <= wanted else int(hits[wanted])
-        self.advance(seen, len(order))
-        self._forget(diagnosis, rotated[seen:])
-        chosen: RowVector = rotated[:seen][feasible[:seen]]
+        seen = len(way) if len(hits) <= wanted else int(hits[wanted])
+        self.advance(seen, diagnosis.node_count)
+        self._forget(diagnosis, way[seen:])
+        chosen: RowVector = way[:seen][feasible[:seen]]
         return chosen
 
     def advance(self, looked_at: int, nodes: int) -> None:

@@ -275,14 +275,27 @@ def test_output_for_programs(run: Run, form: str, read: Callable[[str], Any]) ->
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        pytest.param("percentageOfNodesToScore: 30\n", "30%", id="percentage"),
+        pytest.param("percentageOfNodesToScore: 30\n", "30%, because the configuration says so\n", id="percentage"),
         pytest.param(
-            "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n", "adaptive sample", id="extender"
+            "profiles: [{percentageOfNodesToScore: 40}]\n", "40%, because the profile says so\n", id="own-percentage"
+        ),
+        pytest.param(
+            "extenders: [{urlPrefix: 'http://x', prioritizeVerb: p, weight: 1}]\n",
+            "adaptive sample, because extenders have to be asked: http://x\n"
+            "percentageOfNodesToScore: 100 in the profile looks at all\n",
+            id="extender",
         ),
     ],
 )
 def test_how_many_nodes_are_looked_at(run: Run, write: Write, text: str, shown: str) -> None:
     assert f"nodes looked at: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
+
+
+def test_whose_fault_a_sample_is(run: Run) -> None:
+    ended = run("config", "show", "examples/config/fast-disks.yaml", "--plugins-dir", "examples/plugins", "-o", "json")
+    effective = json.loads(ended.out)["effective"]["default-scheduler"]
+    assert effective["nodesLookedAt"] == "adaptive sample"
+    assert effective["because"] == "these plugins answer for one node at a time: FastDisks (filter and score)"
 
 
 # place

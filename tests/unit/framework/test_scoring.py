@@ -197,8 +197,8 @@ def test_a_plugin_that_fails_is_named(plugin: Any, words: str) -> None:
 
 
 def test_who_has_to_be_asked_node_by_node() -> None:
-    assert scoring(Whole("W", [1]), One("O")).has_one_node_plugins
-    assert not scoring(Whole("W", [1])).has_one_node_plugins
+    assert scoring(Whole("W", [1]), One("O")).one_node_plugins == ("O",)
+    assert scoring(Whole("W", [1])).one_node_plugins == ()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis
-from bayplan.framework.plugin import NarrowTo, PostFilterAnswer
+from bayplan.framework.plugin import NarrowTo, PostFilterAnswer, Rejection
 from bayplan.framework.points import FILTER, POST_FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
@@ -19,7 +19,7 @@ from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable,
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
 from bayplan.scheduler.extenders import Extender, ExtenderFault
-from bayplan.scheduler.sampling import Sampler, nodes_to_find
+from bayplan.scheduler.sampling import Sampler, Share, nodes_to_find
 from bayplan.snapshot import NodeColumns, NodeTable, NodeView, RowVector
 from builders import FakeHandle, make_cycle, make_node, make_pod, make_snapshot
 
@@ -287,7 +287,8 @@ def cut(start: int, verdicts: str, wanted: int) -> tuple[list[int], int, Diagnos
     diagnosis.verdicts.codes[:] = [codes[each] for each in verdicts]
     diagnosis.verdicts.plugins["P"] = diagnosis.verdicts.codes == Code.UNSCHEDULABLE
     sampler = Sampler(start)
-    rows = sampler.cut(diagnosis, np.arange(len(verdicts)), wanted)
+    way = sampler.way(np.flatnonzero(diagnosis.verdicts.codes != NOT_LOOKED_AT))
+    rows = sampler.cut(diagnosis, way, wanted)
     return rows.tolist(), sampler.start, diagnosis
 
 
@@ -321,18 +322,42 @@ def test_all_nodes_are_looked_at_unless_someone_asks_for_less() -> None:
     assert decide(attempts(likes), *names).node == "n149"
     assert len(likes.scored) == 150
     sampled = Likes(n149=9)
-    assert decide(attempts(sampled, percentage=10), *names).node == "n0"
+    assert decide(attempts(sampled, share=Share(10)), *names).node == "n0"
     assert sampled.scored == names[:100]
 
 
 def test_samples_go_round() -> None:
     names = [f"n{number}" for number in range(150)]
     likes = Likes()
-    one = attempts(likes, percentage=10)
+    one = attempts(likes, share=Share(10))
     decide(one, *names)
     likes.scored.clear()
     decide(one, *names)
     assert likes.scored == [*names[100:], *names[:50]]
+
+
+class Whole(Likes):
+    """The same, all nodes at once."""
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(np.array([name in self.refuses for name in nodes.names]), "full")
+
+
+@pytest.mark.parametrize("refused", [0, 1, 30, 149, 150, 299, 300])
+def test_a_filter_that_walks_over_nodes_is_asked_until_the_sample_is_complete(refused: int) -> None:
+    names = [f"n{number}" for number in range(300)]
+    refuses, walking, whole = dict.fromkeys(names[:refused], NO), Sampler(290), Sampler(290)
+    likes = Likes(refuses=refuses)
+    decision = decide(attempts(likes, sampler=walking, share=Share(10)), *names)
+    expected = decide(attempts(Whole(refuses=refuses), sampler=whole, share=Share(10)), *names)
+    assert (decision.node, decision.message, walking) == (expected.node, expected.message, whole)
+    assert decision.diagnosis is not None
+    assert expected.diagnosis is not None
+    assert dict(decision.diagnosis.by_node()) == dict(expected.diagnosis.by_node())
+    assert decision.diagnosis.unschedulable_plugins == expected.diagnosis.unschedulable_plugins
+    looked_at = len(list(decision.diagnosis.by_node()))
+    assert looked_at <= len(likes.filtered) <= max(101, 2 * looked_at), "few are asked about in vain"
+    assert len(set(likes.filtered)) == len(likes.filtered)
 
 
 def test_where_nobody_compares_the_first_that_fits_is_taken() -> None:

@@ -13,7 +13,6 @@ from bayplan.app import build_engine, configured, filled_cache, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.config.load import load
-from bayplan.config.model import Configuration
 from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import PostFilterAnswer, Wait
@@ -23,7 +22,7 @@ from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import StorageClass
 from bayplan.plugins import default_plugins
-from bayplan.scheduler.engine import NothingToWriteTo, NoWrites, PodEngine, percentage_for
+from bayplan.scheduler.engine import NothingToWriteTo, NoWrites, PodEngine
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector
 from builders import make_node, make_pod
 
@@ -229,19 +228,33 @@ def test_each_profile_serves_its_own_pods() -> None:
     ],
 )
 def test_how_many_nodes_a_profile_looks_at(text: str, percentage: int | None) -> None:
-    assert engine(text=text).percentage("default-scheduler") == percentage
+    assert engine(text=text).looks_at("default-scheduler").percentage == percentage
 
 
-def test_a_one_node_score_plugin_is_not_cheap() -> None:
-    class Simple:
-        name = "Simple"
+def number(self: Any, cycle: Cycle, node: Any) -> int: ...  # type: ignore[empty-body]
+def answer(self: Any, cycle: Cycle, node: Any) -> None: ...
+def signature(self: Any, pod: Any) -> int: ...  # type: ignore[empty-body]
 
-        def score(self, cycle: Cycle, node: Any) -> int:  # noqa: ARG002
-            return 0
 
-    one = engine(plugin=Simple)
-    assert one.percentage("default-scheduler") == 0
-    assert percentage_for(Configuration(), None, one.framework("default-scheduler")) == 0
+@pytest.mark.parametrize(
+    ("methods", "because"),
+    [
+        pytest.param({"score": number}, "these plugins answer for one node at a time: Simple (score)", id="score"),
+        pytest.param({"filter": answer}, "these plugins answer for one node at a time: Simple (filter)", id="filter"),
+        pytest.param(
+            {"filter": answer, "score": number},
+            "these plugins answer for one node at a time: Simple (filter and score)",
+            id="both",
+        ),
+        pytest.param({"filter": answer, "signature": signature}, "", id="pods-share-what-a-signing-filter-says"),
+        pytest.param({"filter": answer, "filter_nodes": answer}, "", id="filters-tables"),
+        pytest.param({"score": number, "score_nodes": number}, "", id="scores-tables"),
+    ],
+)
+def test_a_plugin_that_walks_over_nodes_is_not_cheap(methods: dict[str, Any], because: str) -> None:
+    share = engine(plugin=type("Simple", (), {"name": "Simple", **methods})).looks_at("default-scheduler")
+    assert share.because == because
+    assert share.percentage == (0 if because else None)
 
 
 # what plugins reach
