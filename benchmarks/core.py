@@ -25,6 +25,7 @@ from benchmarks import growth, memory
 from benchmarks.calibration import Calibration
 from benchmarks.measuring import Latencies, compare, pods_of, run
 from benchmarks.naive import decide_plainly, preempt_plainly
+from benchmarks.one_node import Cost, Simple, measure_cost
 from benchmarks.progress import Progress
 from benchmarks.report import BUDGET_NODES, Report, Row
 from benchmarks.workloads import WORKLOADS, Workload
@@ -37,7 +38,10 @@ NAIVE_PODS = 3
 def measure(name: str, workload: Workload, nodes: int, pods: int, naive_pods: int) -> Row:
     """One workload: the engine, where it matters the engine that shares nothing, and the plain twins."""
     full: Latencies | None = None
-    if workload.against_full:
+    cost: Cost | None = None
+    if workload.one_by_one:
+        latencies, engine, cost = measure_cost(workload, nodes, pods)
+    elif workload.against_full:
         both = compare(workload, nodes, pods)
         latencies, full, engine = both.shared, both.full, both.engine
     else:
@@ -45,9 +49,14 @@ def measure(name: str, workload: Workload, nodes: int, pods: int, naive_pods: in
     more = pods_of(workload, naive_pods, first=pods)
     naive: Latencies | None = None
     if more:
-        naive = preempt_plainly(engine, more, datetime.now(UTC)) if workload.preempts else decide_plainly(engine, more)
+        plugin = Simple if workload.one_by_one else None
+        naive = (
+            preempt_plainly(engine, more, datetime.now(UTC))
+            if workload.preempts
+            else decide_plainly(engine, more, plugin)
+        )
     engine.close()
-    return Row(name=name, workload=workload, nodes=nodes, latencies=latencies, naive=naive, full=full)
+    return Row(name=name, workload=workload, nodes=nodes, latencies=latencies, naive=naive, full=full, cost=cost)
 
 
 def measure_all(names: Sequence[str], nodes: int, pods: int | None, naive_pods: int, told: Progress) -> Report:

@@ -14,11 +14,15 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from msgspec.structs import replace
 
 from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
+from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
@@ -29,6 +33,11 @@ from benchmarks.workloads import Workload
 
 _BLOCK = 25
 """Pods that one engine decides before the other has its turn, where two are held against each other."""
+_ADDED = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {}}}]}}}}}}]
+"""
 
 Progress = Callable[[str], None]
 
@@ -98,12 +107,26 @@ def filled(workload: Workload, nodes: int, pods: int) -> Cache:
     return cache
 
 
-def engine_on(cache: Cache, *, share: bool = True, seed: int = 0) -> PodEngine:
-    """The default profile on a cluster. Without `share` every pod is evaluated in full."""
-    registry = known_plugins()
-    return PodEngine(
-        configured(None, registry), registry, cache, clock=SystemClock(), chance=random.Random(seed), share=share
-    )
+def engine_on(
+    cache: Cache,
+    *,
+    share: bool = True,
+    seed: int = 0,
+    plugin: type[Any] | None = None,
+    registry: Registry | None = None,
+) -> PodEngine:
+    """The default profile on a cluster; a plugin may be added to it, and other plugins may stand behind its names.
+
+    All nodes are looked at. Without `share` every pod is evaluated in full.
+    """
+    ours = plugin is None and registry is None
+    registry = registry or known_plugins()
+    if plugin is not None:
+        registry = registry.with_plugins(plugin)
+    configuration = configured(None if plugin is None else _ADDED.format(plugin.name), registry)
+    if not ours:
+        configuration = replace(configuration, percentage_of_nodes_to_score=100)
+    return PodEngine(configuration, registry, cache, clock=SystemClock(), chance=random.Random(seed), share=share)
 
 
 def pods_of(workload: Workload, count: int, *, first: int = 0) -> list[Pod]:
@@ -131,9 +154,11 @@ def _check(placed: Placed, info: PodInfo, workload: Workload) -> None:
         raise Undecided(f"pod {info.key} has no node: {placed.status.message}")
 
 
-def run(workload: Workload, nodes: int, pods: int, *, seed: int = 0) -> tuple[Latencies, PodEngine]:
+def run(
+    workload: Workload, nodes: int, pods: int, *, seed: int = 0, plugin: type[Any] | None = None
+) -> tuple[Latencies, PodEngine]:
     """Decide the pods of a workload; what it took, and the engine with the cluster as it then is."""
-    engine = engine_on(filled(workload, nodes, pods), seed=seed)
+    engine = engine_on(filled(workload, nodes, pods), seed=seed, plugin=plugin)
     waiting = [engine.prepare(pod) for pod in pods_of(workload, pods)]
     gc.collect()
     return Latencies.of(list(decide(engine, waiting, workload))), engine

@@ -9,7 +9,6 @@ twin is not asked about pods that do not concern it. Cost: about a second a pod 
 from __future__ import annotations
 
 import pkgutil
-import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
@@ -20,9 +19,8 @@ from typing import Any
 import numpy as np
 
 import naive as twins
-from bayplan.app import configured, known_plugins
+from bayplan.app import known_plugins
 from bayplan.cache import Cache
-from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.handle import Handle
@@ -33,7 +31,7 @@ from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeTable, NodeView
 from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
-from benchmarks.measuring import Latencies
+from benchmarks.measuring import Latencies, engine_on
 from benchmarks.plain_sight import Sight
 from builders import FITS, Answer
 from naive import preemption
@@ -170,19 +168,17 @@ def _plain(entry: Entry) -> Entry:
     return Entry(entry.name, plugin, entry.args)
 
 
-def plain_engine(cache: Cache) -> PodEngine:
-    """An engine on a cluster that decides by the twins alone."""
-    registry = plain_registry()
-    configuration = configured(None, registry)
-    return PodEngine(configuration, registry, cache, clock=SystemClock(), chance=random.Random(0), share=False)
+def plain_engine(cache: Cache, plugin: type[Any] | None = None) -> PodEngine:
+    """An engine on a cluster that decides by the twins alone, and by a plugin that is its own twin."""
+    return engine_on(cache, share=False, plugin=plugin, registry=plain_registry())
 
 
 # decisions
 
 
-def decide_plainly(measured: PodEngine, pods: Sequence[Pod]) -> Latencies:
+def decide_plainly(measured: PodEngine, pods: Sequence[Pod], plugin: type[Any] | None = None) -> Latencies:
     """Decide pods by the twins on the cluster of the measured engine, who must decide the same and then places them."""
-    engine = plain_engine(measured.cache)
+    engine = plain_engine(measured.cache, plugin)
     took = []
     for pod in pods:
         start = perf_counter_ns()

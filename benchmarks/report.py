@@ -19,7 +19,8 @@ from benchmarks.calibration import REFERENCE_S
 from benchmarks.growth import EXPONENT_AT_MOST, Growth
 from benchmarks.measuring import Latencies
 from benchmarks.memory import BUDGET_MIB, Memory
-from benchmarks.workloads import FULL_RATIO, Workload
+from benchmarks.one_node import Cost
+from benchmarks.workloads import FULL_RATIO, ONE_NODE_US, Workload
 
 _UNBOUNDED = 100_000
 BUDGET_NODES = 5000
@@ -36,6 +37,7 @@ class Row:
     latencies: Latencies
     naive: Latencies | None = None
     full: Latencies | None = None
+    cost: Cost | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -51,6 +53,8 @@ class Row:
         """Whether the workload keeps its budget; None where it has none, or the cluster has another size."""
         if self.nodes != BUDGET_NODES:
             return None
+        if self.cost is not None:
+            return self.cost.holds(calibration)
         if self.budget_us is not None:
             return self.latencies.p50_us <= self.budget_us * calibration
         return None if self.ratio is None else self.ratio <= FULL_RATIO
@@ -71,6 +75,9 @@ class Row:
         if self.full is not None and self.ratio is not None:
             found |= {"full_p50_us": round(self.full.p50_us, 1), "full_ratio": round(self.ratio, 3)}
             found["budget_ratio"] = FULL_RATIO
+        if self.cost is not None:
+            found |= {"own_us": round(self.cost.own_us, 1), "us_a_node": round(self.cost.us_a_node, 3)}
+            found["budget_us_a_node"] = ONE_NODE_US
         return found
 
 
@@ -155,6 +162,8 @@ class Report:
 def _budget(row: Row, calibration: float) -> str:
     if row.full is not None and row.ratio is not None:
         return f"{row.ratio:.2f} of {row.full.p50_us:,.0f} in full, at most {FULL_RATIO}"
+    if row.cost is not None:
+        return f"{row.cost.us_a_node:.2f} a node besides its own time, at most {ONE_NODE_US * calibration:.2f}"
     return "" if row.budget_us is None else f"{row.budget_us * calibration:,.0f}"
 
 

@@ -23,6 +23,8 @@ FEW = 100
 """Pods of workloads whose decisions take milliseconds."""
 FULL_RATIO = 1.1
 """What sharing answers may cost where it gains least, over evaluating every pod in full."""
+ONE_NODE_US = 2.0
+"""What a plugin that answers for one node may cost besides its own time, for each node that is left when it runs."""
 
 
 class Budget(Enum):
@@ -56,6 +58,8 @@ class Workload:
     """Whether sharing is held against evaluating every pod in full."""
     preempts: bool = False
     """Whether every pod has to make room for itself; its decision is then a nomination."""
+    one_by_one: bool = False
+    """Whether a plugin from outside that answers for one node is added to the profile; it is what is judged."""
 
 
 # pods
@@ -272,4 +276,5 @@ WORKLOADS: Mapping[str, Workload] = {
         around=volume_workload.storage,
     ),
     "dra": Workload(about="a device for each pod", pod=claimed_pod, around=devices, pods=FEW),
+    "one_node_plugin": Workload(about="a plugin that answers for one node", pod=basic, pods=FEW, one_by_one=True),
 }

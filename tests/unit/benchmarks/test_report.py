@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ from benchmarks.core import main
 from benchmarks.growth import Growth
 from benchmarks.measuring import Latencies
 from benchmarks.memory import Memory
+from benchmarks.one_node import Cost
 from benchmarks.report import BUDGET_NODES, Report, Row
-from benchmarks.workloads import FULL_RATIO, WORKLOADS, Workload
+from benchmarks.workloads import FULL_RATIO, ONE_NODE_US, WORKLOADS, Workload
 from click.testing import CliRunner
 
 
 def row(name: str, p50_us: float, *, nodes: int = BUDGET_NODES, full_us: float | None = None) -> Row:
     full = None if full_us is None else Latencies([full_us])
     return Row(name=name, workload=WORKLOADS[name], nodes=nodes, latencies=Latencies([p50_us]), full=full)
+
+
+def one_node(*, more_us: float, own_us: float) -> Row:
+    return replace(row("one_node_plugin", 3000.0), cost=Cost(asked=1000, more_us=more_us, own_us=own_us))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,9 @@ def row(name: str, p50_us: float, *, nodes: int = BUDGET_NODES, full_us: float |
         pytest.param(row("preemption", 19_999.0), 1.0, True, id="preemption has milliseconds"),
         pytest.param(row("templates_10", 110.0, full_us=100.0), 9.0, True, id="a ratio needs no calibration"),
         pytest.param(row("templates_10", 111.0, full_us=100.0), 9.0, False, id="sharing costs too much"),
+        pytest.param(one_node(more_us=2500.0, own_us=500.0), 1.0, True, id="two microseconds a node"),
+        pytest.param(one_node(more_us=2600.0, own_us=500.0), 1.0, False, id="more than two"),
+        pytest.param(one_node(more_us=2600.0, own_us=500.0), 1.1, True, id="a slower machine has more"),
         pytest.param(row("mixed", 1e9), 1.0, None, id="no budget"),
         pytest.param(row("basic_identical", 1e9, nodes=400), 1.0, None, id="another size"),
     ],
@@ -149,6 +158,8 @@ def test_the_page_describes_every_workload_with_its_budget() -> None:
 def _budget(workload: Workload) -> str:
     if workload.against_full:
         return f"{FULL_RATIO} of a full evaluation"
+    if workload.one_by_one:
+        return f"{ONE_NODE_US:.0f} µs a node"
     if workload.budget is None:
         return ""
     us = workload.budget.value

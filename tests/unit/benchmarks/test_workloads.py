@@ -8,6 +8,7 @@ import pytest
 from benchmarks import clusters
 from benchmarks.measuring import Latencies, Undecided, compare, decide, engine_on, filled, pods_of, run
 from benchmarks.naive import decide_plainly, preempt_plainly
+from benchmarks.one_node import Simple, measure_cost
 from benchmarks.workloads import WORKLOADS, Workload
 
 from bayplan.objects.core import Node, Pod
@@ -16,7 +17,7 @@ from bayplan.objects.kinds import convert
 NODES, PODS = 30, 6
 NAMES = (
     "basic_identical all_different templates_10 templates_100 filling_up node_affinity taints affinity_required "
-    "affinity_preferred anti_affinity spread_hard spread_default preemption mixed volumes dra"
+    "affinity_preferred anti_affinity spread_hard spread_default preemption mixed volumes dra one_node_plugin"
 )
 
 
@@ -39,6 +40,17 @@ def test_sharing_and_full_evaluation_decide_the_same_pods(name: str) -> None:
     both = compare(WORKLOADS[name], NODES, PODS)
     assert len(both.shared.took_us) == len(both.full.took_us) == PODS
     assert both.ratio > 0
+
+
+def test_a_plugin_that_answers_for_one_node_is_asked_about_every_node_that_is_left() -> None:
+    latencies, engine, cost = measure_cost(WORKLOADS["one_node_plugin"], 120, PODS)
+    unlucky = 12
+    assert len(latencies.took_us) == PODS
+    assert cost.asked == 120 + 120 - unlucky
+    assert cost.own_us > 0
+    assert engine.looks_at("default-scheduler").percentage == 100
+    decided = decide_plainly(engine, pods_of(WORKLOADS["one_node_plugin"], 1, first=PODS), Simple)
+    assert len(decided.took_us) == 1
 
 
 def test_a_preempting_pod_leaves_the_cluster_as_it_was() -> None:
