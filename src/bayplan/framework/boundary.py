@@ -112,8 +112,12 @@ def as_status(answer: object, plugin: str, point: Point) -> Status:
     if answer is None:
         return SUCCESS
     if not isinstance(answer, Status) or not isinstance(answer.code, Code):
-        raise PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
+        raise no_status(answer, plugin, point)
     return answer if answer.ok else answer.by(plugin)
+
+
+def no_status(answer: object, plugin: str, point: Point) -> PluginFault:
+    return PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
 
 
 def _checked_status(plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:

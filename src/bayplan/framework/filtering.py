@@ -7,13 +7,13 @@ plugin; no Python loop over nodes except for plugins that only have the one-node
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.boundary import Boundary, PluginFault, as_status, no_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis, Reason, Verdicts
 from bayplan.framework.handle import Nominations
@@ -184,20 +184,16 @@ class Filtering:
     def _apply_one_by_one(
         self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts
     ) -> None:
-        masks: dict[tuple[tuple[str, ...], Code], BoolVector] = {}  # few answers for many nodes: one mask an answer
-        left = np.flatnonzero(alive).tolist()
-        for position, status in self._boundary.call(plugin, FILTER, refusals, plugin, cycle, table, left):
-            usable = status.code in _ACCEPTED_FROM_FILTER
-            code = status.code if usable else Code.ERROR
-            text_of_misuse = status.message or f"answered {status.code.label}, which is no answer to filter"
-            texts = (status.reasons or ("",)) if usable else (text_of_misuse,)
-            mask = masks.get((texts, code))
-            if mask is None:
-                mask = masks[texts, code] = np.zeros(len(table), dtype=np.bool_)
-            mask[position] = True
-        for (texts, code), mask in masks.items():
-            for text in texts:
-                _reject(verdicts, plugin.name, mask, text, code)
+        left = np.flatnonzero(alive)
+        for (code, reasons), rows in self._boundary.call(plugin, FILTER, refusals, plugin, cycle, table, left).items():
+            mask = np.zeros(len(table), dtype=np.bool_)
+            mask[rows] = True
+            if code in _ACCEPTED_FROM_FILTER:
+                for text in reasons or ("",):
+                    _reject(verdicts, plugin.name, mask, text, code)
+            else:
+                text = ", ".join(reasons) or f"answered {code.label}, which is no answer to filter"
+                _reject(verdicts, plugin.name, mask, text, Code.ERROR)
 
     # nominated pods and forks -----------------------------------------------------------------------------------
 
@@ -278,14 +274,27 @@ def _pre_filter_answer(plugin: Any, cycle: Cycle) -> NarrowTo | Status:
     return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
 
 
-def refusals(plugin: Any, cycle: Cycle, table: NodeTable, positions: Iterable[int]) -> list[tuple[int, Status]]:
-    """What a plugin that answers for one node says of each, where that is not yes."""
-    refusals = []
-    for position in positions:
-        answer = plugin.filter(cycle, table[position])
-        if answer is not None and not (status := as_status(answer, plugin.name, FILTER)).ok:
-            refusals.append((position, status))
-    return refusals
+def refusals(
+    plugin: Any, cycle: Cycle, table: NodeTable, positions: RowVector
+) -> dict[tuple[Code, tuple[str, ...]], list[int]]:
+    """Whom a plugin that answers for one node refuses, by what it says: few answers are about many nodes."""
+    found: dict[tuple[Code, tuple[str, ...]], list[int]] = {}
+    ask, columns = plugin.filter, table.columns
+    for position, row in zip(positions.tolist(), table.rows[positions].tolist(), strict=True):
+        answer = ask(cycle, NodeView(columns, row))
+        if answer is None:
+            continue
+        if not isinstance(answer, Status) or not isinstance(answer.code, Code):
+            raise no_status(answer, plugin.name, FILTER)
+        code = answer.code
+        if code is Code.SUCCESS:
+            continue
+        where = found.get((code, answer.reasons))
+        if where is None:
+            found[code, answer.reasons] = [position]
+        else:
+            where.append(position)
+    return found
 
 
 def _collect(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:

@@ -27,7 +27,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo, ScoreGroups, amounts_alone, row_alone
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
-from bayplan.framework.status import Code, Status
+from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 FEW_ROWS = 2
@@ -282,8 +282,9 @@ class Part:
             self._filter_table(table)
             return
         where = table.rows
-        for position, status in refusals(self.role.plugin, self.cycle, table, range(len(where))):
-            self._note(int(where[position]), status)
+        found = refusals(self.role.plugin, self.cycle, table, np.arange(len(where)))
+        for (code, reasons), positions in found.items():
+            self._note(where[positions], code, reasons)
 
     def _filter_table(self, table: NodeTable) -> None:
         nobody = table.nobody
@@ -317,17 +318,17 @@ class Part:
             self._forget(node.row)
         answer = self.role.plugin.filter(self.cycle, node)
         if answer is not None and not (status := as_status(answer, "", FILTER)).ok:
-            self._note(node.row, status)
+            self._note(node.row, status.code, status.reasons)
 
-    def _note(self, row: int, status: Status) -> None:
-        if not status.rejected:
+    def _note(self, rows: Any, code: Code, reasons: tuple[str, ...]) -> None:
+        if not code.rejects:
             raise CannotShare
-        self.codes[row] = status.code
+        self.codes[rows] = code
         self.rejects = True
         place = -1
-        for text in status.reasons or ("",):
+        for text in reasons or ("",):
             place = self._place(text, place)
-            self._mask(place)[row] = True
+            self._mask(place)[rows] = True
 
     def _forget(self, rows: Any) -> None:
         if not self.rejects:
