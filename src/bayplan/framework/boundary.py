@@ -7,8 +7,11 @@ which point, what it did and where. Calls are timed; a slow one is counted and l
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from bayplan.clock import Clock
@@ -23,6 +26,7 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 SLOW_CALL_S = 0.1
+_BAYPLAN = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class PluginFault(PluginError):
@@ -35,13 +39,22 @@ class PluginFault(PluginError):
         self.text = text
 
     @classmethod
-    def raised(cls, plugin: str, point: str, fault: BaseException) -> PluginFault:
+    def raised(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
         """The fault of a plugin that raised, with the place in its code."""
         if isinstance(fault, PluginFault):
             return fault
-        frames = traceback.extract_tb(fault.__traceback__)
-        place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
-        return cls(plugin, point, f"{type(fault).__name__}: {fault}{place}")
+        return cls(plugin.name, point, f"{type(fault).__name__}: {fault}{_place(plugin, fault)}")
+
+
+def _place(plugin: Any, fault: BaseException) -> str:
+    """Where the plugin's own file was left last: what it called from there is somebody else's."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    if not frames:
+        return ""
+    own = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)
+    others = [frame for frame in frames if not frame.filename.startswith(_BAYPLAN)]
+    last = ([frame for frame in frames if frame.filename == own] or others or frames)[-1]
+    return f" ({Path(last.filename).name}:{last.lineno})"
 
 
 class Boundary:
@@ -64,7 +77,7 @@ class Boundary:
         try:
             return self.timed(plugin, point, method, *args, **kwargs)
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin.name, point, fault) from fault
+            raise self._failed(plugin, point, fault) from fault
 
     def timed(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
@@ -87,14 +100,14 @@ class Boundary:
         try:
             return await method(*args)
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin.name, point, fault) from fault
+            raise self._failed(plugin, point, fault) from fault
         finally:
             self.timings.took(plugin.name, point.key, self._now() - start)
 
-    def _failed(self, plugin: str, point: Point, fault: BaseException) -> PluginFault:
+    def _failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
         if not isinstance(fault, PluginFault):
-            log.warning("plugin %s failed at %s", plugin, point.key, exc_info=fault)
-        self.timings.failed(plugin, point.key)
+            log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=fault)
+        self.timings.failed(plugin.name, point.key)
         return PluginFault.raised(plugin, point.key, fault)
 
     def _note(self, plugin: str, point: Point, seconds: float) -> None:

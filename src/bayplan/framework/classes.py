@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.parts import CannotShare, EvaluationClock, Part, Role
-from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
 from bayplan.framework.profile import Profile
 from bayplan.framework.standing import Standing
 from bayplan.objects.resource import DeviceClass
@@ -147,7 +147,8 @@ class Classes:
     def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
         """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""
         try:
-            signature = role.plugin.signature(info.pod)
+            sign = role.plugin.signature
+            signature = self._boundary.timed(role.plugin, SIGNATURE, sign, info.pod) if role.outside else sign(info.pod)
             return None if signature is None else shelf.place(signature)
         except (Exception, SystemExit) as fault:
             self._complain(f"signature of plugin {role.name}", fault)

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.boundary import Boundary, as_status
+from bayplan.framework.boundary import Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo, ScoreGroups, amounts_alone, row_alone
-from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.status import Code
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
@@ -35,6 +35,7 @@ FEW_ROWS = 2
 
 _ALWAYS_REFRESHED = 32
 _REFRESHED_SHARE = 8
+_SHIPPED = "bayplan.plugins."
 _MOST_REASONS = 128  # with more, from texts that change with the rows, the rows of now are asked afresh
 
 CodeVector = npt.NDArray[np.int8]
@@ -59,6 +60,7 @@ class Role:
         self.pre_filters, self.filters = PRE_FILTER.key in points, FILTER.key in points
         self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
         self.signs = hasattr(plugin, "signature")
+        self.outside = not type(plugin).__module__.startswith(_SHIPPED)  # then whatever it does is watched for its time
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.filters_tables = hasattr(plugin, "filter_nodes")
         self.filters_one = hasattr(plugin, "filter")
@@ -140,7 +142,7 @@ class Part:
     def catch_up(self) -> None:
         """Follow the snapshot."""
         role, snapshot = self.role, self.cycle.snapshot
-        if snapshot.layout != self._layout or (role.watches and role.depends_on(self.cycle) != self._stamp):
+        if snapshot.layout != self._layout or (role.watches and self._depends_on() != self._stamp):
             self.evaluate()
             return
         if role.moves and self.scoring:
@@ -221,10 +223,26 @@ class Part:
         self._layout = snapshot.layout
         self._cursor = (snapshot.touched if role.looks_at_pods else snapshot.renewed).end
         if role.watches:
-            self._stamp = role.depends_on(self.cycle)
+            self._stamp = self._depends_on()
+
+    def _depends_on(self) -> Hashable:
+        role = self.role
+        if not role.outside:
+            return role.depends_on(self.cycle)
+        try:
+            return self._boundary.timed(role.plugin, DEPENDS_ON, role.depends_on, self.cycle)
+        except (Exception, SystemExit) as fault:
+            raise PluginFault.raised(role.plugin, DEPENDS_ON.key, fault) from fault
 
     def _refresh(self, rows: set[int]) -> None:
         self.changes += 1
+        if self.role.outside:
+            point = FILTER if self.filtering else SCORE
+            self._boundary.timed(self.role.plugin, point, self._ask_again, rows)
+        else:
+            self._ask_again(rows)
+
+    def _ask_again(self, rows: set[int]) -> None:
         role, cycle = self.role, self.cycle
         columns = cycle.snapshot.nodes
         few = len(rows) <= FEW_ROWS
@@ -436,7 +454,7 @@ class Part:
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
             final = _vector(answer, len(candidates))
             if role.watches and not role.moves:  # what it just counted is what it depends on from now on
-                self._stamp = role.depends_on(self.cycle)
+                self._stamp = self._depends_on()
         else:
             final = self.raw[feasible]  # a copy: normalising may work in place
         if role.normalizes:

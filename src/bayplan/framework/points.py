@@ -36,6 +36,10 @@ POST_BIND = Point("postBind", ("post_bind",))
 PLACEMENT_GENERATE = Point("placementGenerate", ("generate_placements",))
 PLACEMENT_SCORE = Point("placementScore", ("score_placement",))
 
+DEPENDS_ON = Point("depends_on", ("depends_on",))
+SIGNATURE = Point("signature", ("signature",))
+"""No points of a configuration: what else plugins are asked, and may take time for."""
+
 BUILD_ORDER: tuple[Point, ...] = (
     PRE_FILTER,
     FILTER,

@@ -60,9 +60,11 @@ class Framework:
                 call = plugin.pre_enqueue
                 status = self.boundary.ask(plugin, PRE_ENQUEUE, call, pod)
             except PluginFault as fault:
-                status = error(fault.text).by(plugin.name)
-            if not status.ok:
+                status = error(fault.text)
+            if status.rejected:
                 return status
+            if not status.ok:
+                return error(f'running PreEnqueue plugin "{plugin.name}": {status.message}').by(plugin.name)
         return SUCCESS
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
