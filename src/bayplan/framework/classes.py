@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 from bayplan.framework.boundary import Boundary
@@ -20,6 +20,7 @@ from bayplan.framework.parts import CannotShare, EvaluationClock, Part, Role
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
 from bayplan.framework.profile import Profile
 from bayplan.framework.standing import Standing
+from bayplan.framework.status import Code, Status
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
@@ -176,7 +177,8 @@ class Classes:
             return self._caught_up(kind, cycle)
         except CannotShare:
             self.long_ways[CannotShare.__name__] += 1
-            cycle.start_over()
+            if cycle.answered is None:
+                cycle.start_over()
             return None
         except (Exception, SystemExit) as fault:
             # A plugin broke: a full attempt asks it again and says what is wrong.
@@ -196,12 +198,15 @@ class Classes:
             standing.refresh()
             together.used = self._attempt
             return standing
-        parts = [
-            part
-            if kept is not None and (part := kept.value) is not None and part.cycle.snapshot is cycle.snapshot
-            else self._new_part(number, kept, cycle)
-            for number, kept in enumerate(kind.parts)
-        ]
+        parts, new = [], []
+        for number, kept in enumerate(kind.parts):
+            part = None if kept is None else kept.value
+            if part is None or part.cycle.snapshot is not cycle.snapshot:
+                part = self._new_part(number, kept, cycle)
+            if not part.is_known:
+                new.append(part)
+            parts.append(part)
+        self._pre_filter(new, cycle)
         for kept in kind.parts:
             if kept is not None:
                 kept.used = self._attempt
@@ -210,6 +215,26 @@ class Classes:
         if together is not None:
             self._standings.keep(together, standing)
         return standing
+
+    @staticmethod
+    def _pre_filter(parts: Sequence[Part], cycle: Cycle) -> None:
+        """Ask the PreFilters of new parts before any filter.
+
+        Who narrows the nodes or rejects the pod sends it the long way, which takes over what was said: nobody is asked
+        twice.
+        """
+        asked: list[Part] = []
+        for part in parts:
+            if not part.role.pre_filters:
+                continue
+            answer = part.pre_filter()
+            asked.append(part)
+            if not isinstance(answer, Status) or not (answer.ok or answer.code is Code.SKIP):
+                cycle.answered = {each.role.name: each.take_answer() for each in asked}
+                for each in asked:
+                    if not each.own:
+                        cycle.adopt(each.cycle)
+                raise CannotShare
 
     def _new_part(self, number: int, kept: Kept[Part] | None, cycle: Cycle) -> Part:
         role = self._roles[number]

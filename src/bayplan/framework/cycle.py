@@ -31,7 +31,17 @@ class Key(Generic[T]):
 class Cycle:
     """Everything one attempt knows."""
 
-    __slots__ = ("_state", "info", "pod", "pods_to_activate", "skip_filter", "skip_pre_bind", "skip_score", "snapshot")
+    __slots__ = (
+        "_state",
+        "answered",
+        "info",
+        "pod",
+        "pods_to_activate",
+        "skip_filter",
+        "skip_pre_bind",
+        "skip_score",
+        "snapshot",
+    )
 
     def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
         self.info = info
@@ -41,6 +51,7 @@ class Cycle:
         self.skip_score: set[str] = set()
         self.skip_pre_bind: set[str] = set()
         self.pods_to_activate: dict[str, Pod] = {}
+        self.answered: dict[str, Any] | None = None  # by PreFilters, while it was found out whether the pod is shared
         self._state: dict[Key[Any], Any] = {}
 
     def put(self, key: Key[T], value: T) -> None:
@@ -79,6 +90,7 @@ class Cycle:
     def start_over(self) -> None:
         """Forget what plugins said."""
         self._state = {}
+        self.answered = None
         self.skip_filter, self.skip_score = set(), set()
 
     def clone(self) -> Cycle:

@@ -60,8 +60,9 @@ class Filtering:
     def pre_filter(self, cycle: Cycle) -> PreFilterOutcome:
         """Ask every PreFilter. An unresolvable answer ends it at once, an unschedulable one only at the end."""
         outcome = PreFilterOutcome()
+        known, cycle.answered = cycle.answered or {}, None
         for plugin in self._pre_filters:
-            answer = self._ask_pre_filter(plugin, cycle)
+            answer = known.get(plugin.name) or self._ask_pre_filter(plugin, cycle)
             if isinstance(answer, NarrowTo):
                 if self._narrow(outcome, plugin.name, answer.names):
                     return outcome

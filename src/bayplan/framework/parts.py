@@ -27,7 +27,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo, ScoreGroups, amounts_alone, row_alone
 from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE
-from bayplan.framework.status import Code
+from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 FEW_ROWS = 2
@@ -132,10 +132,16 @@ class Part:
         self.raw: IntVector = np.zeros(0, dtype=np.int64)
         self._stamp: Hashable = None
         self._scores_stamp: Hashable = None
+        self._answer: NarrowTo | Status | None = None
         self._layout = -1
         self._cursor = 0
         self._weighted: tuple[int, bool, Weighted] | None = None  # at which `changes`, and whether for any candidates
         self._weighted_for: BoolVector = np.zeros(0, dtype=np.bool_)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was ever evaluated to the end."""
+        return self._layout != -1
 
     # keeping up -------------------------------------------------------------------------------------------------
 
@@ -275,20 +281,33 @@ class Part:
 
     # filtering --------------------------------------------------------------------------------------------------
 
-    def _pre_filtered(self) -> bool:
-        """Whether the plugin wants to filter."""
+    def pre_filter(self) -> NarrowTo | Status:
+        """Ask PreFilter, ahead of the evaluation that this answer then is a part of."""
         role, cycle = self.role, self.cycle
         cycle.skip_filter.discard(role.name)
-        if not role.pre_filters:
-            return True
         answer = self._boundary.timed(role.plugin, PRE_FILTER, role.plugin.pre_filter, cycle)
-        if isinstance(answer, NarrowTo):
+        self._answer = answer if isinstance(answer, NarrowTo) else as_status(answer, role.name, PRE_FILTER)
+        return self._answer
+
+    def take_answer(self) -> NarrowTo | Status | None:
+        """What PreFilter said ahead, for whoever uses it: it is true of this moment alone."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def _pre_filtered(self) -> bool:
+        """Whether the plugin wants to filter."""
+        if not self.role.pre_filters:
+            self.cycle.skip_filter.discard(self.role.name)
+            return True
+        if self._answer is None:
+            self.pre_filter()
+        answer = self.take_answer()
+        if not isinstance(answer, Status):
             raise CannotShare
-        status = as_status(answer, role.name, PRE_FILTER)
-        if status.code is Code.SKIP:
-            cycle.skip_filter.add(role.name)
+        if answer.code is Code.SKIP:
+            self.cycle.skip_filter.add(self.role.name)
             return False
-        if not status.ok:
+        if not answer.ok:
             raise CannotShare
         return True
 

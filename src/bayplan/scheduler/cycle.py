@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from bayplan.errors import UsageError
 from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
@@ -47,10 +48,21 @@ class Decision:
     nominate: str | None = None  # None: leave the nomination, "": clear it
     victims: tuple[str, ...] = ()
     writes: tuple[object, ...] = ()
-    standing: Standing | None = None  # what it was read off, until the next decision; then the fields above are empty
+    standing: Standing | None = None  # what it was read off, until the next decision; the fields above are empty then
+    is_over: bool = False  # what it was read off is another pod's now
+
+    def let_go(self) -> None:
+        """The cluster moves on: whatever is shared with other pods is about to be theirs."""
+        if self.standing is not None:
+            self.standing, self.is_over = None, True
 
     def in_detail(self) -> Decision:
-        """The decision with everything spelled out that pods like this one share."""
+        """The decision with everything spelled out that pods like this one share; to be asked before the next one."""
+        if self.is_over:
+            raise UsageError(
+                f"the details of the decision for {self.node} are gone: pods share them, and the next pod has changed "
+                "them; ask for in_detail() before anything else is decided, or read the record"
+            )
         standing = self.standing
         if standing is None or self.node is None:
             return self

@@ -168,6 +168,7 @@ class PodEngine:
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
+        self._latest: Decision | None = None  # what was decided last, and is still to be read
         self._tie_break: TieBreak = tie_break or (lambda _, rows: chance.randrange(len(rows)))
         self._attempts: dict[str, Attempts] = {}
         for profile in configuration.profiles:
@@ -200,6 +201,9 @@ class PodEngine:
 
     def snapshot(self) -> Snapshot:
         """The cluster of now."""
+        if self._latest is not None:
+            self._latest.let_go()
+            self._latest = None
         self.cache.refresh(self._snapshot)
         return self._snapshot
 
@@ -244,7 +248,7 @@ class PodEngine:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
         cycle = self.begin(pod)
         framework = self.framework(cycle.pod.scheduler_name)
-        decision = self._attempts[framework.profile.scheduler_name].decide(cycle)
+        decision = self._latest = self._attempts[framework.profile.scheduler_name].decide(cycle)
         placed = self._carry_out(framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
             decision = replace(decision.in_detail(), node=placed.node, status=placed.status)

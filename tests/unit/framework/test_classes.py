@@ -13,7 +13,20 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import SKIP, Cycle, NodeTable, NodeView, Rejection, Status, row_alone, unschedulable
+from bayplan.errors import UsageError
+from bayplan.framework import (
+    SKIP,
+    Cycle,
+    Key,
+    NarrowTo,
+    NodeTable,
+    NodeView,
+    Rejection,
+    Status,
+    row_alone,
+    unresolvable,
+    unschedulable,
+)
 from bayplan.framework.classes import Shelf
 from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
@@ -114,9 +127,9 @@ def test_a_plugin_that_signs_nothing_is_asked_about_each_and_does_not_keep_other
     assert Counted.asked["red"] == 2 * 4
     assert Counter(pod for pod, _ in Silent.seen) == {f"p{number}": 4 for number in range(4)}
     assert all(each.node != f"n{number}" for number, each in enumerate(placed))
-    details = placed[2].decision.in_detail()
+    details = placed[-1].decision.in_detail()
     assert details.diagnosis is not None
-    assert details.diagnosis.status(2).reasons == ("named",)
+    assert details.diagnosis.status(3).reasons == ("named",)
 
 
 def test_it_is_asked_only_about_rows_that_are_left() -> None:
@@ -280,3 +293,66 @@ def test_a_shelf_forgets_keys_too() -> None:
     for number in range(1, 5000):
         shelf.place(number)
     assert shelf.place(0) is not first
+
+
+class Narrows:
+    """Sends pods to the nodes of their team; counts what it is asked."""
+
+    name = "Narrows"
+    asked: ClassVar[Counter[str]] = Counter()
+    NODE: Key[str] = Key("Narrows/node")
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+        self.asked["pre_filter"] += 1
+        node = cycle.pod.metadata.labels.get("node")
+        cycle.put(self.NODE, node or "any")
+        if node == "nowhere":
+            return unresolvable("no such team")
+        return SKIP if node is None else NarrowTo(frozenset({node}))
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        assert cycle.get(self.NODE) != "any"
+        self.asked["filter_nodes"] += len(nodes)
+        yield Rejection(np.zeros(len(nodes), np.bool_), "never")
+
+
+class NarrowsByTeam(Narrows):
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.metadata.labels.get("node")
+
+
+@pytest.mark.parametrize("narrows", [Narrows, NarrowsByTeam], ids=["unsigned", "signed"])
+def test_a_pod_that_is_narrowed_is_evaluated_once(narrows: type[Narrows]) -> None:
+    on = engine(Counted, narrows)
+    for number in range(5):
+        Narrows.asked.clear()
+        Counted.asked.clear()
+        placed = on.place(make_pod(f"p{number}", labels={"team": "red", "node": "n2"}))
+        assert placed.node == "n2"
+        assert Narrows.asked == {"pre_filter": 1, "filter_nodes": 1}
+        assert Counted.asked == {"red": 1}, "about one node, not about all of them before"
+
+
+def test_a_pod_that_is_rejected_outright_is_asked_about_once() -> None:
+    on = engine(Counted, Narrows)
+    Narrows.asked.clear()
+    placed = on.place(make_pod("p", labels={"node": "nowhere"}))
+    assert placed.status.message.startswith("0/4 nodes are available: no such team.")
+    assert Narrows.asked == {"pre_filter": 1}
+    assert not Counted.asked
+    assert on.place(make_pod("q")).node, "skipped, and placed as if it were not there"
+
+
+def test_details_are_those_of_the_decision_or_gone() -> None:
+    on = engine()
+    first, second = (on.place(make_pod(name)).decision for name in "ab")
+    with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before anything else"):
+        first.in_detail()
+    detail = second.in_detail()
+    assert detail.nodes is not None
+    assert len(detail.nodes) == 4
+    on.place(make_pod("c"))
+    assert detail.in_detail() is detail, "what was spelled out stays"
+    tried = on.try_pod(make_pod("d"))
+    on.place(make_pod("e"))
+    assert tried.in_detail() is tried
