@@ -27,7 +27,8 @@ from bayplan.framework.registry import Entry, Registry
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 LONGEST_NAME = 34
-_SHIPPED = ("bayplan.plugins.", "bayplan.batch.")
+SHIPPED = "shipped"
+_OURS = ("bayplan.plugins.", "bayplan.batch.")
 
 
 @click.group("plugin")
@@ -168,8 +169,8 @@ def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
 
 def _origin(plugin: type[Any]) -> str:
     module = plugin.__module__
-    if module.startswith(_SHIPPED):
-        return "shipped"
+    if module.startswith(_OURS):
+        return SHIPPED
     file = getattr(sys.modules.get(module), "__file__", None)
     return module if file is None else _short(Path(file))
 
@@ -180,13 +181,16 @@ def _short(path: Path) -> str:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    titles = {"name": "NAME", "kind": "KIND", "points": "POINTS", "byDefault": "BY DEFAULT", "from": "FROM"}
+    """A table that a terminal of 80 columns has room for: the file of a plugin from outside stands below its points."""
+    titles = {"name": "NAME", "kind": "KIND", "byDefault": "BY DEFAULT", "points": "POINTS"}
     shown = [key for key in titles if key in rows[0]]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for key in shown:
         table.add_column(titles[key], no_wrap=key == "name", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row[key]) for key in shown))
+        origin = [] if row["from"] == SHIPPED else [row["from"]]
+        *cells, points = (_cell(row[key]) for key in shown)
+        table.add_row(*cells, "\n".join([*([points] if points else []), *origin]))
     Console().print(table)
 
 

@@ -185,12 +185,20 @@ def test_a_file_below_the_current_folder_is_named_shortly(
     assert json.loads(capsys.readouterr().out)[-1]["from"] == "mine/rack_aware.py"
 
 
-def test_the_list_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    assert run("plugin", "list") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "POINTS", "BY", "DEFAULT", "FROM"]
-    assert ["PrioritySort", "queueSort", "yes", "shipped"] in [line.split() for line in lines]
+def test_the_list_as_a_table_of_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    run("plugin", "new", "RackAware", "--dir", "mine")
+    capsys.readouterr()
+    assert run("plugin", "list", "--plugins-dir", "mine") == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["NAME", "BY", "DEFAULT", "POINTS"]
+    assert ["PrioritySort", "yes", "queueSort"] in [line.split() for line in lines]
+    assert ["TopologyPlacementGenerator", "no", "placementGenerate"] in [line.split() for line in lines], "in one piece"
+    assert [line.split() for line in lines[-2:]] == [["RackAware", "no", "filter", "score"], ["mine/rack_aware.py"]]
 
 
 def test_a_plugin_file_that_cannot_be_loaded_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
