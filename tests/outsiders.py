@@ -1,0 +1,226 @@
+"""Plugins from outside as people write them: such that say much, little or nothing of themselves, and such that break.
+
+What they answer follows from the pod and the cluster alone, so that two engines that live through the same can be held
+against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.framework import (
+    SKIP,
+    Cycle,
+    Key,
+    NarrowTo,
+    NodeTable,
+    NodeView,
+    Rejection,
+    Status,
+    default_normalize,
+    pending,
+    row_alone,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.objects.core import Pod
+from bayplan.snapshot import IntVector
+
+
+def number_of(pod: Pod) -> int:
+    """Pods are called p1, p2 …: what nobody else looks at."""
+    return int(pod.name[1:])
+
+
+# who signs nothing
+
+
+class Picky:
+    """One node at a time, and by the name of the pod, which nobody else looks at."""
+
+    name = "Picky"
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        if (len(cycle.pod.name) + len(node.pods)) % 3 == 0 and node.name.endswith("1"):
+            return unschedulable("not today")
+        return None
+
+
+class Moody:
+    """All nodes at once, with something to say before and after, and again by the name of the pod."""
+
+    name = "Moody"
+    MOOD: Key[int] = Key("Mood")
+
+    def pre_filter(self, cycle: Cycle) -> None:
+        cycle.put(self.MOOD, number_of(cycle.pod) % 5)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(nodes.pod_count % 5 == cycle.get(self.MOOD), "bad mood", resolvable=False)
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return None if cycle.get(self.MOOD) else SKIP
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return nodes.pod_count * cycle.get(self.MOOD) + len(nodes)
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        return np.minimum(scores - scores.min(), 100)
+
+
+# who signs, and says little or much
+
+
+class Plain:
+    """Signs, and says nothing else: it is asked about every row each time."""
+
+    name = "Plain"
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.namespace
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        crowded = cycle.pod.namespace == "ml" and len(cycle.snapshot.nodes.pods[0]) > 3 and node.row == 1
+        return unschedulable("the first node is full") if crowded else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return np.full(len(nodes), len(cycle.snapshot.nodes.pods[0]) % 100)
+
+
+class Wordy:
+    """One node at a time; its reasons, their order and their number follow from the pods there."""
+
+    name = "Wordy"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:
+        return None if number_of(pod) % 7 == 0 else pod.labels.get("app")
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        count = len(node.pods) + (cycle.pod.labels.get("app") == "a1")
+        if count % 4 == 3:
+            return unschedulable("crowded", f"has {count}")
+        if count % 5 == 4:
+            return unresolvable(f"has {count}", "crowded", "crowded")
+        return pending("threes wait") if count == 9 else None
+
+
+class InPlace:
+    """Both forms, and a normalize that works in place."""
+
+    name = "InPlace"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.labels.get("app")
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        for count in (6, 5):
+            mask = nodes.pod_count == count + (cycle.pod.namespace == "never")
+            if mask.any():
+                yield Rejection(mask, f"{count} is no good number")
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+        count = len(node.pods)
+        return unschedulable(f"{count} is no good number") if count in (5, 6) else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return (nodes.pod_count * 13) % 301
+
+    def score(self, cycle: Cycle, node: NodeView) -> int:  # noqa: ARG002
+        return (len(node.pods) * 13) % 301
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        scores -= scores.min()
+        np.minimum(scores, 100, out=scores)
+        return scores
+
+
+class Compares:
+    """Looks at who the candidates are, and has no opinion about few."""
+
+    name = "Compares"
+    compares_candidates = True
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.labels.get("app")
+
+    def depends_on(self, cycle: Cycle) -> Hashable:
+        return len(cycle.snapshot.nodes.pods[0])
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return SKIP if len(nodes) < 4 else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        first = len(cycle.snapshot.nodes.pods[0])
+        return np.clip(nodes.pod_count - nodes.pod_count.min() + len(nodes) + first, 0, 100)
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        return default_normalize(scores, reverse=True)
+
+
+class Narrows:
+    """Sends every ninth pod to three nodes, and refuses some outright."""
+
+    name = "Narrows"
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+        number = number_of(cycle.pod)
+        if number % 31 == 0:
+            return unresolvable("unlucky number")
+        names = cycle.snapshot.nodes.names
+        return NarrowTo(frozenset(names[number % len(names) :][:3])) if number % 9 == 0 else None
+
+
+class Refuses:
+    """Takes a node back after it was chosen, now and then."""
+
+    name = "Refuses"
+
+    def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
+        return unschedulable(f"{node_name} is taken") if number_of(cycle.pod) % 6 == 0 else None
+
+    def unreserve(self, cycle: Cycle, node_name: str) -> None:
+        pass
+
+
+# who breaks
+
+
+class Brittle:
+    """Fails for some pods at some nodes, at every point in turn: only who is really asked about them may notice."""
+
+    name = "Brittle"
+
+    def signature(self, pod: Pod) -> Hashable:
+        if number_of(pod) % 29 == 0:
+            raise KeyError("no signature")
+        return pod.labels.get("app")
+
+    def depends_on(self, cycle: Cycle) -> Hashable:
+        count = len(cycle.snapshot.nodes.pods[0])
+        if count == 4:
+            raise ValueError("four on the first node")
+        return count, len(cycle.snapshot.nodes.pods[-1])
+
+    def pre_filter(self, cycle: Cycle) -> None:
+        if len(cycle.snapshot.nodes.pods[-1]) == 3 and cycle.pod.labels.get("app") == "a1":
+            raise RuntimeError("three on the last node")
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        yield Rejection(nodes.pod_count == 7, "seven")
+        if (nodes.pod_count == 2 + len(cycle.snapshot)).any():
+            raise IndexError("more pods than nodes")
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return nodes.pod_count * 20
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        if scores.max() == 80:
+            raise ArithmeticError("eighty")
+        return np.minimum(scores, 101)
+
+
+OUTSIDERS = (Picky, Moody, Plain, Wordy, InPlace, Compares, Narrows, Refuses, Brittle)
