@@ -200,10 +200,10 @@ class Brittle:
         return pod.labels.get("app")
 
     def depends_on(self, cycle: Cycle) -> Hashable:
-        count = len(cycle.snapshot.nodes.pods[0])
-        if count == 4:
+        first, last = (len(cycle.snapshot.nodes.pods[row]) for row in (0, -1))
+        if first == 4 and last > 1:
             raise ValueError("four on the first node")
-        return count, len(cycle.snapshot.nodes.pods[-1])
+        return first, last
 
     def pre_filter(self, cycle: Cycle) -> None:
         if len(cycle.snapshot.nodes.pods[-1]) == 3 and cycle.pod.labels.get("app") == "a1":
@@ -218,7 +218,7 @@ class Brittle:
         return nodes.pod_count * 20
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
-        if scores.max() == 80:
+        if scores.max() == 80 and cycle.pod.labels.get("app") == "a0":
             raise ArithmeticError("eighty")
         return np.minimum(scores, 101)
 
