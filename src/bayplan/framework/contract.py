@@ -54,7 +54,8 @@ class Shape:
 
 
 def _shapes() -> dict[str, Shape]:
-    shapes = {"depends_on": Shape(("cycle",)), "close": Shape(())}
+    shapes = {name: Shape(("cycle",)) for name in ("depends_on", "scores_depend_on", "sits_out")}
+    shapes |= {"score_groups": Shape(("cycle", "nodes")), "close": Shape(())}
     for protocol in vars(protocols).values():
         if getattr(protocol, "_is_protocol", False) and protocol is not protocols.QueuedPod:
             for name, method in vars(protocol).items():

@@ -217,7 +217,7 @@ class Part:
         """The plugin has nothing to say about these pods, until what it depends on changes."""
         name, cycle = self.role.name, self.cycle
         self.filtering = self.scoring = self.rejects = False
-        self.codes, self.reasons = _no_codes(len(cycle.snapshot)), {}
+        self.codes, self.reasons, self._places = _no_codes(len(cycle.snapshot)), [], {}
         if self.role.pre_filters:
             cycle.skip_filter.add(name)
         if self.role.pre_scores:
