@@ -39,7 +39,9 @@ def codes(cell: str) -> list[str]:
 
 
 def configurations() -> list[Block]:
+    """Those of all pages, except what a page saves and then runs itself."""
     shown = [block for page in pages() for block in blocks(page) if block.language == "yaml"]
+    shown = [block for block in shown if "save" not in block.directives]
     return [block for block in shown if (yaml.safe_load(block.text) or {}).get("kind") == KIND]
 
 
