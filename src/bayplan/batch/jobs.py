@@ -98,12 +98,16 @@ class Job(Member):
 
     def begin_session(self) -> None:
         """What a session may change starts from what the group says."""
-        status = self.pod_group.status
+        group = self.pod_group
+        status, spec = group.status, group.spec
         self.phase: str = status.phase
-        self.conditions: list[PodGroupCondition] = list(status.conditions)
-        self.network_topology = Topology.of(self.pod_group.spec.network_topology)
-        self.reset_fit_errors()
-        if self._sub_jobs is not None and self.has_topology_specs:
+        self.conditions: list[PodGroupCondition] = [*status.conditions]
+        self.fit_error = ""
+        if self.nodes_fit_errors or self._failed_roles:
+            self.reset_fit_errors()
+        self.network_topology = None
+        if spec.network_topology is not None or spec.sub_group_policy:
+            self.network_topology = Topology.of(spec.network_topology)
             self._sub_jobs = None
 
     @property

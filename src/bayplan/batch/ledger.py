@@ -67,7 +67,6 @@ class Ledger:
         self._live: Snapshot | None = None  # the cache as it is while a session runs; made when others use it too
         self._followed: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
         self._expected = (-1, -1)
-        self._cursor = -1
         self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
         self._stale_slots: set[int] = set()
         self._renamed: set[str] = set()  # uids of tasks that are other objects now, or have another status
@@ -93,6 +92,7 @@ class Ledger:
         if not task.job:
             return
         self._settle(task)
+        self.room.demand(task)  # now, where a pod comes, and not when a session opens
         self._tasks[task.uid] = task
         self._job(task.job).add_task(task)
 
@@ -225,19 +225,27 @@ class Ledger:
     def refresh(self) -> None:
         """Bring everything up to the moment."""
         changes: list[PodSwap] = []
-        self.cache.refresh(self.snapshot, rows=self._stale_rows, slots=self._stale_slots, changes=changes)
+        self.cache.refresh(
+            self.snapshot,
+            rows=self._stale_rows,
+            slots=self._stale_slots,
+            changes=changes,
+            images=self._images.told,
+        )
         self._stale_rows.clear()
         self._stale_slots.clear()
         self._refresh_volumes()
         self._refresh_rows(changes)
-        if self._changed(volcano.PodGroup):
+        regrouped = self._changed(volcano.PodGroup)
+        if regrouped:
             self._refresh_groups()
         if self._changed(volcano.Queue):
             table = self.cache.catalog.table(volcano.Queue)
             read = [legible_queue(queue) for queue in table.values()]
             self.queues = {queue.name: Queue(queue) for queue, _ in read}
             self.queue_faults = [*cycles(self.queues), *(fault for _, faults in read for fault in faults)]
-        self._refresh_priorities()
+        if self._changed(PriorityClass) or regrouped:
+            self._refresh_priorities()
         self._refresh_places()
         self.expect()
 
@@ -262,15 +270,14 @@ class Ledger:
     def _refresh_rows(self, changes: list[PodSwap]) -> None:
         """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed."""
         snapshot, columns = self.snapshot, self.snapshot.nodes
-        touched = snapshot.touched.since(self._cursor) if self._cursor >= 0 else None
         renewed = snapshot.renewed.since(self._node_cursor) if self._node_cursor >= 0 else None
-        if touched is None or renewed is None or snapshot.layout != self._layout:
+        if renewed is None or snapshot.layout != self._layout:
             self.room.resize(columns.count)
-            touched = renewed = set(range(columns.count))
+            renewed = set(range(columns.count))
         renewed |= {columns.index[name] for name in self._followed if name in columns.index}
         self._followed.clear()
         self._read_nodes(sorted(renewed))
-        for row in touched:
+        for row in renewed:
             columns.see_images(row, self._images.told(columns.names[row]))
         self.room.set_rows(
             {
@@ -284,7 +291,7 @@ class Ledger:
         for uid in self._renamed:
             self._count_again(uid)
         self._renamed.clear()
-        self._cursor, self._node_cursor = snapshot.touched.end, snapshot.renewed.end
+        self._node_cursor = snapshot.renewed.end
 
     def _read_nodes(self, rows: Iterable[int]) -> None:
         columns = self.snapshot.nodes
@@ -302,6 +309,8 @@ class Ledger:
         index, held = self.snapshot.nodes.index, self.room.tasks
         if before is not None and (row := index.get(before.node_name)) is not None:
             counted = held[row].pop(before.uid, None)
+            if counted is not None and after is not None and self._replaced(row, counted, after):
+                return
             if counted is not None:
                 sums.free(row, counted)
             if after is None or after.uid != before.uid:
@@ -311,6 +320,21 @@ class Ledger:
             if task.held_as is None:
                 held[row][task.uid] = task
                 sums.hold(row, task)
+                self._renamed.discard(task.uid)
+
+    def _replaced(self, row: int, counted: Task, after: PodInfo) -> bool:
+        """Put another version of a pod in the place of the one that is counted, where no account changes by that."""
+        task = self._tasks.get(after.uid)
+        if task is None or task.uid != counted.uid or task.held_as is not None:
+            return False
+        if self.snapshot.nodes.index.get(after.node_name) != row:
+            return False
+        if counted.held_as is not task.status or self.room.demand(counted) is not self.room.demand(task):
+            return False  # equal demands are one object
+        task.held_as, counted.held_as = counted.held_as, None
+        self.room.tasks[row][task.uid] = task
+        self._renamed.discard(task.uid)
+        return True
 
     def _count_again(self, uid: str) -> None:
         """A task is another object, or has another status, than the one that its node counts."""

@@ -88,6 +88,7 @@ class Room:
         self.tasks: list[dict[str, Task]] = []  # on each row, by uid
         self.bare: set[int] = set()  # rows of a session that know cpu and memory alone, and that nobody has left
         self._scalarless: set[int] = set()
+        self._total: Amounts | None = None  # of all `allocatables`, until one of them changes
 
     def copy(self) -> Room:
         """Accounts of a session's own. Tasks by row are shared: the session puts back what it changes."""
@@ -100,6 +101,7 @@ class Room:
         twin.bare, twin._scalarless = set(self._scalarless), self._scalarless
         if twin.bare:
             twin.idle[PODS_COLUMN:, list(twin.bare)] = 0.0
+        twin._total = self.total()
         return twin
 
     # accounts ---------------------------------------------------------------------------------------------------
@@ -160,6 +162,14 @@ class Room:
                 matrix[column, row] += sign * amount
 
     # questions --------------------------------------------------------------------------------------------------
+
+    def total(self) -> Amounts:
+        """What all nodes offer together, for you to change. Added up again only after a node came, went or changed."""
+        if self._total is None:
+            self._total = Amounts()
+            for offer in self.allocatables:
+                self._total.add(offer)
+        return self._total.clone()
 
     def future_idle(self) -> FloatMatrix:
         """What will be idle once everything that goes is gone and everything promised is there."""
@@ -246,11 +256,14 @@ class Room:
             self.tasks.append({})
             self.allocatables.append(Amounts())
         self.count = count
+        self._total = None
 
     def set_rows(self, rows: Mapping[int, tuple[Amounts, Sequence[Task]]]) -> None:
         """Count rows anew: what each node offers, and who is on it. None of the tasks is pipelined.
 
         Tasks are counted by what they ask for, which is the same for many: one sum a kind of demand, not one a task."""
+        if rows:
+            self._total = None
         kinds: dict[Demand, tuple[list[int], list[int]]] = {}  # rows of all, rows of those that are going
         for row, (allocatable, tasks) in rows.items():
             self.allocatables[row] = allocatable

@@ -91,7 +91,7 @@ class Session(Questions):
         self.templates = templates
         self.clock = clock
         self.chance = chance
-        self.total_resource: Amounts = _total(nodes)
+        self.total_resource: Amounts = nodes.room.total()
         self.actions = tuple(actions)
         self.plugins: dict[str, Any] = {}
         self.queue_gauges: dict[str, dict[str, float]] = {}
@@ -360,10 +360,3 @@ class Session(Questions):
     def mark_job_dirty(self, job: Job) -> None:
         """What the job was allocated to must be remembered after the session."""
         self.dirty_jobs.add(job.uid)
-
-
-def _total(nodes: Nodes) -> Amounts:
-    total = Amounts()
-    for allocatable in nodes.room.allocatables:
-        total.add(allocatable)
-    return total

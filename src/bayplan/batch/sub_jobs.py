@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bayplan.batch.amounts import Amounts
-from bayplan.batch.statuses import HOLDING, TaskStatus
+from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task, parse_int
 from bayplan.objects.core import Pod
 from bayplan.objects.selectors import SelectorError, compile_label_selector
@@ -127,7 +127,9 @@ class Member:
 
     @property
     def allocated_task_num(self) -> int:
-        return self.count(*HOLDING)
+        """Tasks in one of the `HOLDING` statuses."""
+        by = self.ranks.by_status
+        return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1])
 
     @property
     def pending_best_effort_task_num(self) -> int:

@@ -8,7 +8,7 @@ cost is rows changed, not nodes. The state of a pod and its transitions are thos
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
 PodSwap = tuple[PodInfo | None, PodInfo | None]
+SeenImages = Callable[[str], dict[str, ImageState]]
 
 _FEW_ROWS = 4
 _NO_ROW = -1
@@ -258,10 +259,12 @@ class Cache:
         rows: Iterable[int] = (),
         slots: Iterable[int] = (),
         changes: list[PodSwap] | None = None,
+        images: SeenImages | None = None,
     ) -> None:
         """Bring a snapshot up to date by copying what changed; `rows` and `slots`: what its owner changed in it.
 
-        `changes` gets every pod that came, went or changed, as the snapshot had it and as it has it now.
+        `changes` gets every pod that came, went or changed, as the snapshot had it and as it has it now. `images`: by
+        the name of a node what its owner wants it to know of images, where that is not what the cache tells nodes.
         """
         seen = snapshot.follower
         if not isinstance(seen, _Seen) or seen.cache is not self:
@@ -271,9 +274,9 @@ class Cache:
         if noted is not None and rows:
             noted.update(rows)
         if noted is not None and len(noted) <= _FEW_ROWS:
-            self._refresh_in_place(snapshot, seen, noted)
+            self._refresh_in_place(snapshot, seen, noted, images or self._images.seen_by)
         else:
-            self._refresh_rows(snapshot, seen, rows)
+            self._refresh_rows(snapshot, seen, rows, images)
         self._refresh_pods(snapshot, seen, slots, changes)
         if seen.layout != self._layout:
             index = self._nodes.index
@@ -288,12 +291,12 @@ class Cache:
         journals = (self._row_journal.end, self._slot_journal.end, self._layout)  # a row that goes is in no journal
         return (seen.rows, seen.slots, seen.layout) == journals
 
-    def _refresh_in_place(self, snapshot: Snapshot, seen: _Seen, rows: Iterable[int]) -> None:
+    def _refresh_in_place(self, snapshot: Snapshot, seen: _Seen, rows: Iterable[int], images_of: SeenImages) -> None:
         """Copy a few rows that are where they were: most of the time pods came or went, and that is all."""
         mine, theirs = self._nodes, snapshot.nodes
         for row in rows:
             snapshot.touched.note(row)
-            images = self._images.seen_by(mine.names[row])
+            images = images_of(mine.names[row])
             if theirs.nodes[row] is mine.nodes[row]:
                 theirs.copy_pods(mine, row)
                 theirs.see_images(row, images)
@@ -303,7 +306,9 @@ class Cache:
             seen.content[row] = self._content[row]
         seen.rows = self._row_journal.end
 
-    def _refresh_rows(self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int]) -> None:
+    def _refresh_rows(
+        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], images_of: SeenImages | None
+    ) -> None:
         count = self._nodes.count
         noted = self._row_journal.since(seen.rows) if seen.rows >= 0 else None
         rows: Iterable[int] = range(count)
@@ -311,7 +316,10 @@ class Cache:
             noted.update(stale)
             rows = sorted(row for row in noted if row < count)
         # Images are looked up before anything moves: a node that merely changed rows keeps the counts it had.
-        images = {row: self._images_for(snapshot, seen.content, row) for row in rows}
+        if images_of is None:
+            images = {row: self._images_for(snapshot, seen.content, row) for row in rows}
+        else:
+            images = {row: images_of(self._nodes.names[row]) for row in rows}
         snapshot.nodes.truncate(count)
         del seen.content[count:]
         shown, known = snapshot.nodes.nodes, snapshot.nodes.count

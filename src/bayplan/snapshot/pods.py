@@ -88,16 +88,19 @@ class PodColumns:
         self.affinities[slot] = NO_TERMS
 
     def show(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
-        """The same, where the slot may hold just this already; then its node has moved to another row."""
-        if (
-            slot < self.slots
-            and self.infos[slot] is info
-            and self.kinds.item(slot) == kind
-            and self.affinities.item(slot) == affinity
-        ):
-            self.rows[slot] = row
-        else:
-            self.put(slot, info, row, kind, affinity)
+        """The same, where the slot may hold just this already; then its node has moved to another row. Or a version of
+        it that differs in nothing that columns and the log of changes tell: most of what an API server sends is about
+        conditions and heartbeats."""
+        shown = self.infos[slot] if slot < self.slots else None
+        if shown is not None and self.kinds.item(slot) == kind and self.affinities.item(slot) == affinity:
+            if shown is info:
+                self.rows[slot] = row
+                return
+            if self.rows.item(slot) == row and shown.terminating == info.terminating:
+                if shown.claim_keys == info.claim_keys:
+                    self.infos[slot] = info
+                    return
+        self.put(slot, info, row, kind, affinity)
 
     def _note(self, info: PodInfo, row: int, by: int) -> None:
         self.version += 1

@@ -27,7 +27,8 @@ class Overcommit:
         self._idle = session.total_resource.clone().multi(self._factor()).sub_unchecked(_used(session.nodes))
         self._inqueue = Amounts()
         for job in session.jobs.values():
-            self._inqueue.add(reserved_by(job))
+            if job.min_resources_given is not None:
+                self._inqueue.add(reserved_by(job))
         session.add_job_enqueueable_fn(self.name, self._enqueueable)
         session.add_job_enqueued_fn(self.name, self._enqueued)
 
