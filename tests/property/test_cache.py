@@ -208,7 +208,7 @@ def _images(table: NodeTable, row: int) -> dict[str, tuple[int, int]]:
         size, count = (int(column[row]) for column in table.image(name))
         if count:
             found[name] = (size, count)
-    assert found == {name: tuple(state) for name, state in table[row].images.items()}
+    assert found == {name: (state.size_bytes, state.node_count) for name, state in table[row].images.items()}
     return found
 
 

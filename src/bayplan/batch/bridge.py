@@ -83,7 +83,7 @@ class Alike:
         self._numbers: dict[Hashable, int] = {}  # signatures are long; numbers compare and hash at once
 
     def signature(self, task: Task) -> int | None:
-        key: Hashable = task.__dict__.get("template") or self._session.templates.of(task)
+        key: Hashable = task.template or self._session.templates.of(task)
         if self._labels_matter is not False and self.labels_matter:
             meta = task.pod.metadata
             key = (key, meta.namespace, frozenset(meta.labels.items()), meta.controller)

@@ -31,12 +31,17 @@ class ImageLedger:
         if node.name in self._told:
             self.drop(node.name)
         told: dict[str, ImageState] = {}
+        images, own = self._images, node.name
         for listed in node.status.images:
             for name in listed.names:
-                image = self._images.setdefault(name, _Image(listed.size_bytes))
-                image.nodes.add(node.name)
-                told.setdefault(name, ImageState(image.size_bytes, len(image.nodes)))
-        self._told[node.name] = told
+                if name in told:
+                    continue
+                image = images.get(name)
+                if image is None:
+                    image = images[name] = _Image(listed.size_bytes)
+                image.nodes.add(own)
+                told[name] = ImageState(image.size_bytes, len(image.nodes))
+        self._told[own] = told
 
     def drop(self, name: str) -> None:
         """A node is gone."""

@@ -108,9 +108,9 @@ class Room:
 
     def demand(self, task: Task) -> Demand:
         """What the task takes, as columns; computed once a task."""
-        found: Demand | None = task.__dict__.get("demand")
+        found = task.demand
         if found is None:
-            found = task.__dict__["demand"] = self.dimensions.demand(task.resreq)
+            found = task.demand = self.dimensions.demand(task.resreq)
         if len(self.dimensions.names) > len(self.idle):  # another room may have been the first to hear of a resource
             self.widen()
         return found
@@ -272,7 +272,7 @@ class Room:
             self.tasks[row] = {task.uid: task for task in tasks}
             for task in tasks:
                 status = task.held_as = task.status
-                held = kinds.get(task.__dict__.get("demand") or self.demand(task))
+                held = kinds.get(task.demand or self.demand(task))
                 if held is None:
                     held = kinds[self.demand(task)] = ([], [])
                 held[0].append(row)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import NamedTuple
 
 from bayplan.batch.amounts import Amounts
@@ -29,6 +28,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_UNREAD = -1  # no pod's name ends in a negative number: the sign is a separator there
 
 
 class Transaction(NamedTuple):
@@ -53,7 +53,36 @@ def parse_int(text: str, bits: int = 64) -> int | None:
 
 
 class Task:
-    """One pod in a session."""
+    """One pod in a session. There may be a hundred thousand: slots, and what few ask is worked out when they do."""
+
+    __slots__ = (
+        "_demand_key",
+        "_index",
+        "_info",
+        "_revocable_zone",
+        "best_effort",
+        "created",
+        "demand",
+        "eviction_occurred",
+        "gated",
+        "held_as",
+        "init_resreq",
+        "job",
+        "job_allocated_hyper_node",
+        "key",
+        "last_transaction",
+        "name",
+        "namespace",
+        "node_name",
+        "pod",
+        "preemptable",
+        "priority",
+        "resreq",
+        "role",
+        "status",
+        "template",
+        "uid",
+    )
 
     def __init__(self, pod: Pod, info: PodInfo | None = None) -> None:
         meta, spec = pod.metadata, pod.spec
@@ -73,8 +102,12 @@ class Task:
         self.preemptable: bool = _preemptable(pod)  # asked of every running task at once: not worked out then
         self.gated: bool = bool(spec.scheduling_gates)
         self.created: datetime = meta.creation_timestamp or LONG_AGO
-        if info is not None:
-            self.__dict__["info"] = info
+        self.demand: tuple[tuple[int, float], ...] | None = None  # by columns: see `Room.demand`
+        self.template: int | None = None  # see `templates`
+        self._info = info
+        self._demand_key: tuple[object, ...] | None = None
+        self._revocable_zone: str | None = None
+        self._index: int | None = _UNREAD
 
         self.status: TaskStatus = status_of(pod)
         self.node_name: str = spec.node_name
@@ -83,21 +116,27 @@ class Task:
         self.job_allocated_hyper_node = ""
         self.last_transaction: Transaction | None = None
 
-    @cached_property
+    @property
     def info(self) -> PodInfo:
         """The pod as the framework's plugins see it."""
-        return PodInfo(self.pod)
+        if self._info is None:
+            self._info = PodInfo(self.pod)
+        return self._info
 
-    @cached_property
+    @property
     def demand_key(self) -> tuple[object, ...]:
         """Equal for tasks that ask for the same."""
-        asked = self.init_resreq
-        return (asked.milli_cpu, asked.memory, frozenset((asked.scalars or {}).items()))
+        if self._demand_key is None:
+            asked = self.init_resreq
+            self._demand_key = (asked.milli_cpu, asked.memory, frozenset((asked.scalars or {}).items()))
+        return self._demand_key
 
-    @cached_property
+    @property
     def revocable_zone(self) -> str:
         """`*` for a pod that may run on nodes that are lent for some hours only, else nothing."""
-        return revocable_zone(self.pod.metadata.annotations)
+        if self._revocable_zone is None:
+            self._revocable_zone = revocable_zone(self.pod.metadata.annotations)
+        return self._revocable_zone
 
     @property
     def has_sidecar(self) -> bool:
@@ -109,11 +148,13 @@ class Task:
         gates = self.pod.spec.scheduling_gates
         return len(gates) == 1 and gates[0].name == QUEUE_ALLOCATION_GATE
 
-    @cached_property
+    @property
     def index(self) -> int | None:
         """The number at the end of the pod's name, which orders tasks of equal priority."""
-        parts = self.name.split("-")
-        return parse_int(parts[-1]) if len(parts) >= 3 else None
+        if self._index == _UNREAD:
+            parts = self.name.split("-")
+            self._index = parse_int(parts[-1]) if len(parts) >= 3 else None
+        return self._index
 
     def context(self) -> Transaction:
         """Where the task stands, or stood in the last statement that was undone."""

@@ -25,9 +25,8 @@ class Templates:
 
     def of(self, task: Task) -> int:
         """The number of the task's template."""
-        number: int | None = task.__dict__.get("template")
-        if number is not None:
-            return number
+        if task.template is not None:
+            return task.template
         key = (task.job, task.role)
         last = self._last.get(key)
         if last is not None and last[0] == task.pod.spec:
@@ -36,7 +35,7 @@ class Templates:
         else:
             number = next(self._numbers)
             self._last[key] = (task.pod.spec, number, task.info)
-        task.__dict__["template"] = number
+        task.template = number
         return number
 
     def forget(self, job: str) -> None:

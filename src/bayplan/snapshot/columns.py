@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +32,7 @@ _FEW_ROWS = 4
 """Up to so many rows are copied one by one, more of them in one go a column."""
 
 
-class ImageState(NamedTuple):
+class ImageState(msgspec.Struct, frozen=True, gc=False):  # ten a node: nothing that a collector need look at
     """An image as one row last saw it. The count is stale by design: kube-scheduler's is, and scores depend on it."""
 
     size_bytes: int
@@ -213,7 +213,7 @@ class NodeColumns:
         for name, state in images.items():
             self.image_rows.setdefault(name, {})[row] = state
             if name in self._image_columns:
-                self._image_columns[name][:, row] = state
+                self._image_columns[name][:, row] = state.size_bytes, state.node_count
         self.images[row] = images
 
     def image_column(self, name: str) -> IntMatrix | None:
@@ -230,9 +230,10 @@ class NodeColumns:
             rows = np.fromiter(states, np.intp, len(states))
             first = next(iter(states.values()))
             if all(state == first for state in states.values()):
-                column[:, rows] = np.array([first]).T
+                column[0, rows], column[1, rows] = first.size_bytes, first.node_count
             else:
-                column[:, rows] = np.array(list(states.values()), dtype=np.int64).T
+                column[0, rows] = [state.size_bytes for state in states.values()]
+                column[1, rows] = [state.node_count for state in states.values()]
         return column
 
     # pods -------------------------------------------------------------------------------------------------------

@@ -96,10 +96,10 @@ class PodColumns:
             if shown is info:
                 self.rows[slot] = row
                 return
-            if self.rows.item(slot) == row and shown.terminating == info.terminating:
-                if shown.claim_keys == info.claim_keys:
-                    self.infos[slot] = info
-                    return
+            alike = shown.terminating == info.terminating and shown.claim_keys == info.claim_keys
+            if alike and self.rows.item(slot) == row:
+                self.infos[slot] = info
+                return
         self.put(slot, info, row, kind, affinity)
 
     def _note(self, info: PodInfo, row: int, by: int) -> None:

@@ -9,7 +9,7 @@ from bayplan.objects.core import ContainerPort
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.ports import HostPort
 from bayplan.objects.storage import StorageClass
-from bayplan.snapshot import Catalog, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
+from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.labels import LabelColumns
 from builders import make_node, make_pod, make_snapshot, taint
 from volume_builders import on_claim
@@ -114,7 +114,7 @@ def test_one_node(snapshot: Snapshot) -> None:
     assert node.taints == (taint("t"),)
     assert node.ports == {HostPort("0.0.0.0", "TCP", 80)}
     assert [info.uid for info in node.pods] == ["uid-default-p", "uid-default-q"]
-    assert dict(snapshot.table[1].images) == {"app:1": (10, 1)}
+    assert dict(snapshot.table[1].images) == {"app:1": ImageState(10, 1)}
 
 
 def test_an_empty_cluster_answers_with_nothing() -> None:

@@ -103,7 +103,7 @@ class Evictable:
                     row = row_of(task.node_name)
                     if row is None or not task.preemptable:
                         continue
-                    key = uid, id(task.__dict__.get("demand") or demand_of(task))  # equal demands are one object
+                    key = uid, id(task.demand or demand_of(task))  # equal demands are one object
                     group = groups.get(key)
                     if group is None:
                         group = groups[key] = Group(task, [], [])
