@@ -83,10 +83,12 @@ def _pods(draw: st.DrawFn, name: str, group: str, free: dict[str, int]) -> Pod:
 
 @contextmanager
 def searching(*, patience: int, remembers: bool) -> Iterator[None]:
-    """Rows that are looked at before the others are narrowed down, and whether what plugins said is remembered."""
-    foreseeable = evictable.is_foreseeable
+    """Rows that are looked at before the others are narrowed down, and whether what was found out is remembered."""
+    foreseeable, in_vain = evictable.is_foreseeable, evictable.InVain.rows
     with (
         patch.object(row_orders, "PATIENCE", patience),
+        patch.object(row_orders, "_UNSORTED", int(remembers)),
+        patch.object(evictable.InVain, "rows", in_vain if remembers else lambda *_: set()),
         patch.object(evictable, "_FEW_ROWS", 0),
         patch.object(evictable, "is_foreseeable", foreseeable if remembers else lambda _: False),
     ):

@@ -125,6 +125,28 @@ class Evictable:
         return amounts
 
 
+class InVain:
+    """Rows on which all who may be evicted take too little for a demand, whatever plugins say: found out once, for
+    every job that may look at the same tasks, and good until the row changes."""
+
+    def __init__(self, session: Session) -> None:
+        self._journal = session.touched
+        self._cursor = self._journal.end
+        self._rows: dict[Demand, set[int]] = {}
+
+    def rows(self, demand: Demand) -> set[int]:
+        """Such rows, to be added to."""
+        if self._cursor != self._journal.end:
+            touched = self._journal.since(self._cursor)
+            self._cursor = self._journal.end
+            for rows in self._rows.values():
+                if touched is None:
+                    rows.clear()
+                else:
+                    rows -= touched
+        return self._rows.setdefault(demand, set())
+
+
 def count_on(room: Room, row: int, tasks: list[Task], amounts: FloatMatrix) -> int:
     """Write down what these take on a row; how many they are."""
     amounts[:, row] = 0.0
@@ -154,6 +176,7 @@ class Prey:
         *,
         less: Evictable | None = None,
         accepts: Accepts,
+        in_vain: InVain | None = None,
     ) -> None:
         self._session = session
         self._room = session.nodes.room
@@ -162,6 +185,7 @@ class Prey:
         self._of = of
         self._less = less
         self._accepts = accepts
+        self._in_vain = in_vain if in_vain is not None else InVain(session)
         self._cursor = session.touched.end
         self._columns: tuple[FloatMatrix, IntVector, BoolVector] | None = None
         self._foresight = session.foresight(point)
@@ -190,13 +214,14 @@ class Prey:
         if demand is not self._demand or asker != self._asker:
             self._demand, self._asker = demand, asker
             self._aside.clear()
-            self._hopeful = np.ones(self._room.count, dtype=np.bool_) if self._columns is None else self._narrowed()
+            self._hopeful = self._unruled() if self._columns is None else self._narrowed()
         return self._hopeful
 
     def rule_out(self, row: int) -> None:
         """The row was looked at for the last task, and all who are on it take too little: it is not looked at again
         before it changes."""
         self._hopeful[row] = False
+        self._in_vain.rows(self._demand).add(row)
 
     def set_aside(self, row: int, tasks: Iterable[Task]) -> None:
         """The row was looked at for the last task, and plugins left too few of these who are on it."""
@@ -243,6 +268,13 @@ class Prey:
         if not unspared[row]:
             return False
         return all(lack - amounts[column, row] < _ENOUGH for lack, (column, _) in zip(free, self._demand, strict=True))
+
+    def _unruled(self) -> BoolVector:
+        """All rows but those that somebody has looked at in vain."""
+        found: BoolVector = np.ones(self._room.count, dtype=np.bool_)
+        rows = self._in_vain.rows(self._demand)
+        found[np.fromiter(rows, np.intp, len(rows))] = False
+        return found
 
     def _narrowed(self) -> BoolVector:
         assert self._columns is not None

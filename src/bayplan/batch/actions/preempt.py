@@ -14,7 +14,7 @@ import numpy as np
 
 from bayplan.batch import points
 from bayplan.batch.actions.allocate import ERROR_CACHE
-from bayplan.batch.actions.evictable import Accepts, Evictable, Prey, has_room_without
+from bayplan.batch.actions.evictable import Accepts, Evictable, InVain, Prey, has_room_without
 from bayplan.batch.actions.preempt_trials import Trials
 from bayplan.batch.actions.row_orders import best_first
 from bayplan.batch.amounts import Amounts
@@ -96,6 +96,7 @@ class _Run:
         self._starving: dict[str, list[Job]] = {}  # by queue, as they were when the action began
         self._tasks: dict[str, PriorityQueue[Task]] = {}
         self._by_queue: dict[str, Evictable] = {}
+        self._in_vain: dict[str, InVain] = {}  # by queue, for jobs that may look at all of it
         self._failed: dict[tuple[str, str], BoolVector] = {}  # rows that failed a role of a job before
 
     def run(self) -> Iterator[None]:
@@ -163,12 +164,14 @@ class _Run:
         if whole is None:
             jobs = [each for each in session.jobs.values() if each.queue == job.queue]
             whole = self._by_queue[job.queue] = Evictable(session, jobs, PREEMPTABLE)
-        own = Evictable(session, [job], PREEMPTABLE) if job.count(*PREEMPTABLE) else None
-        return self._prey(job, whole, own)
+            self._in_vain[job.queue] = InVain(session)
+        if not job.count(*PREEMPTABLE):
+            return self._prey(job, whole, in_vain=self._in_vain[job.queue])
+        return self._prey(job, whole, less=Evictable(session, [job], PREEMPTABLE))
 
-    def _prey(self, job: Job, of: Evictable, less: Evictable | None = None) -> Prey:
+    def _prey(self, job: Job, of: Evictable, *, less: Evictable | None = None, in_vain: InVain | None = None) -> Prey:
         accepts = Accepts.VICTIMS_ONLY if self._settings.topology_aware else Accepts.ROOM
-        return Prey(self._session, job, points.PREEMPTABLE, of, less=less, accepts=accepts)
+        return Prey(self._session, job, points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain)
 
     # one task ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bayplan.batch import points
-from bayplan.batch.actions.evictable import Accepts, Evictable, Prey, has_room_without
+from bayplan.batch.actions.evictable import Accepts, Evictable, InVain, Prey, has_room_without
 from bayplan.batch.actions.row_orders import first_rows, one_by_one
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Node
@@ -49,6 +49,7 @@ class _Run:
         self._tasks: dict[str, PriorityQueue[Task]] = {}
         self._all: Evictable | None = None  # running tasks of queues that may be reclaimed from
         self._own: dict[str, Evictable] = {}  # those among them of one queue
+        self._in_vain: dict[str, InVain] = {}  # by queue: rows without enough of others
 
     def run(self) -> Iterator[None]:
         seen: set[str] = set()
@@ -139,8 +140,17 @@ class _Run:
             self._all = self._running_in(name for name, each in session.queues.items() if each.reclaimable)
         if queue.uid not in self._own and queue.reclaimable:
             self._own[queue.uid] = self._running_in([queue.name])
-        own = self._own.get(queue.uid)
-        return Prey(session, job, points.RECLAIMABLE, self._all, less=own, accepts=Accepts.ROOM_BESIDE_PREY)
+        if queue.uid not in self._in_vain:
+            self._in_vain[queue.uid] = InVain(session)
+        return Prey(
+            session,
+            job,
+            points.RECLAIMABLE,
+            self._all,
+            less=self._own.get(queue.uid),
+            accepts=Accepts.ROOM_BESIDE_PREY,
+            in_vain=self._in_vain[queue.uid],
+        )
 
     def _running_in(self, queues: Iterable[str]) -> Evictable:
         names = set(queues)

@@ -13,6 +13,7 @@ from bayplan.batch.nodes import FloatVector
 from bayplan.snapshot import BoolVector
 
 PATIENCE = 64
+_UNSORTED = 8  # so many are cheaper to find one by one than by sorting all
 
 
 def one_by_one(among: BoolVector) -> Iterator[int]:
@@ -35,16 +36,16 @@ def first_rows(among: BoolVector) -> BoolVector:
 
 def best_first(among: BoolVector, totals: FloatVector, narrowed: Callable[[], BoolVector]) -> Iterator[int]:
     """Rows by their scores, equal ones in their own order; those whose score is no number are left out."""
-    if not among.any():
-        return
-    first = int(np.where(among, totals, -np.inf).argmax())
-    if totals[first] > -np.inf:
-        yield first
-    else:
-        first = -1
-    rows = np.flatnonzero(among & ~np.isnan(totals))
+    waiting = among & ~np.isnan(totals)
+    left = np.where(waiting, totals, -np.inf)
+    for _ in range(_UNSORTED if len(left) else 0):
+        row = int(left.argmax())
+        if left[row] == -np.inf:
+            break
+        yield row
+        left[row], waiting[row] = -np.inf, False
+    rows = np.flatnonzero(waiting)
     ordered = rows[np.argsort(-totals[rows], kind="stable")]
-    ordered = ordered[ordered != first]
     yield from ordered[:PATIENCE].tolist()
     rest = ordered[PATIENCE:]
     if len(rest):

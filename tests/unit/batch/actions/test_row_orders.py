@@ -31,12 +31,17 @@ def test_rows_in_their_own_order(text: str) -> None:
         pytest.param("..", [1.0, 2.0], [], id="none"),
     ],
 )
-def test_rows_by_score(text: str, totals: list[float], expected: list[int]) -> None:
+@pytest.mark.parametrize("unsorted", [0, 1, 8])
+def test_rows_by_score(
+    text: str, totals: list[float], expected: list[int], unsorted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_orders, "_UNSORTED", unsorted)
     assert list(best_first(mask(text), np.array(totals), lambda: mask("x" * len(totals)))) == expected
 
 
 def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_orders, "PATIENCE", 1)
+    monkeypatch.setattr(row_orders, "_UNSORTED", 1)
     totals = np.array([9.0, 8.0, 7.0, 6.0, 5.0])
     asked = []
 
