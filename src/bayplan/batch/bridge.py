@@ -196,14 +196,14 @@ class Filters:
 
     def pre_filter(self) -> Status | None:
         """What PreFilter says of the task at this moment; asked again only where it may have changed."""
+        moved = set(self._pre_filters)
         if self._ran:
-            moved = {plugin.name for plugin in self._watching if self._stamp(plugin) != self._stamps[plugin.name]}
-            if not moved:
+            stamps = self._stamps
+            found = [plugin.name for plugin in self._watching if self._stamp(plugin) != stamps[plugin.name]]
+            if not found:
                 return self._refused
-            if self._refused is not None:
-                moved = set(self._pre_filters)
-        else:
-            moved = set(self._pre_filters)
+            if self._refused is None:
+                moved = set(found)
         self._refused = None
         self._ran = True
         for name, plugin in self._pre_filters.items():
@@ -280,11 +280,12 @@ class Filters:
                     self.says_no |= column.codes != 0
                     self.grave |= _GRAVE_CODES[column.codes]
             return
+        active = [column.codes for column in self._columns if column.active]
         for row in rows:
-            codes = [int(column.codes[row]) for column in self._columns if column.active]
-            self._full[row] = full = bool(room.max_tasks[row] <= pod_count[row])
-            self.says_no[row] = full or any(codes)
-            self.grave[row] = any(_GRAVE_CODES[code] for code in codes)
+            codes = [code for column in active if (code := column.item(row))]
+            self._full[row] = full = room.max_tasks.item(row) <= pod_count.item(row)
+            self.says_no[row] = full or bool(codes)
+            self.grave[row] = bool(codes) and any(_GRAVE_CODES[code] for code in codes)
 
     def keys(self) -> IntVector:
         """Equal for rows that answer alike."""

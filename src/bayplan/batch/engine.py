@@ -87,8 +87,8 @@ class Outbox:
         taken = self._taken.get(row)
         if taken is None:
             return self._ledger.room.fits_idle(row, demand)
-        names, idle = self._ledger.room.dimensions.names, self._ledger.room.idle
-        return all(amount - (idle[column, row] - taken.get(names[column])) < TOLERANCE for column, amount in demand)
+        names, idle = self._ledger.room.dimensions.names, self._ledger.room.idle.item
+        return all(amount - (idle(column, row) - taken.get(names[column])) < TOLERANCE for column, amount in demand)
 
     def evict(self, task: Task, reason: str) -> bool:
         if task.node_name not in self._ledger.snapshot.nodes.index:

@@ -103,13 +103,13 @@ class Totals:
 
     def _sum(self, row: int) -> float:
         order = batch = 0.0
+        failed = False
         for _, scorer in self._order:
-            order += float(scorer.values[row])
-        if any(scorer.failed is not None and scorer.failed[row] for _, scorer in self._order):
-            order = 0.0
+            order += scorer.values.item(row)
+            failed |= scorer.failed is not None and bool(scorer.failed[row])
         for _, scorer in self._batch:
-            batch += float(scorer.values[row])
-        return order + batch
+            batch += scorer.values.item(row)
+        return (0.0 if failed else order) + batch
 
 
 class Prospect:
@@ -143,7 +143,10 @@ class Prospect:
 
     def part(self, plugin: str) -> Any:
         """The object that a plugin's `make` gave for its predicate."""
-        return next((verdicts for fn, verdicts in self.tests if fn.plugin == plugin), None)
+        for fn, verdicts in self.tests:
+            if fn.plugin == plugin:
+                return verdicts
+        return None
 
     # keeping up -------------------------------------------------------------------------------------------------
 
@@ -162,12 +165,15 @@ class Prospect:
             self._settle_tables()
         else:
             for row in rows:
-                self._clear[row] = not any(verdicts.says_no[row] for verdicts in self._tables)
+                self._clear[row] = not self._is_refused(row)
         self._settle_room(rows)
         if rows is None:
             self._unscored = None
         elif self._unscored is not None:
             self._unscored.update(rows)
+
+    def _is_refused(self, row: int) -> bool:
+        return any(verdicts.says_no.item(row) for verdicts in self._tables)
 
     def _settle_tables(self) -> None:
         self._clear = np.ones(self._room.count, dtype=np.bool_)
@@ -314,6 +320,13 @@ class Prospects:
             found.catch_up(task)
         self._last = (task.uid, found)
         return found
+
+    def as_left(self, task: Task) -> Prospect:
+        """The same as it was when it was last asked for, be it out of date; made where it never was."""
+        if self._last is not None and self._last[0] == task.uid:
+            return self._last[1]
+        key = self._class_of.get(task.uid)
+        return (self._by_class.get(key) if key is not None else None) or self.of(task)
 
     def _key(self, task: Task) -> Hashable:
         parts: list[Hashable] = [task.demand_key]

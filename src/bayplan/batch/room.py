@@ -159,7 +159,7 @@ class Room:
     def _add(matrix: FloatMatrix, row: int, demand: Demand, sign: float) -> None:
         for column, amount in demand:
             if amount:
-                matrix[column, row] += sign * amount
+                matrix[column, row] = matrix.item(column, row) + sign * amount
 
     # questions --------------------------------------------------------------------------------------------------
 
@@ -191,24 +191,20 @@ class Room:
         return found
 
     def fits_idle(self, row: int, demand: Demand) -> bool:
-        idle = self.idle
-        return all(amount - idle[column, row] < TOLERANCE for column, amount in demand)
+        return self.fits_row(row, demand)[0]
 
     def fits_future(self, row: int, demand: Demand) -> bool:
-        idle, releasing, pipelined = self.idle, self.releasing, self.pipelined
-        return all(
-            amount - ((idle[column, row] + releasing[column, row]) - pipelined[column, row]) < TOLERANCE
-            for column, amount in demand
-        )
+        return self.fits_row(row, demand)[1]
 
     def fits_row(self, row: int, demand: Demand) -> tuple[bool, bool]:
         """Whether a row has enough idle, and whether it will have."""
         now = soon = True
+        idle_at, releasing_at, pipelined_at = self.idle.item, self.releasing.item, self.pipelined.item
         for column, amount in demand:
-            idle = self.idle[column, row]
+            idle = idle_at(column, row)
             if not amount - idle < TOLERANCE:
                 now = False
-            if not amount - ((idle + self.releasing[column, row]) - self.pipelined[column, row]) < TOLERANCE:
+            if not amount - ((idle + releasing_at(column, row)) - pipelined_at(column, row)) < TOLERANCE:
                 soon = False
         return now, soon
 

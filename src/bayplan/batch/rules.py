@@ -87,15 +87,15 @@ def _is_order(answer: Any) -> bool:
 
 def unanimous(asked: Asked, *args: Any) -> bool:
     """True unless somebody says no."""
-    return _first(False, asked, asked.flat, *args) is not False
+    return _first(False, asked, asked.flat, args) is not False
 
 
 def anybody(asked: Asked, *args: Any) -> bool:
     """True as soon as somebody says yes."""
-    return _first(True, asked, asked.flat, *args) is True
+    return _first(True, asked, asked.flat, args) is True
 
 
-def _first(what: bool, asked: Asked, among: Sequence[Named], *args: Any) -> bool | None:
+def _first(what: bool, asked: Asked, among: Sequence[Named], args: tuple[Any, ...]) -> bool | None:
     """`what`, as soon as somebody says so; else what the others say; None where nobody says anything sensible."""
     said: bool | None = None
     for plugin, fn in among:
@@ -139,7 +139,7 @@ def vote(asked: Asked, *args: Any) -> bool:
 def agreed_in_first_tier(asked: Asked, *args: Any) -> bool:
     """All plugins of the first tier that says anything must say yes; False where nobody does."""
     for tier in asked.tiers:
-        said = _first(False, asked, tier, *args)
+        said = _first(False, asked, tier, args)
         if said is not None:
             return said
     return False

@@ -191,22 +191,22 @@ class Session(Questions):
 
     def choose(self, task: Task, candidates: BoolVector, prospect: Prospect | None = None) -> Node | None:
         """The best of the candidates; the only one is taken unscored. None: no score can be compared."""
-        count = int(np.count_nonzero(candidates))
-        if count <= 1:
-            return self.nodes.at(int(candidates.argmax())) if count else None
+        first = int(candidates.argmax()) if len(candidates) else 0
+        if not candidates[first + 1 :].any():
+            return self.nodes.at(first) if candidates[first : first + 1].any() else None
         totals = (prospect or self.prospect(task)).scores(task, candidates)
         if totals is None:
             return None
         if self.has_best_node_fns and (overruled := self._overruled(task, candidates, totals)) is not None:
             return overruled
         ranked = np.where(candidates, totals, -np.inf)
-        best = ranked[ranked.argmax()]
+        best = ranked.item(ranked.argmax())
         if not best > -np.inf:  # not a number, or minus infinity: neither is ever the best
             ranked[np.isnan(ranked)] = -np.inf
             best = ranked.max()
             if best == -np.inf:
                 return None
-        return self.nodes.at(self.tie_break(np.flatnonzero(ranked == best)))
+        return self.nodes.at(self.tie_break((ranked == best).nonzero()[0]))
 
     def _overruled(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
         by_score: dict[float, list[Node]] = {}

@@ -195,8 +195,9 @@ def revocable_zone(annotations: dict[str, str]) -> str:
 
 def default_task_order(left: Task, right: Task) -> bool:
     """Whether the left comes first where no plugin has an opinion: by the number in the name, age, uid."""
-    if left.index is not None and right.index is not None and left.index != right.index:
-        return left.index < right.index
+    mine, theirs = left.index, right.index
+    if mine != theirs and mine is not None and theirs is not None:
+        return mine < theirs
     if left.created != right.created:
         return left.created < right.created
     return left.uid < right.uid

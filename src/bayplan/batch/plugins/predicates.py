@@ -161,16 +161,22 @@ class Predicates:
             return error(NOT_FILTERED)
         if not task.pod.spec.volumes and not task.pod.spec.resource_claims:
             return None
-        cycle = self._session.prospect(task).part(self.name).cycle
+        cycle = self._filters_of(task).cycle
         for plugin in self._reserving:
             refused: Status | None = plugin.reserve(cycle, task.node_name)
             if refused is not None and not refused.ok:
                 return refused
         return None
 
+    def _filters_of(self, task: Task) -> Filters:
+        """What PreFilter and Filter left when the task was looked at: the row that it is on has changed since, and
+        Reserve is not to see that."""
+        filters: Filters = self._session.prospects.as_left(task).part(self.name)
+        return filters
+
     def _unreserve(self, task: Task) -> None:
         if task.uid not in self._filtered or not (task.pod.spec.volumes or task.pod.spec.resource_claims):
             return
-        cycle = self._session.prospect(task).part(self.name).cycle
+        cycle = self._filters_of(task).cycle
         for plugin in reversed(self._reserving):
             plugin.unreserve(cycle, task.node_name)
