@@ -60,6 +60,7 @@ class HyperNodes(Mapping[str, HyperNode]):
                 self.by_tier.setdefault(place.tier, []).append(name)
         self.tiers: list[int] = sorted(self.by_tier)
         self._rows: dict[str, Nodes] = {}
+        self._leaves: dict[str, str] | None = None  # by node
 
     def _add_top(self, names: set[str]) -> None:
         tier = max((place.tier + 1 for place in self._places.values() if place.listed), default=1)
@@ -95,10 +96,12 @@ class HyperNodes(Mapping[str, HyperNode]):
 
     def leaf_of(self, node_name: str) -> str:
         """The hypernode of the lowest tier that holds the node; "" if none of that tier does."""
-        for name in self.by_tier[self.tiers[0]] if self.tiers else ():
-            if node_name in self._places[name].nodes:
-                return name
-        return ""
+        if self._leaves is None:
+            self._leaves = {}
+            for name in self.by_tier[self.tiers[0]] if self.tiers else ():
+                for node in self._places[name].nodes:
+                    self._leaves.setdefault(node, name)
+        return self._leaves.get(node_name, "")
 
     def ancestors(self, name: str) -> list[str]:
         """The hypernode itself and everything above it, upwards."""

@@ -341,6 +341,15 @@ class Job(Member):
             if (least := self.task_min_available.get(role, 0))
         )
 
+    @property
+    def failures(self) -> tuple[str, dict[str, FitErrors], dict[str, set[str]]]:
+        """Everything that is known about failures, to be put back after something was tried out."""
+        return self.fit_error, self.nodes_fit_errors, self._failed_roles
+
+    @failures.setter
+    def failures(self, known: tuple[str, dict[str, FitErrors], dict[str, set[str]]]) -> None:
+        self.fit_error, self.nodes_fit_errors, self._failed_roles = known
+
     def reset_fit_errors(self, sub_job: SubJob | None = None) -> None:
         """Forget failures, of one sub-job or of all."""
         if sub_job is None:

@@ -1,13 +1,16 @@
 """Allocation of jobs with a network topology or sub-groups: every hypernode of a gradient is tried, the best is kept.
 
 A trial places, is saved and undone. Gradients come from plugins, closest hypernodes first; without any there is one
-trial, on all nodes.
+trial, on all nodes. Where scores are known beforehand (`hypernode_ranks`), most trials are left out; they would leave
+nothing behind but words about why a gang waits, so that is done only for gangs that are placed as a whole.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from bayplan.batch.actions.hypernode_ranks import best_first
 from bayplan.batch.hypernodes import TOP, HyperNode
 from bayplan.batch.jobs import Job
 from bayplan.batch.priority_queue import PriorityQueue
@@ -20,6 +23,18 @@ from bayplan.batch.worksheets import Worksheet
 
 if TYPE_CHECKING:
     from bayplan.batch.actions.allocate import Placer
+
+_MOST_IN_VAIN = 8
+"""So many of the best hypernodes are tried before all of them are, one by one."""
+
+
+class Trial(NamedTuple):
+    """What came of placing a job in one hypernode."""
+
+    score: float
+    steps: list[SavedOperation]
+    left: Worksheet
+    ready: bool
 
 
 class TopologyAllocator:
@@ -59,24 +74,61 @@ class TopologyAllocator:
         session = self._session
         before = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid in sheet.tasks}
         for gradient in session.hyper_node_gradient_for_job(job, root, Purpose.ALLOCATE):
-            found: dict[str, tuple[float, list[SavedOperation], Worksheet]] = {}
-            for hyper_node in gradient:
-                trial = self._try_job(job, sheet, hyper_node, before)
-                if trial is not None:
-                    found[hyper_node.name] = trial
-            if not found:
+            found = self._best_by_few(job, sheet, gradient, before) or self._best_of_all(job, sheet, gradient, before)
+            if found is None:
                 continue
-            best = max(found, key=lambda name: found[name][0])
+            best, trial = found
             statement = session.statement()
-            if not statement.recover(found[best][1]):
+            if not statement.recover(trial.steps):
                 return None
-            sheet.adopt(found[best][2])
+            sheet.adopt(trial.left)
             return statement, best
         return None
 
-    def _try_job(
-        self, job: Job, sheet: Worksheet, hyper_node: HyperNode, before: dict[str, str]
-    ) -> tuple[float, list[SavedOperation], Worksheet] | None:
+    def _best_of_all(
+        self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode], before: dict[str, str]
+    ) -> tuple[str, Trial] | None:
+        """The best of the hypernodes that can take the job, and how; None where none can."""
+        found: dict[str, Trial] = {}
+        for hyper_node in gradient:
+            trial = self._try_job(job, sheet, hyper_node, before)
+            if trial is not None:
+                found[hyper_node.name] = trial
+        if not found:
+            return None
+        best = max(found, key=lambda name: found[name].score)
+        return best, found[best]
+
+    def _best_by_few(
+        self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode], before: dict[str, str]
+    ) -> tuple[str, Trial] | None:
+        """The same by trying the best first; None, and no trace, where only trying all of them tells."""
+        ranked = self._ranked(job, sheet, gradient)
+        if ranked is None:
+            return None
+        marks = [(task, task.last_transaction) for task in job.pending.values()]
+        last = self._try_job(job, sheet, gradient[-1], before)  # its failures are those that people would read
+        failures = job.failures
+        for place in ranked[:_MOST_IN_VAIN]:
+            trial = last if place is gradient[-1] else self._try_job(job, sheet, place, before)
+            if trial is None:
+                continue
+            if trial.ready and len(trial.steps) == sum(map(len, sheet.tasks.values())):
+                job.failures = failures
+                return place.name, trial
+            break
+        for task, mark in marks:
+            task.last_transaction = mark
+        return None
+
+    def _ranked(self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+        """The hypernodes, best first, where there is something to gain by that order."""
+        if len(gradient) <= 2 or len(sheet.tasks) != 1 or len(sheet.sub_jobs) != 1:
+            return None
+        sub_job = job.sub_jobs[next(iter(sheet.tasks))]
+        return None if sub_job.nominated_hyper_node else best_first(self._session, sub_job, gradient)
+
+    def _try_job(self, job: Job, sheet: Worksheet, hyper_node: HyperNode, before: dict[str, str]) -> Trial | None:
         session = self._session
         job.reset_fit_errors()
         left = sheet.clone()
@@ -98,10 +150,11 @@ class TopologyAllocator:
         steps = saved(*statements)
         if not steps:
             return None
-        good = session.job_ready(job) or session.job_pipelined(job)
+        ready = session.job_ready(job)
+        good = ready or session.job_pipelined(job)
         for statement in statements:
             statement.discard()
-        return (score, steps, left) if good else None
+        return Trial(score, steps, left, ready) if good else None
 
     # sub-jobs ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,118 @@
+"""Gangs in a network topology: trying the likely hypernodes first, against trying all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from batch_builders import NOW, make_group, make_member
+from batch_world import engine_of
+from bayplan.batch.actions import topology_allocate
+from bayplan.batch.actions.topology_allocate import TopologyAllocator
+from bayplan.batch.outcome import Outcome
+from bayplan.batch.session import Session
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.volcano import (
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+    NetworkTopology,
+)
+from bayplan.testing.builders import make_node
+
+CONF = """\
+actions: "allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: drf
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+  - name: network-topology-aware
+"""
+
+World = tuple[list[Node], list[Pod], list[KubeObject]]
+
+
+def place(name: str, tier: int, kind: str, members: list[str]) -> HyperNode:
+    listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(member))) for member in members)
+    return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, "", listed))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Leaves of one to three nodes below two switches; some nodes are taken, or about to be free."""
+    objects: list[KubeObject] = []
+    nodes: list[Node] = []
+    pods: list[Pod] = []
+    leaves = [f"s{number}" for number in range(draw(st.integers(3, 6)))]
+    for leaf in leaves:
+        names = [f"{leaf}-n{number}" for number in range(draw(st.integers(1, 3)))]
+        nodes += [make_node(name, cpu=draw(st.integers(1, 4))) for name in names]
+        objects.append(place(leaf, 1, "Node", names))
+    objects += [place("t0", 2, "HyperNode", leaves[:2]), place("t1", 2, "HyperNode", leaves[2:])]
+    objects.append(make_group("old", phase="Running", min_member=1))
+    for number, node in enumerate(nodes):
+        if draw(st.booleans()):
+            pod = make_member(f"old-w-{number}", "old", node=node.name)
+            gone = {"deletion_timestamp": NOW} if draw(st.booleans()) else {}
+            pods.append(replace(pod, metadata=replace(pod.metadata, **gone)))
+    for number in range(draw(st.integers(1, 3))):
+        name, size = f"job{number}", draw(st.integers(1, 4))
+        mode = draw(st.sampled_from(["hard", "hard", "soft"]))
+        topology = NetworkTopology(mode, draw(st.sampled_from([1, 2])) if mode == "hard" else None)
+        least = draw(st.integers(1, size))
+        objects.append(make_group(name, phase="Inqueue", min_member=least, network_topology=topology))
+        pods += [_member(draw, f"{name}-w-{task}", name) for task in range(size)]
+    return nodes, pods, objects
+
+
+def _member(draw: st.DrawFn, name: str, group: str) -> Pod:
+    role = draw(st.sampled_from(["", "worker"]))
+    annotations = {"volcano.sh/task-spec": role} if role else {}
+    return make_member(name, group, requests={"cpu": draw(st.integers(1, 2))}, annotations=annotations)
+
+
+@contextmanager
+def trying(*, few: bool) -> Iterator[None]:
+    """Equally good nodes are taken in their order: with fewer trials chance falls out differently."""
+    by_few = TopologyAllocator._best_by_few
+    with (
+        patch.object(Session, "tie_break", lambda _, rows: int(rows[0])),
+        patch.object(TopologyAllocator, "_best_by_few", by_few if few else lambda *_: None),
+    ):
+        yield
+
+
+def _told(outcome: Outcome) -> tuple[object, ...]:
+    return (
+        outcome.binds,
+        outcome.pipelined,
+        outcome.allocated,
+        outcome.groups,
+        outcome.messages,
+        outcome.events,
+        outcome.faults,
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(worlds(), st.sampled_from([1, 8]))
+def test_trying_few_hypernodes_changes_nothing(world: World, in_vain: int) -> None:
+    nodes, pods, objects = world
+    with trying(few=False):
+        plain = engine_of(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
+    with trying(few=True), patch.object(topology_allocate, "_MOST_IN_VAIN", in_vain):
+        quick = engine_of(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
+    assert _told(quick) == _told(plain)
