@@ -300,6 +300,7 @@ class Prospects:
         self._session = session
         self._by_class: OrderedDict[Hashable, Prospect] = OrderedDict()
         self._class_of: dict[str, Hashable] = {}  # by uid
+        self._keys: dict[Hashable, Hashable] = {}
         self._last: tuple[str, Prospect] | None = None
 
     def of(self, task: Task) -> Prospect:
@@ -310,7 +311,7 @@ class Prospects:
             return prospect
         key = self._class_of.get(task.uid)
         if key is None:
-            key = self._class_of[task.uid] = self._key(task)
+            key = self._class_of[task.uid] = self._same(self._key(task))
         found = self._by_class.get(key)
         if found is None:
             found = self._by_class[key] = Prospect(self._session, task)
@@ -321,6 +322,10 @@ class Prospects:
         self._last = (task.uid, found)
         return found
 
+    def _same(self, key: Hashable) -> Hashable:
+        """The key in one object for all tasks of a class: there are thousands."""
+        return self._keys.setdefault(key, key)
+
     def as_left(self, task: Task) -> Prospect:
         """The same as it was when it was last asked for, be it out of date; made where it never was."""
         if self._last is not None and self._last[0] == task.uid:
@@ -329,7 +334,7 @@ class Prospects:
         return (self._by_class.get(key) if key is not None else None) or self.of(task)
 
     def _key(self, task: Task) -> Hashable:
-        parts: list[Hashable] = [task.demand_key]
+        parts: list[Hashable] = [self._session.nodes.room.demand(task)]
         for point in ("predicate", "node_order", "batch_node_order"):
             for fn in self._session.node_fns(point):
                 try:
