@@ -16,12 +16,26 @@ from bayplan.clock import SystemClock
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta, ResourceList
-from bayplan.objects.volcano import PodGroup, PodGroupSpec, PodGroupStatus, Queue, QueueSpec, QueueStatus
+from bayplan.objects.volcano import (
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+    NetworkTopology,
+    PodGroup,
+    PodGroupSpec,
+    PodGroupStatus,
+    Queue,
+    QueueSpec,
+    QueueStatus,
+)
 from benchmarks import clusters
 from benchmarks.clusters import NAMESPACE, Manifest
 
 GANG = 20
 """Tasks of a gang, where a workload has many."""
+_FAN_OUT = 10
 
 
 def queue(name: str) -> Queue:
@@ -30,8 +44,31 @@ def queue(name: str) -> Queue:
     )
 
 
+def hyper_nodes(nodes: int) -> Iterator[HyperNode]:
+    """Switches of ten nodes each, and of ten switches each."""
+    leaves = -(-nodes // _FAN_OUT)
+    for tier, kind, count, members, name in (
+        (1, "Node", leaves, nodes, clusters.node_name),
+        (2, "HyperNode", -(-leaves // _FAN_OUT), leaves, lambda number: f"switch-1-{number}"),
+    ):
+        for number in range(count):
+            below = range(number * _FAN_OUT, min((number + 1) * _FAN_OUT, members))
+            listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(name(each)))) for each in below)
+            yield HyperNode(
+                metadata=ObjectMeta(name=f"switch-{tier}-{number}", uid=f"uid-switch-{tier}-{number}"),
+                spec=HyperNodeSpec(tier, "", listed),
+            )
+
+
 def group(
-    name: str, size: int, *, queue: str, phase: str = "Pending", priority_class: str = "", cpu_m: int = 1000
+    name: str,
+    size: int,
+    *,
+    queue: str,
+    phase: str = "Pending",
+    priority_class: str = "",
+    cpu_m: int = 1000,
+    tier: int | None = None,
 ) -> PodGroup:
     """A gang of so many; one that runs already may shrink to a single task."""
     running = phase == "Running"
@@ -41,6 +78,7 @@ def group(
         queue=queue,
         min_resources=None if running else amounts,
         priority_class_name=priority_class,
+        network_topology=None if tier is None else NetworkTopology("hard", tier),
     )
     meta = ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}")
     return PodGroup(metadata=meta, spec=spec, status=PodGroupStatus(phase=phase))
@@ -67,8 +105,8 @@ def running_pod(gang: str, index: int, node: int, *, cpu_m: int = 1000) -> Pod:
     return convert(clusters.running(member(gang, index, cpu_m=cpu_m), node), Pod)
 
 
-def engine_on(nodes: Iterable[Manifest], queues: Iterable[str]) -> BatchEngine:
-    """The default configuration on a cluster on which only its own pods run yet."""
+def engine_on(nodes: Iterable[Manifest], queues: Iterable[str], conf: str | None = None) -> BatchEngine:
+    """The default configuration, or another, on a cluster on which only its own pods run yet."""
     cache = Cache()
     names = 0
     for manifest in nodes:
@@ -78,7 +116,7 @@ def engine_on(nodes: Iterable[Manifest], queues: Iterable[str]) -> BatchEngine:
         cache.add_pod(pod)
     for name in queues:
         cache.put(queue(name))
-    return build_batch_engine(batch_configured(None), cache, clock=SystemClock(), chance=random.Random(0))
+    return build_batch_engine(batch_configured(conf), cache, clock=SystemClock(), chance=random.Random(0))
 
 
 def show(engine: BatchEngine, pod: Pod) -> None:

@@ -1,7 +1,8 @@
 """What does the batch engine have to do in the benchmarks? Each workload sets a cluster up and times one thing, again.
 
-Sessions are of the default configuration. Where a workload changes its cluster for good, each round has a cluster of
-its own. The garbage collector is on; only the litter of setting up is swept before a round.
+Sessions are of the default configuration, where there are hypernodes also of `network-topology-aware`. Where a workload
+changes its cluster for good, each round has a cluster of its own. The garbage collector is on; only the litter of
+setting up is swept before a round.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from time import perf_counter_ns, thread_time_ns
 from msgspec.structs import replace
 
 from bayplan.app import known_actions
+from bayplan.batch.conf import DEFAULT_CONF
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.outcome import Outcome
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from benchmarks import clusters
-from benchmarks.batch_clusters import GANG, engine_on, gang_pods, group, running_pod, show
+from benchmarks.batch_clusters import GANG, engine_on, gang_pods, group, hyper_nodes, running_pod, show
 from benchmarks.measuring import Latencies, Undecided
 
 CHANGED = 0.05
@@ -71,7 +73,7 @@ class BatchWorkload:
     nodes: int
     pods: int
     rounds: int
-    budget_us: float
+    budget_us: float | None = None
     volcano_us: float | None = None
     """What Volcano 1.15.1 takes for the same, in process on two cores, where that is known."""
     counts: bool = True
@@ -110,6 +112,31 @@ def _check(outcome: Outcome, what: str, found: int, wanted: int) -> None:
         raise Undecided(f"the session had faults: {outcome.faults[0]}")
     if found != wanted:
         raise Undecided(f"{found} of {wanted} pods were {what}")
+
+
+def gangs_in_places(nodes: int, pods: int) -> BatchEngine:
+    """A cluster with room and switches, and gangs that wait for a switch of their own each."""
+    conf = DEFAULT_CONF.rstrip() + "\n  - name: network-topology-aware\n"
+    engine = engine_on((clusters.node(number) for number in range(nodes)), ["queue-0"], conf)
+    for place in hyper_nodes(nodes):
+        engine.cache.put(place)
+    for number in range(pods // GANG):
+        name = f"gang-{number:05}"
+        engine.cache.put(group(name, GANG, queue="queue-0", tier=1))
+        for pod in gang_pods(name, GANG):
+            show(engine, pod)
+    return engine
+
+
+def _hyper_nodes(nodes: int, pods: int, rounds: int) -> Measured:
+    timer = Timer()
+    for _ in range(rounds):
+        engine = gangs_in_places(nodes, pods)
+        with timer.round():
+            outcome = engine.run_session()
+        _check(outcome, "bound", len(outcome.binds), pods)
+        engine.close()
+    return Measured(timer.latencies)
 
 
 def _gangs(nodes: int, pods: int, rounds: int) -> Measured:
@@ -246,6 +273,13 @@ WORKLOADS: dict[str, BatchWorkload] = {
         rounds=5,
         budget_us=500_000,
         volcano_us=4_700_000,
+    ),
+    "hyper_nodes": BatchWorkload(
+        about="gangs of 20 that may not span two switches, one session",
+        measure=_hyper_nodes,
+        nodes=1000,
+        pods=400,
+        rounds=3,
     ),
     "opening": BatchWorkload(
         about="opening a session with 5 % of the running pods changed since the last",

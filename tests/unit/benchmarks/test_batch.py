@@ -12,7 +12,7 @@ from benchmarks.batch import main
 from benchmarks.batch_clusters import GANG
 from benchmarks.batch_growth import AXES, measure_growth
 from benchmarks.batch_report import BatchReport, BatchRow, SessionGrowth
-from benchmarks.batch_workloads import WORKLOADS, Busy, full_cluster, place_gangs, waiting_gangs
+from benchmarks.batch_workloads import WORKLOADS, BatchWorkload, Busy, full_cluster, place_gangs, waiting_gangs
 from benchmarks.growth import Growth
 from benchmarks.measuring import Latencies, Undecided
 from click.testing import CliRunner
@@ -103,6 +103,7 @@ def row(name: str, seconds: float, *, nodes: int | None = None) -> BatchRow:
         pytest.param(row("reclaim", 0.51), 1.0, False, id="reclaim"),
         pytest.param(row("preempt", 0.51), 1.0, False, id="preempt"),
         pytest.param(row("preempt", 9.0, nodes=20), 1.0, None, id="another size"),
+        pytest.param(row("hyper_nodes", 9.0), 1.0, None, id="no budget"),
     ],
 )
 def test_budgets(found: BatchRow, machine: float, holds: bool | None) -> None:
@@ -195,6 +196,8 @@ def test_the_page_describes_every_workload() -> None:
     _, _, section = page.partition("## The batch engine")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
     told = {cells[0]: (cells[1], cells[4].partition(" s")[0]) for cells in rows if cells[0] in WORKLOADS}
-    assert told == {
-        name: (f"{workload.nodes:,}", f"{round(workload.budget_us / 1e6, 2):g}") for name, workload in WORKLOADS.items()
-    }
+    assert told == {name: (f"{workload.nodes:,}", _budget(workload)) for name, workload in WORKLOADS.items()}
+
+
+def _budget(workload: BatchWorkload) -> str:
+    return "" if workload.budget_us is None else f"{round(workload.budget_us / 1e6, 2):g}"
