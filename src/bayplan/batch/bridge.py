@@ -313,6 +313,8 @@ class Scorers:
         self._cycle = Cycle(task.info, self._snapshot)
         self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
         self._live = self._parts  # those that score, or may begin to
+        self._active: list[ScoreColumn] = []
+        self._compares = True
         self._stamps: dict[int, Hashable] = {}
         self._candidates: BoolVector | None = None
         self._watching = [not _is_row_alone(plugin) for plugin, _ in plugins]
@@ -320,26 +322,32 @@ class Scorers:
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
-        same = self._candidates is not None and bool((candidates == self._candidates).all())
         anew = self._candidates is None or touched is None
+        same = not anew and (not self._compares or bool((candidates == self._candidates).all()))
         try:
             for number, part in self._parts if anew else self._live:
                 anew |= self._catch_up(number, part, candidates, touched, same=same)
         except NoScore as fault:
             self._candidates = None
             return error(str(fault) or "a score is out of range")
-        if not same:
+        if anew or not same:
+            self._settle()
+        if anew or not same or not self._compares:
             self._candidates = candidates.copy()
-        self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
-        active = [part for _, part in self._live if part.active]
         if anew or touched is None:
             self.values = np.zeros(len(candidates))
-            for part in active:
+            for part in self._active:
                 self.values += part.weighted
             return True
         for row in touched:
-            self.values[row] = sum([int(part.weighted[row]) for part in active])
+            self.values[row] = sum([part.weighted.item(row) for part in self._active])
         return False
+
+    def _settle(self) -> None:
+        """Whom to ask from now on, and whether the candidates matter to any of them."""
+        self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
+        self._active = [part for _, part in self._live if part.active]
+        self._compares = any(part.compares_candidates or (part.active and part.normalizes) for _, part in self._live)
 
     def _catch_up(
         self,

@@ -77,7 +77,10 @@ class Outbox:
                 f"node {task.node_name} resources [{names}] are not enough to put task <{task.key}>, "
                 f"idle: {idle}, req: {task.resreq}"
             )
-        self._taken.setdefault(row, Amounts(scalars={})).add(task.resreq)
+        taken = self._taken.get(row)
+        if taken is None:
+            taken = self._taken[row] = Amounts(scalars={})
+        taken.add(task.resreq)
         cache.assume(task.info.bound_to(task.node_name))
         self._ledger.expect()
         self._outcome.binds[task.key] = task.node_name

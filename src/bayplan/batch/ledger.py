@@ -76,7 +76,7 @@ class Ledger:
         self._offers: dict[str, Amounts] = {}
         self._images = ImageLedger()
         self._volumes = VolumeCounts(cache.catalog)
-        self.templates = Templates()
+        self.templates = Templates(cache.vocabulary)
         self._layout = -1
         self._renewed = -1
 

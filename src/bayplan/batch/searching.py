@@ -19,10 +19,11 @@ from bayplan.snapshot import BoolVector
 class _Failed:
     """Rows that failed a role, and what they said."""
 
-    __slots__ = ("refusals", "rows")
+    __slots__ = ("count", "refusals", "rows")
 
     def __init__(self, count: int) -> None:
         self.rows: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.count = 0  # of those rows
         self.refusals: list[Refusal] = []
 
 
@@ -45,6 +46,8 @@ class Search:
         if not self._remembers or not task.role:
             return
         failed = self._known(task)
+        if among is None and failed is not None and failed.count + np.count_nonzero(feasible) == len(feasible):
+            return  # the two have nothing in common, and nobody else is left
         lost = ~feasible if among is None else among & ~feasible
         if failed is not None:
             lost &= ~failed.rows
@@ -55,6 +58,7 @@ class Search:
             failed = self._failed[task.job, task.role] = _Failed(len(lost))
         failed.refusals += prospect.refusals(task, fresh, with_room=True)
         failed.rows[fresh] = True
+        failed.count += len(fresh)
 
     def explain(self, task: Task, prospect: Prospect, among: BoolVector | None) -> FitErrors:
         """Why none of the rows will do."""

@@ -10,7 +10,7 @@ from itertools import count
 
 from bayplan.batch.tasks import Task
 from bayplan.objects.core import PodSpec
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import PodInfo, Vocabulary
 
 _FROM_SPEC = ("requests", "nonzero", "host_ports")
 """What a `PodInfo` works out from the spec alone, as long as no container is being resized."""
@@ -19,7 +19,8 @@ _FROM_SPEC = ("requests", "nonzero", "host_ports")
 class Templates:
     """Numbers for templates. Two numbers may stand for equal specs; one never stands for different ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self._last: dict[tuple[str, str], tuple[PodSpec, int, PodInfo]] = {}  # by job and role
         self._numbers = count(1)
 
@@ -31,7 +32,7 @@ class Templates:
         last = self._last.get(key)
         if last is not None and last[0] == task.pod.spec:
             number = last[1]
-            _share(last[2], task.info)
+            _share(last[2], task.info, self._vocabulary)
         else:
             number = next(self._numbers)
             self._last[key] = (task.pod.spec, number, task.info)
@@ -44,12 +45,13 @@ class Templates:
             del self._last[key]
 
 
-def _share(known: PodInfo, fresh: PodInfo) -> None:
+def _share(known: PodInfo, fresh: PodInfo, vocabulary: Vocabulary) -> None:
     """Save the second pod of a template what the first has worked out."""
     if known.pod.status.container_statuses or fresh.pod.status.container_statuses:
         return
     for name in _FROM_SPEC:
         fresh.__dict__[name] = getattr(known, name)
+    fresh.share_weight(known, vocabulary)
     if not fresh.pod.spec.volumes:
         fresh.__dict__["claim_keys"] = ()
     if fresh.pod.spec.affinity is None:

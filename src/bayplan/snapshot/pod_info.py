@@ -109,6 +109,10 @@ class PodInfo:
             known = self._weight = (vocabulary, weight, largest)
         return known
 
+    def share_weight(self, known: PodInfo, vocabulary: Vocabulary) -> None:
+        """Take over the weight of a pod that asks for the same."""
+        self._weight = known.weight(vocabulary)
+
     def once(self, compute: Callable[[Pod], T]) -> T:
         """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
         try:
