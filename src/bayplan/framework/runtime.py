@@ -53,9 +53,15 @@ class Framework:
         self._attempts += 1
         self.boundary.sampling = self._attempts % _SAMPLED_ONE_IN == 1
 
-    def pre_enqueue(self, pod: Pod) -> Status:
-        """May the pod enter the queue? The first plugin that says no is on the status."""
-        for plugin in self.profile.at(PRE_ENQUEUE):
+    def pre_enqueue(self, pod: Pod, first: str = "") -> Status:
+        """May the pod enter the queue? The first plugin that says no is on the status; `first` is asked before others.
+
+        A pod that a plugin keeps out is asked about by that one first: most often nothing has changed.
+        """
+        plugins = self.profile.at(PRE_ENQUEUE)
+        if first:
+            plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != first))
+        for plugin in plugins:
             try:
                 call = plugin.pre_enqueue
                 status = self.boundary.ask(plugin, PRE_ENQUEUE, call, pod)

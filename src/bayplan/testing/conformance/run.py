@@ -10,6 +10,7 @@ from bayplan.framework.registry import Registry
 from bayplan.testing.conformance.attempt import answer_attempts
 from bayplan.testing.conformance.configurations import answer_configuration
 from bayplan.testing.conformance.lines import Line, LineKind
+from bayplan.testing.conformance.queue_steps import answer_queue
 from bayplan.testing.conformance.series import answer_series
 from bayplan.testing.conformance.sessions import answer_session
 
@@ -17,6 +18,7 @@ _ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]]
     LineKind.ATTEMPT: answer_attempts,
     LineKind.CONFIGURATION: answer_configuration,
     LineKind.SERIES: answer_series,
+    LineKind.QUEUE: answer_queue,
 }
 
 
