@@ -117,7 +117,8 @@ class NodeResourcesFit:
             yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in requests:
             number = nodes.columns.vocabulary.resources.find(name)
-            if room is not None and number >= 0 and amount <= room.of(nodes.columns, number):
+            known = 0 <= number < len(nodes.columns.requested)  # others may have named it since these columns were made
+            if room is not None and known and amount <= room.of(nodes.columns, number):
                 yield Rejection(nodes.nobody, insufficient(name))  # says in which order reasons come
             else:
                 yield from self._short_of(name, amount, nodes)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bayplan.framework.cures import EVERYTHING
+from bayplan.framework.cures import EVERYTHING, EXTENDER
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Status
 from bayplan.objects.core import Pod
 from bayplan.queueing.hints import Cures
-
-EXTENDER = "Extender"
-"""Who rejected a pod that an extender refused. Nobody knows what it looks at, so everything wakes the pod."""
 
 
 @dataclass(frozen=True, slots=True)
