@@ -1,7 +1,8 @@
 """Does Bayplan say of recorded clusters what kube-scheduler 1.36.4 said of them?
 
 Every line of the recorded files, family by family: codes, plugins, reasons, scores, sentences, victims, devices, series
-of placements, what events wake and where the queue keeps its pods must agree exactly. A new kind of line that nobody answers fails here, it is not left out.
+of placements, what events wake and where the queue keeps its pods must agree exactly. A new kind
+of line that nobody answers fails here, it is not left out.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum
+from typing import Any
 
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -109,6 +110,9 @@ HintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], Hint]
 Reads = Callable[[Pod], Hashable | None]
 """`reads(pod)`: the part of a pod that a hint looks at, as a value; None: this pod is to be asked about alone."""
 
+Judge = Callable[[Any, KubeObject | None, KubeObject | None], Hint]
+"""`judge(part, old, new)`: what the hint says of every pod of which `reads` gives this part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cure:
@@ -116,13 +120,24 @@ class Cure:
 
     Thousands of pods may wait for the same thing. A hint that looks at a part of the pod only says which by `reads`,
     and is then asked once for all pods of which that part is equal. The pod that the event itself is about is always
-    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod.
+    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod. `judge` says
+    the same from the part alone, where reading it off the pod once more would be dear.
     """
 
     resource: Resource | str
     action: Action
     hint: HintFunction | None = None
     reads: Reads | None = None
+    judge: Judge | None = None
+
+    @classmethod
+    def sharing(cls, resource: Resource | str, action: Action, reads: Reads, judge: Judge) -> Cure:
+        """A cure whose hint is the judgement of a part of the pod, and nothing else."""
+
+        def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+            return judge(reads(pod), old, new)
+
+        return cls(resource, action, hint, reads, judge)
 
     def matches(self, event: ClusterEvent) -> bool:
         """Whether this registration is meant by `event`.

@@ -62,7 +62,8 @@ class NodeAffinity:
 
     @property
     def cured_by(self) -> tuple[Cure, ...]:
-        return (Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, self._node_matches_now),)
+        changes = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (Cure.sharing(Resource.NODE, changes, required_node_affinity, self._node_matches_now),)
 
     @classmethod
     def factory(cls, args: NodeAffinityArgs, handle: Handle) -> NodeAffinity:  # noqa: ARG003
@@ -116,12 +117,11 @@ class NodeAffinity:
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
         return default_normalize(scores)
 
-    def _node_matches_now(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _node_matches_now(self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None) -> Hint:
         """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
         assert isinstance(new, Node)
         if self._added is not None and not self._added.matches(new.labels, new.name):
             return Hint.SKIP
-        affinity = required_node_affinity(pod)
         if not _matches(affinity, new):
             return Hint.SKIP
         return queue_if(not isinstance(old, Node) or not _matches(affinity, old))

@@ -8,11 +8,12 @@ hint that raises counts as a yes, since a pod tried in vain costs less than one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
-from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Reads, Resource
+from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Judge, Reads, Resource
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing.queued import QueuedPod
@@ -111,29 +112,35 @@ class HintTable:
     def ask(self, registration: Registration, pod: Pod, occasion: Occasion) -> bool:
         """Whether the plugin says that the pod is worth another try."""
         hint = registration.cure.hint
-        if hint is None:
-            return True
-        self._asked += 1
-        if self._asked % _TIMED_ONE_IN:
-            try:
-                return hint(pod, occasion.old, occasion.new) is not Hint.SKIP
-            except (Exception, SystemExit) as fault:
-                self._complain(registration.plugin, occasion, fault)
-                return True
-        return self._ask_timed(registration, pod, occasion)
+        return hint is None or self._call(hint, pod, registration.plugin, occasion)
 
-    def _ask_timed(self, registration: Registration, pod: Pod, occasion: Occasion) -> bool:
+    def ask_part(self, registration: Registration, part: Hashable, one: Pod, occasion: Occasion) -> bool:
+        """The same for every pod with this part, of which `one` is an example."""
+        judge = registration.cure.judge
+        if judge is None:
+            return self.ask(registration, one, occasion)
+        return self._call(judge, part, registration.plugin, occasion)
+
+    def _call(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
+        self._asked += 1
+        if not self._asked % _TIMED_ONE_IN:
+            return self._call_timed(hint, subject, plugin, occasion)
+        try:
+            return hint(subject, occasion.old, occasion.new) is not Hint.SKIP
+        except (Exception, SystemExit) as fault:
+            self._complain(plugin, occasion, fault)
+            return True
+
+    def _call_timed(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
         """The same; one in so many enters the statistics."""
-        hint = registration.cure.hint
-        assert hint is not None
         start = self._now_s()
         try:
-            answer = hint(pod, occasion.old, occasion.new)
+            answer = hint(subject, occasion.old, occasion.new)
             label = "QueueSkip" if answer is Hint.SKIP else "Queue"
         except (Exception, SystemExit) as fault:
-            self._complain(registration.plugin, occasion, fault)
+            self._complain(plugin, occasion, fault)
             label = "Error"
-        self._recorder.hint(registration.plugin, occasion.event.name, label, self._now_s() - start)
+        self._recorder.hint(plugin, occasion.event.name, label, self._now_s() - start)
         return label != "QueueSkip"
 
     def _complain(self, plugin: str, occasion: Occasion, fault: BaseException) -> None:

@@ -30,7 +30,10 @@ Found = tuple[QueuedPod, Strategy] | None
 class Reading:
     """What a hint looks at in a pod. Equal parts of different pods are one object, so that comparing is cheap."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "part")
+
+    def __init__(self, part: Hashable) -> None:
+        self.part = part
 
 
 class Rejected(NamedTuple):
@@ -138,7 +141,7 @@ class ParkedPods:
         try:
             value = reads(queued.pod)
             if value is not None:
-                reading = known.get(value) or known.setdefault(value, Reading())
+                reading = known.get(value) or known.setdefault(value, Reading(value))
         except (Exception, SystemExit) as fault:
             self._complain(reads, fault)
         queued.readings[reads] = reading
@@ -238,7 +241,8 @@ class ParkedPods:
                 one = next((each for each in kin.pods.values() if each is not own), None)
                 if one is None:
                     return
-                helps = question.answers[reading] = self._table.ask(question.registration, one.pod, occasion)
+                helps = self._table.ask_part(question.registration, reading.part, one.pod, occasion)
+                question.answers[reading] = helps
             if helps:
                 strategy = question.strategy
         if not strategy and not alone:
