@@ -41,6 +41,7 @@ class Framework:
         self.timings = timings or PluginTimings()
         self.boundary = Boundary(handle.clock, self.timings)
         self._attempts = 0
+        self._gated = 0
         at = profile.at
         self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self.boundary, handle.nominations)
         self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self.boundary)
@@ -61,10 +62,12 @@ class Framework:
         plugins = self.profile.at(PRE_ENQUEUE)
         if first:
             plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != first))
+        self._gated += 1
+        ask = self.boundary.ask_untimed if self._gated % _SAMPLED_ONE_IN else self.boundary.ask
         for plugin in plugins:
             try:
                 call = plugin.pre_enqueue
-                status = self.boundary.ask(plugin, PRE_ENQUEUE, call, pod)
+                status = ask(plugin, PRE_ENQUEUE, call, pod)
             except PluginFault as fault:
                 status = error(fault.text)
             if status.rejected:

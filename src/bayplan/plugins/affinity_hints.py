@@ -40,7 +40,7 @@ def other_pod_changed(stance: Stance, old: KubeObject | None, new: KubeObject | 
     """The same for a pod that is not the one that changed. Only pods that take room somewhere count."""
     before = old if isinstance(old, Pod) else None
     after = new if isinstance(new, Pod) else None
-    if any(not each.spec.node_name and not each.status.nominated_node_name for each in (before, after) if each):
+    if (before is not None and not _takes_room(before)) or (after is not None and not _takes_room(after)):
         return Hint.SKIP
     terms = stance.terms
     if before is not None and after is not None:
@@ -82,4 +82,11 @@ def matches_all(terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
 
 
 def _mean(terms: tuple[AffinityTerm, ...], namespace: str, labels: dict[str, str]) -> bool:
-    return all(term.matches(namespace, labels, _NO_LABELS) for term in terms)
+    for term in terms:  # noqa: SIM110  (a generator costs more than the comparison)
+        if not term.matches(namespace, labels, _NO_LABELS):
+            return False
+    return True
+
+
+def _takes_room(pod: Pod) -> bool:
+    return bool(pod.spec.node_name or pod.status.nominated_node_name)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Judge, Reads, Resource
 from bayplan.objects.core import Pod
@@ -20,6 +20,8 @@ from bayplan.queueing.queued import QueuedPod
 from bayplan.queueing.recording import QueueRecorder
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K")
 
 Cures = Mapping[str, Sequence[Cure]]
 """What the plugins of a profile have registered, by plugin."""
@@ -114,12 +116,25 @@ class HintTable:
         hint = registration.cure.hint
         return hint is None or self._call(hint, pod, registration.plugin, occasion)
 
-    def ask_part(self, registration: Registration, part: Hashable, one: Pod, occasion: Occasion) -> bool:
-        """The same for every pod with this part, of which `one` is an example."""
-        judge = registration.cure.judge
-        if judge is None:
-            return self.ask(registration, one, occasion)
-        return self._call(judge, part, registration.plugin, occasion)
+    def judge(
+        self, registration: Registration, parts: Mapping[K, Hashable], answers: dict[K, bool], occasion: Occasion
+    ) -> None:
+        """What the plugin says of each of these parts of pods, unless that is among the answers already."""
+        judge, plugin = registration.cure.judge, registration.plugin
+        assert judge is not None
+        old, new = occasion.old, occasion.new
+        timed = False
+        for key, part in parts.items():
+            if key in answers:
+                continue
+            if not timed:  # one of so many enters the statistics
+                timed, answers[key] = True, self._call_timed(judge, part, plugin, occasion)
+                continue
+            try:
+                answers[key] = judge(part, old, new) is not Hint.SKIP
+            except (Exception, SystemExit) as fault:
+                self._complain(plugin, occasion, fault)
+                answers[key] = True
 
     def _call(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
         self._asked += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -48,11 +49,12 @@ class Rejected(NamedTuple):
 class Kin:
     """Parked pods that no hint of their rejectors can tell apart, as far as it says what it looks at."""
 
-    __slots__ = ("family", "pods", "readings")
+    __slots__ = ("family", "has_loners", "pods", "readings")
 
     def __init__(self, family: _Family, readings: tuple[Reading | None, ...]) -> None:
         self.family = family
         self.readings = readings
+        self.has_loners = None in readings  # some hint has to be asked about each of them
         self.pods: dict[str, QueuedPod] = {}
 
 
@@ -61,8 +63,16 @@ class _Question(NamedTuple):
 
     registration: Registration
     number: int | None  # which of a kin's readings it looks at; None: it is asked about each pod
-    strategy: Strategy  # what a yes means
+    meaning: Strategy  # of a yes
     answers: dict[Reading, bool]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an event does to a whole family whatever hints say, and the hints that may do more."""
+
+    at_least: Strategy
+    questions: list[_Question]
 
 
 class _Family:
@@ -113,7 +123,7 @@ class ParkedPods:
         kin = family.kins.get(readings)
         if kin is None:
             kin = family.kins[readings] = Kin(family, readings)
-        kin.pods[pod.key] = queued
+        kin.pods[queued.key] = queued
         queued.kin = kin
         queued.parked = self._last = next(self._parkings)
         self._count += 1
@@ -173,19 +183,18 @@ class ParkedPods:
             plan = self._plan(family, occasion)
             if plan is None:
                 continue
-            for kin in list(family.kins.values()):
-                steps += 1
-                for found in self._judged(kin, *plan, occasion, own):
-                    steps += 1
-                    queued = found[0]
-                    if queued.parked <= started and (at_most is None or queued.info.priority <= at_most):
-                        yield found
-                    if steps >= SLICE:
-                        steps = 0
-                        yield None
-                if steps >= SLICE:
-                    steps = 0
+            for verdict in self._verdicts(family, plan, occasion, own):
+                if verdict is None:
                     yield None
+                    continue
+                kin, strategy = verdict
+                for queued in self._members(kin, own, started, at_most):
+                    found = self._judged_alone(queued, kin, strategy, plan, occasion)
+                    if found:
+                        yield queued, found
+                    steps += 1
+                    if steps % SLICE == 0:
+                        yield None
 
     def _woken_itself(self, own: QueuedPod, occasion: Occasion, at_most: int | None) -> Iterator[Found]:
         if (at_most is None or own.info.priority <= at_most) and self._hears(own.gated_by, occasion):
@@ -198,66 +207,87 @@ class ParkedPods:
         event = occasion.event
         return not gated_by or event.is_wildcard or self._table.is_awaited_by(gated_by, event)
 
-    def _plan(self, family: _Family, occasion: Occasion) -> tuple[Strategy, list[_Question]] | None:
+    def _plan(self, family: _Family, occasion: Occasion) -> Plan | None:
         """What the event does to the whole family, and what has to be asked beyond; None: nobody is interested."""
         profile, unschedulable, pending, gated_by = family.rejected
         if not self._hears(gated_by, occasion):
             return None
         rejectors = unschedulable | pending
         if occasion.event.is_wildcard or not rejectors or not self._table.knows(profile):
-            return Strategy.AFTER_BACKOFF, []
-        at_least, questions = Strategy.SKIP, []
+            return Plan(Strategy.AFTER_BACKOFF, [])
+        plan = Plan(Strategy.SKIP, [])
         for registration in self._table.matching(profile, occasion.event):
             if registration.plugin not in rejectors:
                 continue
             meaning = Strategy.IMMEDIATELY if registration.plugin in pending else Strategy.AFTER_BACKOFF
             cure = registration.cure
             if cure.hint is None:
-                at_least = max(at_least, meaning)
+                plan.at_least = max(plan.at_least, meaning)
             else:
                 number = None if cure.reads is None else family.readers[cure.reads]
-                questions.append(_Question(registration, number, meaning, {}))
-        return (at_least, questions) if at_least or questions else None
+                plan.questions.append(_Question(registration, number, meaning, {}))
+        plan.questions = [each for each in plan.questions if each.meaning > plan.at_least]
+        plan.questions.sort(key=lambda question: -question.meaning)
+        return plan if plan.at_least or plan.questions else None
 
-    def _judged(
-        self,
-        kin: Kin,
-        strategy: Strategy,
-        questions: list[_Question],
-        occasion: Occasion,
-        own: QueuedPod | None,
-    ) -> Iterator[tuple[QueuedPod, Strategy]]:
-        """The members of a kin that are woken. What they share is asked of one of them, the rest of each."""
-        alone: list[_Question] = []
-        for question in questions:
-            if question.strategy <= strategy:
+    def _verdicts(
+        self, family: _Family, plan: Plan, occasion: Occasion, own: QueuedPod | None
+    ) -> Iterator[tuple[Kin, Strategy] | None]:
+        """The kins that the event may wake and what their shared hints make of them; None: a slice is over.
+
+        Hints that mean most are asked first, and each only about those that no other has decided yet.
+        """
+        undecided = list(family.kins.values())
+        for question in plan.questions:
+            number, answers = question.number, question.answers
+            if number is None:
                 continue
-            reading = None if question.number is None else kin.readings[question.number]
-            if reading is None:
-                alone.append(question)
-                continue
-            helps = question.answers.get(reading)
-            if helps is None:
-                one = next((each for each in kin.pods.values() if each is not own), None)
-                if one is None:
-                    return
-                helps = self._table.ask_part(question.registration, reading.part, one.pod, occasion)
-                question.answers[reading] = helps
-            if helps:
-                strategy = question.strategy
-        if not strategy and not alone:
+            asked, undecided = undecided, []
+            for start in range(0, len(asked), SLICE):
+                kins = asked[start : start + SLICE]
+                self._ask_about(kins, question, occasion, own)
+                for kin in kins:
+                    reading = kin.readings[number]
+                    if reading is not None and answers.get(reading):
+                        yield kin, question.meaning
+                    else:
+                        undecided.append(kin)
+                if start:
+                    yield None
+        everybody = plan.at_least or any(question.number is None for question in plan.questions)
+        for kin in undecided:
+            if everybody or kin.has_loners:
+                yield kin, plan.at_least
+
+    def _ask_about(self, kins: list[Kin], question: _Question, occasion: Occasion, own: QueuedPod | None) -> None:
+        """Put a question to every part that these kins have and that it was not put to yet."""
+        registration, number, _, answers = question
+        assert number is not None
+        if registration.cure.judge is not None:
+            parts = {reading: reading.part for kin in kins if (reading := kin.readings[number]) is not None}
+            self._table.judge(registration, parts, answers, occasion)
             return
+        for kin in kins:
+            reading = kin.readings[number]
+            one = next((each for each in kin.pods.values() if each is not own), None)
+            if reading is not None and reading not in answers and one is not None:
+                answers[reading] = self._table.ask(registration, one.pod, occasion)
+
+    @staticmethod
+    def _members(kin: Kin, own: QueuedPod | None, started: int, at_most: int | None) -> Iterator[QueuedPod]:
+        """The pods of a kin that the event is held against; those that are taken out meanwhile are left out."""
         for queued in list(kin.pods.values()):
-            if queued is own or queued.kin is not kin:
+            if queued.kin is not kin or queued is own or queued.parked > started:
                 continue
-            found = self._judged_alone(queued, strategy, alone, occasion) if alone else strategy
-            if found:
-                yield queued, found
+            if at_most is None or queued.info.priority <= at_most:
+                yield queued
 
     def _judged_alone(
-        self, queued: QueuedPod, strategy: Strategy, questions: list[_Question], occasion: Occasion
+        self, queued: QueuedPod, kin: Kin, strategy: Strategy, plan: Plan, occasion: Occasion
     ) -> Strategy:
-        for question in questions:
-            if question.strategy > strategy and self._table.ask(question.registration, queued.pod, occasion):
-                strategy = question.strategy
+        """What the event does to one pod, hints that have to be asked about each pod included."""
+        for registration, number, meaning, _ in plan.questions:
+            shared = number is not None and kin.readings[number] is not None
+            if not shared and meaning > strategy and self._table.ask(registration, queued.pod, occasion):
+                strategy = meaning
         return strategy

@@ -60,6 +60,11 @@ class QueuedPod:
     parked: int = 0  # when it was parked, in parkings
     kin: Kin | None = None  # the parked pods that hints cannot tell from it
     readings: dict[Reads, Reading | None] = field(default_factory=dict)  # what hints look at in this version
+    key: str = field(init=False)
+    """`namespace/name`, which no version of the pod changes."""
+
+    def __post_init__(self) -> None:
+        self.key = self.info.pod.key
 
     @property
     def pod(self) -> Pod:
@@ -68,10 +73,6 @@ class QueuedPod:
     @property
     def uid(self) -> str:
         return self.info.uid
-
-    @property
-    def key(self) -> str:
-        return self.info.pod.key
 
     @property
     def rejectors(self) -> frozenset[str]:
