@@ -250,7 +250,7 @@ class Both:
         }
 
 
-@pytest.fixture(autouse=True, params=[1, 2, 512], ids=lambda size: f"slices-of-{size}")
+@pytest.fixture(autouse=True, params=[1, 2, 256], ids=lambda size: f"slices-of-{size}")
 def slices(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parked, "SLICE", request.param)

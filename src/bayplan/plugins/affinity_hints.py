@@ -38,21 +38,19 @@ def after_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -
 
 def other_pod_changed(stance: Stance, old: KubeObject | None, new: KubeObject | None) -> Hint:
     """The same for a pod that is not the one that changed. Only pods that take room somewhere count."""
-    before = old if isinstance(old, Pod) else None
-    after = new if isinstance(new, Pod) else None
-    if (before is not None and not _takes_room(before)) or (after is not None and not _takes_room(after)):
-        return Hint.SKIP
     terms = stance.terms
-    if before is not None and after is not None:
-        came = not matches_all(terms.required, before) and matches_all(terms.required, after)
-        left = matches_all(terms.required_anti, before) and not matches_all(terms.required_anti, after)
+    if not isinstance(old, Pod):
+        assert isinstance(new, Pod)
+        return queue_if(_takes_room(new) and matches_all(terms.required, new))
+    if not _takes_room(old) or (isinstance(new, Pod) and not _takes_room(new)):
+        return Hint.SKIP
+    if isinstance(new, Pod):
+        came = not matches_all(terms.required, old) and matches_all(terms.required, new)
+        left = matches_all(terms.required_anti, old) and not matches_all(terms.required_anti, new)
         return queue_if(came or left)
-    if after is not None:
-        return queue_if(matches_all(terms.required, after))
-    assert before is not None
-    if matches_all(terms.required_anti, before):
+    if matches_all(terms.required_anti, old):
         return Hint.QUEUE
-    theirs = (affinity_terms(before) or _NO_TERMS).required_anti
+    theirs = (affinity_terms(old) or _NO_TERMS).required_anti
     return queue_if(bool(theirs) and _mean(theirs, stance.namespace, dict(stance.labels)))
 
 

@@ -21,8 +21,10 @@ from bayplan.queueing.queued import QueuedPod
 
 log = logging.getLogger(__name__)
 
-SLICE = 512
-"""How many classes are looked at, or pods woken, before others have a turn."""
+SLICE = 256
+"""How many classes are looked at before others have a turn."""
+WAKING = 4
+"""How many looks it is worth to wake a pod: gates are asked, and it enters another pool."""
 
 Found = tuple[QueuedPod, Strategy] | None
 """A pod to be woken and how; None: a slice is over."""
@@ -190,10 +192,12 @@ class ParkedPods:
                 kin, strategy = verdict
                 for queued in self._members(kin, own, started, at_most):
                     found = self._judged_alone(queued, kin, strategy, plan, occasion)
+                    steps += 1
                     if found:
                         yield queued, found
-                    steps += 1
-                    if steps % SLICE == 0:
+                        steps += WAKING
+                    if steps >= SLICE:
+                        steps = 0
                         yield None
 
     def _woken_itself(self, own: QueuedPod, occasion: Occasion, at_most: int | None) -> Iterator[Found]:

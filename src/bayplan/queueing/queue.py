@@ -23,7 +23,7 @@ from bayplan.queueing.backoff import Backoff
 from bayplan.queueing.heap import PodHeap, SortKey
 from bayplan.queueing.hints import HintTable, Occasion, Strategy
 from bayplan.queueing.in_flight import InFlight
-from bayplan.queueing.parked import SLICE, ParkedPods
+from bayplan.queueing.parked import SLICE, WAKING, ParkedPods
 from bayplan.queueing.profiles import QueueProfile
 from bayplan.queueing.queued import Pool, QueuedPod
 from bayplan.queueing.recording import QueueCounters, QueueRecorder
@@ -349,7 +349,7 @@ class SchedulingQueue:
             while (queued := heap.peek()) is not None and not self._backoff_rule.holds(queued, self._now()):
                 self._take_out(queued)
                 moved += self._to_active(queued, BACKOFF_COMPLETE, from_backoff=True)
-                if moved >= SLICE:
+                if moved >= SLICE // WAKING:
                     yield moved
                     moved = 0
         yield moved
@@ -371,7 +371,7 @@ class SchedulingQueue:
         for number, queued in enumerate(pods, 1):
             if queued.pool is Pool.PARKED and queued.flushed:
                 yield queued, Strategy.AFTER_BACKOFF
-            if number % SLICE == 0:
+            if number % (SLICE // WAKING) == 0:
                 yield None
 
     def _now(self) -> datetime:
