@@ -141,10 +141,11 @@ def _preferred_terms(pod: Pod) -> tuple[PreferredTerm, ...] | None:
 
 def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
     """Whether a node matches; a malformed term that might have decided it raises, so that the pod is tried again."""
-    if affinity.matches(node.labels, node.name):
+    meta, selector = node.metadata, affinity.selector
+    if affinity.matches(meta.labels, meta.name):
         return True
-    if affinity.selector is not None and affinity.selector.errors and affinity.labels.matches(node.labels):
-        raise SelectorError(joined(affinity.selector.errors))
+    if selector is not None and selector.errors and affinity.labels.matches(meta.labels):
+        raise SelectorError(joined(selector.errors))
     return False
 
 
