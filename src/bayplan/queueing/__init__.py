@@ -3,9 +3,10 @@
 from bayplan.queueing.heap import queue_order
 from bayplan.queueing.hints import HintTable, Occasion, Strategy
 from bayplan.queueing.profiles import QueueProfile
-from bayplan.queueing.queue import QueueSettings, SchedulingQueue
+from bayplan.queueing.queue import SchedulingQueue
 from bayplan.queueing.queued import Pool, QueuedPod
 from bayplan.queueing.recording import QueueCounters, QueueRecorder
+from bayplan.queueing.settings import QueueSettings
 
 __all__ = [
     "HintTable",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bayplan.clock import Clock
@@ -20,13 +19,15 @@ from bayplan.framework.nominations import NominationLedger
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing.backoff import Backoff
-from bayplan.queueing.heap import PodHeap, SortKey
+from bayplan.queueing.heap import SortKey
 from bayplan.queueing.hints import HintTable, Occasion, Strategy
 from bayplan.queueing.in_flight import InFlight
-from bayplan.queueing.parked import SLICE, WAKING, ParkedPods
+from bayplan.queueing.parked import SLICE, WAKING
+from bayplan.queueing.pools import Pools
 from bayplan.queueing.profiles import QueueProfile
 from bayplan.queueing.queued import Pool, QueuedPod
 from bayplan.queueing.recording import QueueCounters, QueueRecorder
+from bayplan.queueing.settings import QueueSettings
 from bayplan.snapshot import PodInfo
 
 log = logging.getLogger(__name__)
@@ -38,20 +39,6 @@ BACKOFF_COMPLETE = "BackoffComplete"
 POP_FROM_BACKOFF = "PopFromBackoffQ"
 _ADDED, _UPDATED = UNSCHEDULED_POD_ADD.name, UNSCHEDULED_POD_UPDATE.name
 _FLUSH_EVERY = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
-    """What the configuration says about the queue."""
-
-    initial_backoff_s: float = 1.0
-    max_backoff_s: float = 10.0
-    max_parked_s: float = 300.0
-    """How long a pod is parked at most."""
-    pop_from_backoff: bool = True
-    """The feature gate SchedulerPopFromBackoffQ: with nothing active, pods that back off are tried early."""
-    pod_groups: bool = False
-    """The feature gate GenericWorkload: pods of a group come back after their backoff, whatever happened meanwhile."""
 
 
 class SchedulingQueue:
@@ -81,51 +68,36 @@ class SchedulingQueue:
         self._nominations = nominations
         self._prepare = prepare
         self._recorder: QueueRecorder = recorder or QueueCounters()
-        self._order = order
-        self._backoff_rule = Backoff(
-            settings.initial_backoff_s, settings.max_backoff_s, windowed=settings.pop_from_backoff
-        )
-        self._queued: dict[str, QueuedPod] = {}  # by namespace/name, in whichever pool
-        self._active = PodHeap(order)
-        self._backoff = PodHeap(self._backoff_key)
-        self._error_backoff = PodHeap(self._backoff_rule.until)
-        self._heaps = {
-            Pool.ACTIVE: self._active,
-            Pool.BACKOFF: self._backoff,
-            Pool.ERROR_BACKOFF: self._error_backoff,
-        }
+        self._rule = Backoff(settings.initial_backoff_s, settings.max_backoff_s, windowed=settings.pop_from_backoff)
+        self._profiles = profiles
+        self._hints = self._hint_table(profiles)
+        self._pools = Pools(order, self._rule, self._hints, self._recorder)
         self._in_flight = InFlight(self._recorder)
         self._next_flush = self._started + _FLUSH_EVERY
-        self._install(profiles)
 
     # what is where ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._queued)
+        return len(self._pools)
 
     def get(self, key: str) -> QueuedPod | None:
         """The pod called `namespace/name`, unless it is in flight or unknown."""
-        return self._queued.get(key)
+        return self._pools.get(key)
 
     def counts(self) -> dict[str, int]:
         """Pods by pool, as `pending_pods` tells them."""
-        return {
-            "active": len(self._active),
-            "backoff": len(self._backoff) + len(self._error_backoff),
-            "unschedulable": len(self._parked) - self._parked.gated,
-            "gated": self._parked.gated,
-        }
+        return self._pools.counts()
 
     def listing(self, pool: Pool) -> list[QueuedPod]:
         """The pods of a pool in its order: for people and tests."""
-        return list(self._parked if pool is Pool.PARKED else self._heaps[pool])
+        return self._pools.listing(pool)
 
     def in_flight(self) -> list[Pod]:
         """Pods that were popped and are not done, in order of popping, as they were then."""
         return list(self._in_flight.pods())
 
     def backs_off_until(self, queued: QueuedPod) -> datetime:
-        return self._backoff_rule.until(queued)
+        return self._rule.until(queued)
 
     @property
     def hints(self) -> HintTable:
@@ -145,24 +117,17 @@ class SchedulingQueue:
             for event in events:
                 self._in_flight.note(event, old, new)
             return
-        queued = self._queued.get(new.key)
+        queued = self._pools.get(new.key)
         if queued is None:
             self._to_active(QueuedPod(self._prepare(new), self._now()), _UPDATED)
-        elif queued.pool is Pool.PARKED:
-            self._update_parked(queued, events, old, new)
         else:
-            assert queued.pool is not None
-            heap = self._heaps[queued.pool]
-            heap.remove(queued)
-            queued.become(self._prepare(new))
-            heap.push(queued)
+            self._pools.change(queued, self._prepare(new))
             self._renominate(old, queued.info)
+            if queued.pool is Pool.PARKED:
+                self._wake_by_itself(queued, events, old, new)
 
-    def _update_parked(self, queued: QueuedPod, events: list[ClusterEvent], old: Pod, new: Pod) -> None:
-        self._parked.remove(queued)
-        queued.become(self._prepare(new))
-        self._parked.add(queued)
-        self._renominate(old, queued.info)
+    def _wake_by_itself(self, queued: QueuedPod, events: list[ClusterEvent], old: Pod, new: Pod) -> None:
+        """A parked pod changed, which may be what it needed."""
         for event in events:
             strategy = self._hints.strategy(queued, Occasion(event, old, new))
             if strategy and self._place(queued, strategy, event.name) is not Pool.PARKED:
@@ -171,19 +136,19 @@ class SchedulingQueue:
     def delete(self, pod: Pod) -> None:
         """A pod is gone, or has a node. One in flight stays so until its attempt ends."""
         self._nominations.withdraw(pod.uid)
-        queued = self._queued.get(pod.key)
+        queued = self._pools.get(pod.key)
         if queued is not None:
-            self._count_rejectors(queued, -1)
-            self._take_out(queued)
+            self._pools.count_rejectors(queued, -1)
+            self._pools.take_out(queued)
 
     # attempts ---------------------------------------------------------------------------------------------------
 
     def pop(self) -> QueuedPod | None:
         """The next pod to be tried, in flight from now on: it ends with `requeue` or `done`. None: nobody is ready."""
         while True:
-            queued = self._active.peek()
+            queued = self._pools.active.peek()
             if queued is None and self._settings.pop_from_backoff:
-                queued = self._backoff.peek()
+                queued = self._pools.backoff.peek()
                 if queued is not None:
                     self._recorder.incoming(Pool.ACTIVE.label, POP_FROM_BACKOFF)
             if queued is None or self._take_off(queued):
@@ -192,7 +157,7 @@ class SchedulingQueue:
     def pop_pod(self, pod: Pod) -> QueuedPod | None:
         """This pod, wherever it waits, as if it were next. None: it is not here, or not let in."""
         self._activate(pod)
-        queued = self._queued.get(pod.key)
+        queued = self._pools.get(pod.key)
         if queued is None or queued.pool is not Pool.ACTIVE or not self._take_off(queued):
             return None
         return queued
@@ -207,7 +172,7 @@ class SchedulingQueue:
             newest = self._pods.get(queued.uid)
             if newest is None or newest.spec.node_name:
                 return None
-            if newest.key in self._queued:
+            if self._pools.get(newest.key) is not None:
                 log.warning("pod %s came back from an attempt and is in the queue already", newest.key)
                 return None
             self._note_failure(queued, newest, frozenset(unschedulable), frozenset(pending))
@@ -220,13 +185,13 @@ class SchedulingQueue:
         self._in_flight.done(uid)
 
     def _take_off(self, queued: QueuedPod) -> bool:
-        self._take_out(queued)
+        self._pools.take_out(queued)
         queued.attempts += 1
         if queued.uid in self._in_flight:
             log.error("pod %s is being tried and was queued a second time; the second is dropped", queued.key)
             return False
         self._in_flight.enter(queued.pod)
-        self._count_rejectors(queued, -1)
+        self._pools.count_rejectors(queued, -1)
         return True
 
     def _note_failure(
@@ -242,7 +207,7 @@ class SchedulingQueue:
             queued.consecutive_errors += 1
         queued.timestamp, queued.backoff_until = self._now(), None
         queued.flushed, queued.flushed_at = False, None
-        self._count_rejectors(queued, 1)
+        self._pools.count_rejectors(queued, 1)
 
     def _missed(self, queued: QueuedPod) -> Strategy:
         """What the events that came during the attempt mean for the pod."""
@@ -289,10 +254,10 @@ class SchedulingQueue:
         self._in_flight.note(event, old, new)
         occasion = Occasion(event, old, new)
         about = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
-        own = None if about is None else self._queued.get(about.key)
+        own = None if about is None else self._pools.get(about.key)
         if own is not None and (own.pool is not Pool.PARKED or not occasion.is_about(own.pod)):
             own = None
-        return self._move(self._parked.woken(occasion, at_most=at_most, own=own), event.name)
+        return self._move(self._pools.parked.woken(occasion, at_most=at_most, own=own), event.name)
 
     def _move(self, woken: Iterable[tuple[QueuedPod, Strategy] | None], event: str) -> Iterator[int]:
         moved = 0
@@ -302,7 +267,7 @@ class SchedulingQueue:
                 moved = 0
                 continue
             queued, strategy = found
-            self._take_out(queued)
+            self._pools.take_out(queued)
             moved += self._place(queued, strategy, event) is not Pool.PARKED
         yield moved
 
@@ -313,21 +278,21 @@ class SchedulingQueue:
                 self._in_flight.note(FORCE_ACTIVATE, None, pod)
 
     def _activate(self, pod: Pod) -> bool:
-        queued = self._queued.get(pod.key)
+        queued = self._pools.get(pod.key)
         if queued is None or queued.pool is Pool.ACTIVE:
             return False
         backing_off = queued.pool is not Pool.PARKED
         if backing_off:
-            self._take_out(queued)
+            self._pools.take_out(queued)
         return self._to_active(queued, FORCE_ACTIVATE.name, from_backoff=backing_off)
 
     # time -------------------------------------------------------------------------------------------------------
 
     def next_wakeup_s(self) -> float | None:
         """When `flush` is worth calling next, on the clock's `monotonic_s`; None: not before something happens."""
-        heads = (self._backoff.peek(), self._error_backoff.peek())
-        due = [self._backoff_rule.ready_at(head) for head in heads if head is not None]
-        if len(self._parked):
+        heads = (self._pools.backoff.peek(), self._pools.error_backoff.peek())
+        due = [self._rule.ready_at(head) for head in heads if head is not None]
+        if len(self._pools.parked):
             due.append(self._next_flush)
         return self._started_s + (min(due) - self._started).total_seconds() if due else None
 
@@ -345,9 +310,9 @@ class SchedulingQueue:
     def flushing_backoff(self) -> Iterator[int]:
         """Pods whose backoff is over become active."""
         moved = 0
-        for heap in (self._backoff, self._error_backoff):
-            while (queued := heap.peek()) is not None and not self._backoff_rule.holds(queued, self._now()):
-                self._take_out(queued)
+        for heap in (self._pools.backoff, self._pools.error_backoff):
+            while (queued := heap.peek()) is not None and not self._rule.holds(queued, self._now()):
+                self._pools.take_out(queued)
                 moved += self._to_active(queued, BACKOFF_COMPLETE, from_backoff=True)
                 if moved >= SLICE // WAKING:
                     yield moved
@@ -358,7 +323,9 @@ class SchedulingQueue:
         """Pods that were parked for too long are tried again: a hint may be wrong, and nothing waits for ever."""
         now = self._now()
         limit = timedelta(seconds=self._settings.max_parked_s)
-        late = [each for each in self._parked if now - max(each.timestamp, each.flushed_at or each.timestamp) > limit]
+        late = [
+            each for each in self._pools.parked if now - max(each.timestamp, each.flushed_at or each.timestamp) > limit
+        ]
         if not late:
             return iter(())
         for queued in late:
@@ -402,19 +369,15 @@ class SchedulingQueue:
     def install(self, profiles: Mapping[str, QueueProfile], changed: Iterable[str] = ()) -> Iterator[int]:
         """Go on with other profiles. Pods that the `changed` plugins rejected or hold back are woken, in slices."""
         plugins = frozenset(changed)
-        parked = list(self._parked)
-        self._install(profiles)
-        for queued in parked:
-            queued.readings = {}
-            self._parked.add(queued)
+        self._profiles = profiles
+        self._hints = self._hint_table(profiles)
+        parked = self._pools.regroup(self._hints)
         hit = ((each, Strategy.AFTER_BACKOFF) for each in parked if plugins & each.rejectors and each.kin is not None)
         return self._move(hit, FORCE_ACTIVATE.name)
 
-    def _install(self, profiles: Mapping[str, QueueProfile]) -> None:
+    def _hint_table(self, profiles: Mapping[str, QueueProfile]) -> HintTable:
         cures = {name: profile.cures for name, profile in profiles.items()}
-        self._profiles = profiles
-        self._hints = HintTable(cures, self._recorder, self._clock.monotonic_s)
-        self._parked = ParkedPods(self._hints)
+        return HintTable(cures, self._recorder, self._clock.monotonic_s)
 
     def close(self) -> None:
         """Nobody is tried any more."""
@@ -426,8 +389,8 @@ class SchedulingQueue:
     def _place(self, queued: QueuedPod, strategy: Strategy, event: str) -> Pool:
         """Put a pod where a strategy wants it, unless a gate keeps it out. Returns where it went."""
         if strategy is Strategy.SKIP:
-            self._park(queued, event)
-        elif strategy is Strategy.AFTER_BACKOFF and self._backoff_rule.holds(queued, self._now()):
+            self._pools.enter(queued, Pool.PARKED, event)
+        elif strategy is Strategy.AFTER_BACKOFF and self._rule.holds(queued, self._now()):
             self._to_backoff(queued, event)
         else:
             self._to_active(queued, event)
@@ -440,7 +403,7 @@ class SchedulingQueue:
             return False
         if queued.first_attempt is None:
             queued.first_attempt = self._now()
-        self._enter(queued, Pool.ACTIVE, event)
+        self._pools.enter(queued, Pool.ACTIVE, event)
         if event in (_ADDED, _UPDATED):
             self.nominate(queued.info)
         return True
@@ -448,7 +411,7 @@ class SchedulingQueue:
     def _to_backoff(self, queued: QueuedPod, event: str) -> None:
         """Let a pod back off. Where it can be popped from there, the gates are asked now."""
         if not self._settings.pop_from_backoff or self._passes_gates(queued, event):
-            self._enter(queued, Pool.BACKOFF if queued.rejectors else Pool.ERROR_BACKOFF, event)
+            self._pools.enter(queued, Pool.BACKOFF if queued.rejectors else Pool.ERROR_BACKOFF, event)
 
     def _passes_gates(self, queued: QueuedPod, event: str) -> bool:
         """Ask PreEnqueue. A pod that is refused is parked, and the plugin counts among those who rejected it."""
@@ -462,48 +425,7 @@ class SchedulingQueue:
             queued.unschedulable_plugins |= {plugin}
             self._recorder.rejected(plugin, queued.pod.scheduler_name, 1)
         queued.flushed = False
-        present = self._queued.get(queued.key)
+        present = self._pools.get(queued.key)
         if present is None or present.pool is Pool.PARKED:  # else an older entry of that name is further already
-            self._park(queued, event)
+            self._pools.enter(queued, Pool.PARKED, event)
         return False
-
-    def _park(self, queued: QueuedPod, event: str) -> None:
-        present = self._queued.get(queued.key)
-        if present is None:
-            self._recorder.incoming(Pool.PARKED.label, event)
-        else:
-            self._replace(present, queued)
-        self._queued[queued.key] = queued
-        queued.pool = Pool.PARKED
-        self._parked.add(queued)
-
-    def _enter(self, queued: QueuedPod, pool: Pool, event: str) -> None:
-        present = self._queued.get(queued.key)
-        if present is not None:
-            self._replace(present, queued)
-        self._queued[queued.key] = queued
-        queued.pool = pool
-        self._heaps[pool].push(queued)
-        self._recorder.incoming(pool.label, event)
-
-    def _replace(self, present: QueuedPod, queued: QueuedPod) -> None:
-        """Make room for a pod where it is itself, or an older one of its name."""
-        self._take_out(present)
-        if present is not queued:
-            self._count_rejectors(present, -1)
-
-    def _take_out(self, queued: QueuedPod) -> None:
-        del self._queued[queued.key]
-        if queued.pool is Pool.PARKED:
-            self._parked.remove(queued)
-        elif queued.pool is not None:
-            self._heaps[queued.pool].remove(queued)
-        queued.pool = None
-
-    def _count_rejectors(self, queued: QueuedPod, by: int) -> None:
-        for plugin in queued.rejectors:
-            self._recorder.rejected(plugin, queued.pod.scheduler_name, by)
-
-    def _backoff_key(self, queued: QueuedPod) -> object:
-        until = self._backoff_rule.until(queued)
-        return (until, self._order(queued)) if self._settings.pop_from_backoff else until

@@ -78,6 +78,11 @@ class QueuedPod:
     def rejectors(self) -> frozenset[str]:
         return self.unschedulable_plugins | self.pending_plugins if self.pending_plugins else self.unschedulable_plugins
 
+    @property
+    def last_tried(self) -> datetime:
+        """When it came back, or was taken out because it had been parked for too long."""
+        return self.timestamp if self.flushed_at is None else max(self.timestamp, self.flushed_at)
+
     def become(self, info: PodInfo) -> None:
         """Another version of the pod is known."""
         self.info = info
