@@ -61,7 +61,7 @@ class Boundary:
     """Calls plugins and keeps count.
 
     Times are a plugin's own: what it spends in other plugins' filters (preemption does) is theirs. Every call is
-    watched for being slow; only those of sampled attempts enter the statistics.
+    watched for being slow, save `ask_untimed`; only those of sampled attempts enter the statistics.
     """
 
     __slots__ = ("_elsewhere_s", "_now", "sampling", "timings")
@@ -100,7 +100,7 @@ class Boundary:
             answer = method(*args)
             return SUCCESS if answer is None else as_status(answer, plugin.name, point)
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin.name, point, fault) from fault
+            raise self._failed(plugin, point, fault) from fault
 
     async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
         """The same for the points that talk to the outside, where waiting is no fault."""

@@ -63,7 +63,7 @@ class Framework:
         if first:
             plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != first))
         self._gated += 1
-        ask = self.boundary.ask_untimed if self._gated % _SAMPLED_ONE_IN else self.boundary.ask
+        ask = self.boundary.ask if self._gated % _SAMPLED_ONE_IN == 1 else self.boundary.ask_untimed
         for plugin in plugins:
             try:
                 call = plugin.pre_enqueue
