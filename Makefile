@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint bench bench-batch docs lock clean
+.PHONY: help setup demo test e2e lint bench bench-batch bench-queue docs lock clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint    ruff, mypy --strict and the import contracts"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
+	@echo "make bench-queue   one event against ten thousand parked pods"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -46,6 +47,9 @@ bench: .venv/.dev
 
 bench-batch: .venv/.dev
 	$(BIN)/python benchmarks/batch.py $(ARGS)
+
+bench-queue: .venv/.dev
+	$(BIN)/python benchmarks/queueing.py $(ARGS)
 
 docs: .venv/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

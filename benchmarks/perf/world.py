@@ -21,6 +21,7 @@ from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
+from bayplan.framework.changes import events_between
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Status
@@ -33,7 +34,6 @@ from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import PodInfo
 from bayplan.testing.writes import writing_to
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
-from benchmarks.perf.events import events_between
 from benchmarks.perf.templates import Names
 from benchmarks.perf.waiting import WaitingLine
 
@@ -177,7 +177,7 @@ class World:
                 self.cache.update_pod(new)
                 self._tell(old, new)
                 return
-            events = list(events_between(old, new))
+            events = events_between(old, new)
             waits_on = self.line.is_parked(old.uid) and not any(
                 self.line.helps(old.uid, event, old, new) for event in events
             )

@@ -5,7 +5,7 @@ from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.schema import Wire
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.intents import BindPod
 from bayplan.framework.plugin import (
@@ -63,6 +63,7 @@ __all__ = [
     "default_normalize",
     "error",
     "invalid",
+    "nothing",
     "pending",
     "queue_if",
     "row_alone",

@@ -36,6 +36,7 @@ _PARTNERS = (
     ("add_pod", ("pre_filter",)),
     ("normalize", ("score_nodes", "score")),
     ("normalize_placements", ("score_placement",)),
+    ("sort_key", ("less",)),
 )
 """Methods that are of no use on their own: who has the first needs one of the others."""
 

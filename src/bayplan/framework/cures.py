@@ -15,6 +15,9 @@ from bayplan.framework.points import FILTER, PERMIT, PRE_ENQUEUE, PRE_FILTER, RE
 
 _CAN_REJECT = (PRE_ENQUEUE, PRE_FILTER, FILTER, RESERVE, PERMIT)
 
+EXTENDER = "Extender"
+"""Who rejected a pod that an extender refused. Nobody knows what it looks at, so everything may cure that."""
+
 EVERYTHING: tuple[Cure, ...] = tuple(
     Cure(resource, Action.ALL)
     for resource in (

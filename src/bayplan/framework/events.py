@@ -6,9 +6,10 @@ optional hint that looks at the event's objects. The queue asks; nothing here wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum
+from typing import Any
 
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -32,6 +33,26 @@ class Action(IntFlag):
     UPDATE_POD_GENERATED_CLAIM = 1 << 12
     UPDATE = (1 << 13) - 4
     ALL = (1 << 13) - 1
+
+
+ACTION_WORDS: dict[Action, str] = {
+    Action.ADD: "Add",
+    Action.DELETE: "Delete",
+    Action.UPDATE_NODE_ALLOCATABLE: "UpdateNodeAllocatable",
+    Action.UPDATE_NODE_LABEL: "UpdateNodeLabel",
+    Action.UPDATE_NODE_TAINT: "UpdateNodeTaint",
+    Action.UPDATE_NODE_CONDITION: "UpdateNodeCondition",
+    Action.UPDATE_NODE_ANNOTATION: "UpdateNodeAnnotation",
+    Action.UPDATE_NODE_DECLARED_FEATURE: "UpdateNodeDeclaredFeature",
+    Action.UPDATE_POD_LABEL: "UpdatePodLabel",
+    Action.UPDATE_POD_SCALE_DOWN: "UpdatePodScaleDown",
+    Action.UPDATE_POD_TOLERATION: "UpdatePodToleration",
+    Action.UPDATE_POD_GATES_ELIMINATED: "UpdatePodSchedulingGatesEliminated",
+    Action.UPDATE_POD_GENERATED_CLAIM: "UpdatePodGeneratedResourceClaim",
+    Action.UPDATE: "Update",
+    Action.ALL: "All",
+}
+"""The actions as kube-scheduler's metrics and logs spell them; other combinations have no name there."""
 
 
 class Resource(StrEnum):
@@ -60,11 +81,16 @@ _PODS = (Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD)
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """Something that happened."""
+    """Something that happened. `label`: its own name, for the few that are not called by resource and action."""
 
     resource: Resource | str
     action: Action
     label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What metrics and logs call it."""
+        return self.label or f"{self.resource}{ACTION_WORDS.get(self.action, '')}"
 
     @property
     def is_wildcard(self) -> bool:
@@ -81,14 +107,37 @@ class Hint(Enum):
 HintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], Hint]
 """`hint(pod, old, new)`: the rejected pod, and the object before and after the event (None: it was not there)."""
 
+Reads = Callable[[Pod], Hashable | None]
+"""`reads(pod)`: the part of a pod that a hint looks at, as a value; None: this pod is to be asked about alone."""
+
+Judge = Callable[[Any, KubeObject | None, KubeObject | None], Hint]
+"""`judge(part, old, new)`: what the hint says of every pod of which `reads` gives this part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """A kind of event after which a rejected pod may fit. Without a hint every such event counts."""
+    """A kind of event after which a rejected pod may fit. Without a hint every such event counts.
+
+    Thousands of pods may wait for the same thing. A hint that looks at a part of the pod only says which by `reads`,
+    and is then asked once for all pods of which that part is equal. The pod that the event itself is about is always
+    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod. `judge` says
+    the same from the part alone, where reading it off the pod once more would be dear.
+    """
 
     resource: Resource | str
     action: Action
     hint: HintFunction | None = None
+    reads: Reads | None = None
+    judge: Judge | None = None
+
+    @classmethod
+    def sharing(cls, resource: Resource | str, action: Action, reads: Reads, judge: Judge) -> Cure:
+        """A cure whose hint is the judgement of a part of the pod, and nothing else."""
+
+        def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+            return judge(reads(pod), old, new)
+
+        return cls(resource, action, hint, reads, judge)
 
     def matches(self, event: ClusterEvent) -> bool:
         """Whether this registration is meant by `event`.
@@ -107,3 +156,8 @@ class Cure:
 def queue_if(answer: bool) -> Hint:
     """A yes or no as a hint."""
     return Hint.QUEUE if answer else Hint.SKIP
+
+
+def nothing(pod: Pod) -> Hashable | None:  # noqa: ARG001
+    """`reads=nothing`: the hint looks at the event alone."""
+    return ()

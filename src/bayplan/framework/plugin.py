@@ -174,6 +174,15 @@ class QueueSortPlugin(Protocol):
 
 
 @runtime_checkable
+class SortKeyPlugin(Protocol):
+    """A QueueSort whose order is that of a value, too: then `less` need not be called at every comparison."""
+
+    name: str
+
+    def sort_key(self, queued: QueuedPod) -> Any: ...
+
+
+@runtime_checkable
 class PreFilterPlugin(Protocol):
     name: str
 

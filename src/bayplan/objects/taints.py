@@ -65,11 +65,17 @@ def tolerates(toleration: TolerationLike, taint: TaintLike) -> bool:
 
 def tolerated(taint: TaintLike, tolerations: Iterable[TolerationLike]) -> bool:
     """Whether any of the tolerations covers the taint."""
-    return any(tolerates(toleration, taint) for toleration in tolerations)
+    for toleration in tolerations:  # noqa: SIM110  (a generator costs more than the comparison)
+        if tolerates(toleration, taint):
+            return True
+    return False
 
 
 def first_untolerated(
     taints: Iterable[Taint], tolerations: Collection[TolerationLike], effects: Collection[str] = DO_NOT_SCHEDULE
 ) -> Taint | None:
     """The first taint with one of the effects that no toleration covers, in the order of the node's list."""
-    return next((taint for taint in taints if taint.effect in effects and not tolerated(taint, tolerations)), None)
+    for taint in taints:
+        if taint.effect in effects and not tolerated(taint, tolerations):
+            return taint
+    return None

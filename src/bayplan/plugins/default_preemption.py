@@ -15,7 +15,7 @@ from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import Action, Cure, Hint, Resource
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.preemption import (
@@ -55,7 +55,7 @@ class DefaultPreemption:
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
-    cured_by = (Cure(Resource.POD, Action.DELETE, wakes_nobody),)
+    cured_by = (Cure(Resource.POD, Action.DELETE, wakes_nobody, reads=nothing),)
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some

@@ -31,7 +31,7 @@ from bayplan.errors import BayplanError
 from bayplan.framework.boundary import PluginFault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import PostFilterAnswer, Preflight, Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
@@ -51,6 +51,11 @@ DEALLOCATED = "deallocation of ResourceClaim completed"
 DELETED = "deletion of ResourceClaim completed"
 NO_CURE = "still not schedulable"
 NO_STATE = "not found"
+
+
+def lacks_claims(pod: Pod) -> bool | None:
+    """Pods without claims are all alike; one that has some is looked at as a whole."""
+    return None if pod.spec.resource_claims else True
 
 
 class DynamicResources:
@@ -77,8 +82,8 @@ class DynamicResources:
         self._index_revision = -1
         self.cured_by = (
             Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE),
-            Cure(Resource.RESOURCE_CLAIM, Action.ADD | Action.UPDATE, self._claim_changed),
-            Cure(Resource.POD, Action.UPDATE_POD_GENERATED_CLAIM, self._pod_changed),
+            Cure(Resource.RESOURCE_CLAIM, Action.ADD | Action.UPDATE, self._claim_changed, reads=lacks_claims),
+            Cure(Resource.POD, Action.UPDATE_POD_GENERATED_CLAIM, self._pod_changed, reads=nothing),
             Cure(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE),
             Cure(Resource.RESOURCE_SLICE, Action.ADD | Action.UPDATE),
         )

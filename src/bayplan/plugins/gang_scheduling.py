@@ -27,6 +27,10 @@ def group_name(pod: Pod) -> str | None:
     return None if group is None else group.pod_group_name
 
 
+def own_group(pod: Pod) -> tuple[str, str | None]:
+    return pod.namespace, group_name(pod)
+
+
 def mate_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
     """A pod came; of the same group?"""
     assert isinstance(new, Pod)
@@ -44,7 +48,10 @@ class GangScheduling:
     """Starts the pods of a gang together or not at all."""
 
     name = "GangScheduling"
-    cured_by = (Cure(Resource.POD, Action.ADD, mate_added), Cure(Resource.POD_GROUP, Action.ADD, group_added))
+    cured_by = (
+        Cure(Resource.POD, Action.ADD, mate_added, reads=own_group),
+        Cure(Resource.POD_GROUP, Action.ADD, group_added, reads=own_group),
+    )
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle

@@ -14,14 +14,20 @@ from typing import Self
 import numpy as np
 
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Rejection
 from bayplan.framework.status import SKIP, Code, Status, error
 from bayplan.objects.affinity import AffinityTerm, NamespaceLabels, PodAffinityTerms, WeightedTerm, affinity_terms
-from bayplan.objects.core import Namespace, Node, Pod
-from bayplan.objects.meta import KubeObject
+from bayplan.objects.core import Namespace, Pod
 from bayplan.plugins import inter_pod_affinity_args as arguments
+from bayplan.plugins.affinity_hints import (
+    after_node_change,
+    after_pod_change,
+    matches_all,
+    other_pod_changed,
+    stance_of,
+)
 from bayplan.plugins.pod_following import Bookmark, new_version
 from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NodeTable, NodeView, PodInfo, PodKind
 from bayplan.snapshot.columns import NodeColumns
@@ -169,6 +175,16 @@ class InterPodAffinity:
     """Places pods near some pods and away from others."""
 
     name = "InterPodAffinity"
+    cured_by = (
+        Cure(
+            Resource.POD,
+            Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE,
+            after_pod_change,
+            reads=stance_of,
+            judge=other_pod_changed,
+        ),
+        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, stance_of, after_node_change),
+    )
     ARGS = arguments.ARGS
     heard_affinity: BoolVector | None = None  # rows whose pods' own terms count, by kind of term; None: all rows
     heard_anti_affinity: BoolVector | None = None
@@ -177,11 +193,6 @@ class InterPodAffinity:
         self._hard_weight = args.hard_pod_affinity_weight
         self._ignores_preferred = args.ignore_preferred_terms_of_existing_pods
         self._catalog = catalog
-        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE
-        self.cured_by = (
-            Cure(Resource.POD, pods, self._after_pod_change),
-            Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, self._after_node_change),
-        )
 
     @classmethod
     def factory(cls, args: arguments.InterPodAffinityArgs, handle: Handle) -> Self:
@@ -281,7 +292,7 @@ class InterPodAffinity:
         if info.affinity is not None and self._liked_back(pod, info.affinity):
             return True
         own = (*quiet.terms.preferred, *quiet.terms.preferred_anti)
-        return any(self._matches_all((weighted.term,), info.pod) for weighted in own)
+        return any(matches_all((weighted.term,), info.pod) for weighted in own)
 
     def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
         self._shift(cycle, cycle.get(REQUIRED), info, node, 1)
@@ -320,7 +331,7 @@ class InterPodAffinity:
 
         The first pod of a group would find nobody: where no pod anywhere matches, it may match its own terms.
         """
-        first = not state.affinity.any and self._matches_all(state.terms.required, cycle.pod)
+        first = not state.affinity.any and matches_all(state.terms.required, cycle.pod)
         lonely: BoolVector | None = None
         for term in state.terms.required:
             key = term.topology_key
@@ -357,13 +368,13 @@ class InterPodAffinity:
         for term in (info.affinity or _NO_TERMS).required_anti:
             if term.matches_pod(cycle.pod, self._catalog.namespace_labels):
                 matters |= state.existing_anti.shift(columns, labels, term.topology_key, by)
-        if state.terms.required and self._matches_all(state.terms.required, info.pod):
+        if state.terms.required and matches_all(state.terms.required, info.pod):
             lonely = not state.affinity.any
             for term in state.terms.required:
                 matters |= state.affinity.shift(columns, labels, term.topology_key, by)
             matters |= lonely != (not state.affinity.any)  # the first of a group may go anywhere
         for term in state.terms.required_anti:
-            if self._matches_all((term,), info.pod):
+            if matches_all((term,), info.pod):
                 matters |= state.anti_affinity.shift(columns, labels, term.topology_key, by)
         return matters
 
@@ -411,7 +422,7 @@ class InterPodAffinity:
                 (weighted.term.topology_key, sign * weighted.weight)
                 for sign, terms in ((1, liked.terms.preferred), (-1, liked.terms.preferred_anti))
                 for weighted in terms
-                if self._matches_all((weighted.term,), info.pod)
+                if matches_all((weighted.term,), info.pod)
             ]
             if info.affinity is not None:
                 wanted += self._liked_back(cycle.pod, info.affinity)
@@ -479,51 +490,6 @@ class InterPodAffinity:
             preferred=weighted(terms.preferred),
             required_anti=tuple(map(widened, terms.required_anti)),
             preferred_anti=weighted(terms.preferred_anti),
-        )
-
-    @staticmethod
-    def _matches_all(terms: tuple[AffinityTerm, ...], pod: Pod) -> bool:
-        """Whether the pod is meant by every term; no terms mean nobody."""
-        meta = pod.metadata
-        return bool(terms) and all(term.matches(meta.namespace, meta.labels, _NO_LABELS) for term in terms)
-
-    # waking -----------------------------------------------------------------------------------------------------
-
-    def _after_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
-        before = old if isinstance(old, Pod) else None
-        after = new if isinstance(new, Pod) else None
-        if after is not None and before is not None and after.uid == pod.uid:
-            return Hint.QUEUE
-        changed = after or before
-        assert changed is not None
-        if any(not each.spec.node_name and not each.status.nominated_node_name for each in (before, after) if each):
-            return Hint.SKIP
-        terms = affinity_terms(pod) or _NO_TERMS
-        if before is not None and after is not None:
-            came = not self._matches_all(terms.required, before) and self._matches_all(terms.required, after)
-            left = self._matches_all(terms.required_anti, before) and not self._matches_all(terms.required_anti, after)
-            return queue_if(came or left)
-        if after is not None:
-            return queue_if(self._matches_all(terms.required, after))
-        theirs = (affinity_terms(changed) or _NO_TERMS).required_anti
-        return queue_if(self._matches_all(terms.required_anti, changed) or self._matches_all(theirs, pod))
-
-    def _after_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
-        assert isinstance(new, Node)
-        terms = affinity_terms(pod) or _NO_TERMS
-        labels = new.metadata.labels
-        before = old.metadata.labels if isinstance(old, Node) else None
-        for term in terms.required:
-            value = labels.get(term.topology_key)
-            if value is not None and (before is None or before.get(term.topology_key) != value):
-                return Hint.QUEUE
-        if before is None:
-            return queue_if(bool(terms.required_anti))
-        return queue_if(
-            any(
-                term.topology_key in before and before[term.topology_key] != labels.get(term.topology_key)
-                for term in terms.required_anti
-            )
         )
 
 

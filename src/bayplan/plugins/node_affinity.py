@@ -62,7 +62,8 @@ class NodeAffinity:
 
     @property
     def cured_by(self) -> tuple[Cure, ...]:
-        return (Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, self._node_matches_now),)
+        changes = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (Cure.sharing(Resource.NODE, changes, required_node_affinity, self._node_matches_now),)
 
     @classmethod
     def factory(cls, args: NodeAffinityArgs, handle: Handle) -> NodeAffinity:  # noqa: ARG003
@@ -116,12 +117,11 @@ class NodeAffinity:
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
         return default_normalize(scores)
 
-    def _node_matches_now(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _node_matches_now(self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None) -> Hint:
         """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
         assert isinstance(new, Node)
         if self._added is not None and not self._added.matches(new.labels, new.name):
             return Hint.SKIP
-        affinity = required_node_affinity(pod)
         if not _matches(affinity, new):
             return Hint.SKIP
         return queue_if(not isinstance(old, Node) or not _matches(affinity, old))
@@ -141,10 +141,11 @@ def _preferred_terms(pod: Pod) -> tuple[PreferredTerm, ...] | None:
 
 def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
     """Whether a node matches; a malformed term that might have decided it raises, so that the pod is tried again."""
-    if affinity.matches(node.labels, node.name):
+    meta, selector = node.metadata, affinity.selector
+    if affinity.matches(meta.labels, meta.name):
         return True
-    if affinity.selector is not None and affinity.selector.errors and affinity.labels.matches(node.labels):
-        raise SelectorError(joined(affinity.selector.errors))
+    if selector is not None and selector.errors and affinity.labels.matches(meta.labels):
+        raise SelectorError(joined(selector.errors))
     return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
@@ -54,8 +54,8 @@ class NodeDeclaredFeatures:
     looks_at_pods = False
     depends_on = row_alone
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_DECLARED_FEATURE, declaration_changed),
-        Cure(Resource.POD, Action.UPDATE, own_needs_changed),
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_DECLARED_FEATURE, declaration_changed, reads=nothing),
+        Cure(Resource.POD, Action.UPDATE, own_needs_changed, reads=nothing),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:

@@ -23,11 +23,11 @@ PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 WANTED_PORTS: Key[tuple[HostPort, ...]] = Key("PreFilterNodePorts")
 
 
-def port_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    """A pod went that was on a node, or had room kept on one, and held a port that this one wants."""
+def port_released(wanted: tuple[HostPort, ...], old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A pod went that was on a node, or had room kept on one, and held one of the wanted ports."""
     assert isinstance(old, Pod)
     placed = bool(old.spec.node_name or old.status.nominated_node_name)
-    return queue_if(placed and ports_conflict(host_ports(pod), host_ports(old)))
+    return queue_if(placed and ports_conflict(wanted, host_ports(old)))
 
 
 class NodePorts:
@@ -35,7 +35,10 @@ class NodePorts:
 
     name = "NodePorts"
     depends_on = row_alone
-    cured_by = (Cure(Resource.POD, Action.DELETE, port_released), Cure(Resource.NODE, Action.ADD))
+    cured_by = (
+        Cure.sharing(Resource.POD, Action.DELETE, host_ports, port_released),
+        Cure(Resource.NODE, Action.ADD),
+    )
 
     def signature(self, pod: Pod) -> Hashable | None:
         return frozenset(host_ports(pod))

@@ -10,6 +10,7 @@ left to PodGroupPodsCount.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
 
 from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.devices.classes import ResourceClasses
@@ -50,6 +51,9 @@ _FIRST = (CPU, MEMORY, EPHEMERAL_STORAGE)
 Needs = list[tuple[str, int]]
 """Resources and amounts, in the order in which reasons are given."""
 
+Demands = tuple[tuple[str, int], ...]
+"""The same as a value."""
+
 REQUESTS: Key[Needs] = Key("PreFilterNodeResourcesFit")
 """What the pod must find free."""
 SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesFit")
@@ -75,13 +79,14 @@ class NodeResourcesFit:
         self._mirror = self._columns.mirror()
         self._room = LeastRoom()
         self._weights = [spec.weight for spec in args.strategy.resources]
+        self._offer: Offer | None = None  # of the node event that was asked about last
 
     @property
     def cured_by(self) -> tuple[Cure, ...]:
         return (
-            Cure(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN, room_released),
-            Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._node_grew),
-            Cure(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE, class_now_serves),
+            Cure(Resource.POD, Action.DELETE | Action.UPDATE_POD_SCALE_DOWN, room_released, reads=named_resources),
+            Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, demands_of, self._node_grew),
+            Cure(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE, class_now_serves, reads=named_resources),
         )
 
     @classmethod
@@ -117,7 +122,8 @@ class NodeResourcesFit:
             yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in requests:
             number = nodes.columns.vocabulary.resources.find(name)
-            if room is not None and number >= 0 and amount <= room.of(nodes.columns, number):
+            known = 0 <= number < len(nodes.columns.requested)  # others may have named it since these columns were made
+            if room is not None and known and amount <= room.of(nodes.columns, number):
                 yield Rejection(nodes.nobody, insufficient(name))  # says in which order reasons come
             else:
                 yield from self._short_of(name, amount, nodes)
@@ -199,20 +205,56 @@ class NodeResourcesFit:
         yield Rejection(short & ~never, insufficient(name))
         yield Rejection(never, insufficient(name), resolvable=False)
 
-    def _node_grew(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _node_grew(self, demands: Demands, old: KubeObject | None, new: KubeObject | None) -> Hint:
         """A node came or grew, and the pod would fit on it if it were empty. Ignored resources are not ignored here."""
-        assert isinstance(new, Node)
-        requests = {name: amount for name, amount in filter_requests(pod).items() if amount}
-        offered = allocatable_amounts(new.status.allocatable)
-        served = {name for name in requests if self._has_class(name) and offered.get(name, 0) <= 0}
-        fits = all(amount <= offered.get(name, 0) for name, amount in requests.items() if name not in served)
-        if offered.get(PODS, 0) < 1 or not fits:
+        offer = self._offer
+        if offer is None or offer.new is not new or offer.old is not old:
+            offer = self._offer = Offer.of(old, new)
+        offered = offer.amounts
+        served = False
+        for name, amount in demands:
+            if amount > offered.get(name, 0):
+                if offered.get(name, 0) > 0 or not self._has_class(name):
+                    return Hint.SKIP
+                served = True
+        if offered.get(PODS, 0) < 1:
             return Hint.SKIP
+        grown = offer.grown
+        return queue_if(grown is None or served or PODS in grown or any(name in grown for name, _ in demands))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node that came or changed has, and of what it has more than before; None: all of it is new."""
+
+    old: KubeObject | None
+    new: KubeObject | None
+    amounts: Mapping[str, int]
+    grown: frozenset[str] | None
+
+    @classmethod
+    def of(cls, old: KubeObject | None, new: KubeObject | None) -> Offer:
+        assert isinstance(new, Node)
+        amounts = allocatable_amounts(new.status.allocatable)
         if not isinstance(old, Node):
-            return Hint.QUEUE
+            return cls(old, new, amounts, None)
         before = allocatable_amounts(old.status.allocatable)
-        grown = {name for name, amount in offered.items() if amount > before.get(name, 0)}
-        return queue_if(bool(served) or PODS in grown or not grown.isdisjoint(requests))
+        grown = frozenset(name for name, amount in amounts.items() if amount > before.get(name, 0))
+        return cls(old, new, amounts, grown)
+
+
+def demands_of(pod: Pod) -> Demands:
+    """What the pod needs a node to have."""
+    return tuple(sorted((name, amount) for name, amount in filter_requests(pod).items() if amount))
+
+
+def named_resources(pod: Pod) -> tuple[frozenset[str], ...]:
+    """The resources that the pod takes from a node, those that its parts name, and those that it names as a whole."""
+    spec = pod.spec
+    lists = [each.resources.requests for each in (*spec.containers, *spec.init_containers)]
+    taken = frozenset(name for name, amount in accounted_requests(pod).items() if amount)
+    whole = frozenset(spec.resources.requests) if spec.resources is not None else frozenset()
+    return taken, frozenset().union(spec.overhead, *lists), whole
 
 
 def room_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -38,8 +38,8 @@ class NodeUnschedulable:
     looks_at_pods = False
     depends_on = row_alone
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, became_schedulable),
-        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, now_tolerates),
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, became_schedulable, reads=nothing),
+        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, now_tolerates, reads=nothing),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:

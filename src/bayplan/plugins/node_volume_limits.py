@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status
@@ -22,7 +22,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from bayplan.plugins.attach_columns import AttachColumns
 from bayplan.snapshot import BoolVector, NodeTable
-from bayplan.volumes.claims import uses_claim
+from bayplan.volumes.claims import ClaimNames, used_claims
 from bayplan.volumes.csi import inline_handle, inline_plugin
 from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.limits import (
@@ -57,9 +57,16 @@ def volumes_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -
     return queue_if(bool(placed) and any(counts(volume) for volume in old.spec.volumes))
 
 
-def own_claim_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def own_claim_added(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(uses_claim(pod, new))
+    return queue_if(claims.include(new))
+
+
+def has_claims(pod: Pod) -> bool | None:
+    """Whether any volume names a claim; a pod with in-tree disks is looked at as a whole."""
+    if any(inline_plugin(volume) is not None for volume in pod.spec.volumes):
+        return None
+    return any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes)
 
 
 def attachment_gone(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
@@ -85,10 +92,10 @@ class NodeVolumeLimits:
     per_row = True
     cured_by = (
         Cure(Resource.CSI_NODE, Action.ADD),
-        Cure(Resource.CSI_NODE, Action.UPDATE, limit_raised),
-        Cure(Resource.POD, Action.DELETE, volumes_released),
-        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, own_claim_added),
-        Cure(Resource.VOLUME_ATTACHMENT, Action.DELETE, attachment_gone),
+        Cure(Resource.CSI_NODE, Action.UPDATE, limit_raised, reads=nothing),
+        Cure(Resource.POD, Action.DELETE, volumes_released, reads=nothing),
+        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, used_claims, own_claim_added),
+        Cure(Resource.VOLUME_ATTACHMENT, Action.DELETE, attachment_gone, reads=has_claims),
     )
 
     def __init__(self, handle: Handle) -> None:

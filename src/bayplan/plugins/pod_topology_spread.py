@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection, ScoreGroups
 from bayplan.framework.status import SKIP, Status, error
@@ -36,6 +36,7 @@ from bayplan.plugins.spread_constraints import (
     own_constraints,
     siblings,
 )
+from bayplan.plugins.spread_hints import Stance, node_changed, other_pod_changed, own_pod_changed
 from bayplan.plugins.spread_scores import DomainCharge, HostCharge, SoftState, domain_sums
 from bayplan.snapshot import BoolVector, Catalog, IntVector, NodeTable, NodeView, PodInfo, PodKind, Snapshot
 from bayplan.snapshot.selecting import where_required
@@ -97,8 +98,8 @@ class PodTopologySpread:
         pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION | Action.DELETE
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
         self.cured_by = (
-            Cure(Resource.POD, pods, self._after_pod_change),
-            Cure(Resource.NODE, nodes, self._after_node_change),
+            Cure(Resource.POD, pods, self._after_pod_change, self._stance, other_pod_changed),
+            Cure(Resource.NODE, nodes, self._after_node_change, self._stance, node_changed),
         )
 
     @classmethod
@@ -279,54 +280,24 @@ class PodTopologySpread:
 
     # waking -----------------------------------------------------------------------------------------------------
 
+    def _stance(self, pod: Pod) -> Stance | None:
+        """What matters of a pod; None where that follows from services and owners, which come and go."""
+        hard_defaults = any(each.when_unsatisfiable == DO_NOT_SCHEDULE for each in self._defaults)
+        if hard_defaults and not pod.spec.topology_spread_constraints:
+            return None
+        return self._stance_now(pod)
+
+    def _stance_now(self, pod: Pod) -> Stance:
+        return Stance(pod.metadata.namespace, self._constraints(pod, DO_NOT_SCHEDULE))
+
     def _after_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
-        before, after = _pod(old), _pod(new)
-        changed = after or before
-        assert changed is not None
-        if not all(_may_matter(each, pod) for each in (before, after) if each is not None):
-            return Hint.SKIP
-        constraints = self._constraints(pod, DO_NOT_SCHEDULE)
-        if before is None or after is None:
-            return queue_if(any(constraint.counts(changed) for constraint in constraints))
-        retolerated = after.uid == pod.uid and before.spec.tolerations != after.spec.tolerations
-        if retolerated and any(constraint.honors_taints for constraint in constraints):
-            return Hint.QUEUE
-        if before.metadata.labels == after.metadata.labels:
-            return Hint.SKIP
-        return queue_if(any(constraint.counts(before) != constraint.counts(after) for constraint in constraints))
+        changed = new or old
+        assert isinstance(changed, Pod)
+        judge = own_pod_changed if changed.uid == pod.uid else other_pod_changed
+        return judge(self._stance_now(pod), old, new)
 
     def _after_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
-        constraints = self._constraints(pod, DO_NOT_SCHEDULE)
-        keys = [constraint.topology_key for constraint in constraints]
-        before, after = _node(old), _node(new)
-
-        def keyed(node: Node | None) -> bool:
-            return node is not None and all(key in node.metadata.labels for key in keys)
-
-        if before is None or after is None:
-            return queue_if(keyed(before) or keyed(after))
-        if keyed(before) != keyed(after):
-            return Hint.QUEUE
-        if not keyed(after):
-            return Hint.SKIP
-        moved = any(before.metadata.labels[key] != after.metadata.labels[key] for key in keys)
-        return queue_if(moved or before.spec.taints != after.spec.taints)
-
-
-def _pod(item: KubeObject | None) -> Pod | None:
-    return item if isinstance(item, Pod) else None
-
-
-def _node(item: KubeObject | None) -> Node | None:
-    return item if isinstance(item, Node) else None
-
-
-def _may_matter(changed: Pod, pod: Pod) -> bool:
-    """Only the pod itself, or a pod of its namespace that takes room somewhere."""
-    if changed.uid == pod.uid:
-        return True
-    settled = bool(changed.spec.node_name or changed.status.nominated_node_name)
-    return settled and changed.metadata.namespace == pod.metadata.namespace
+        return node_changed(self._stance_now(pod), old, new)
 
 
 def _has_all_keys(nodes: NodeTable, constraints: tuple[Constraint, ...]) -> BoolVector:

@@ -5,6 +5,8 @@ Asked by the scheduling queue at every push and pop. Cost: two comparisons.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from bayplan.framework.plugin import QueuedPod
 
 
@@ -16,3 +18,7 @@ class PrioritySort:
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
         mine, theirs = first.pod.priority, second.pod.priority
         return mine > theirs or (mine == theirs and first.timestamp < second.timestamp)
+
+    def sort_key(self, queued: QueuedPod) -> tuple[int, datetime]:
+        """The same as a value, which spares a call at every comparison."""
+        return -queued.pod.priority, queued.timestamp

@@ -5,7 +5,7 @@ Asked when a pod is about to enter the queue. Cost: a look at one list.
 
 from __future__ import annotations
 
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.status import Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -21,7 +21,7 @@ class SchedulingGates:
     """Holds pods back until their scheduling gates are gone."""
 
     name = "SchedulingGates"
-    cured_by = (Cure(Resource.POD, Action.UPDATE_POD_GATES_ELIMINATED, own_gates_gone),)
+    cured_by = (Cure(Resource.POD, Action.UPDATE_POD_GATES_ELIMINATED, own_gates_gone, reads=nothing),)
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         gates = pod.spec.scheduling_gates

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import Status, error
@@ -24,16 +24,24 @@ SOFT_TOLERATIONS: Key[tuple[Toleration, ...]] = Key("PreScoreTaintToleration")
 """The pod's tolerations that can cover a taint of effect PreferNoSchedule."""
 
 
-def keeps_away(node: Node, pod: Pod) -> bool:
-    """Whether some taint of the node keeps the pod off it."""
-    return first_untolerated(node.spec.taints, pod.spec.tolerations) is not None
+Tolerations = tuple[Toleration, ...]
 
 
-def taints_now_tolerated(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def tolerations_of(pod: Pod) -> Tolerations:
+    return pod.spec.tolerations
+
+
+def keeps_away(node: Node, tolerations: Tolerations) -> bool:
+    """Whether some taint of the node keeps a pod with these tolerations off it."""
+    return first_untolerated(node.spec.taints, tolerations) is not None
+
+
+def taints_now_tolerated(tolerations: Tolerations, old: KubeObject | None, new: KubeObject | None) -> Hint:
     """A node came, or changed, whose taints the pod can live with now and could not before."""
     assert isinstance(new, Node)
-    kept_away = old is None or (isinstance(old, Node) and keeps_away(old, pod))
-    return queue_if(kept_away and not keeps_away(new, pod))
+    if keeps_away(new, tolerations):
+        return Hint.SKIP
+    return queue_if(old is None or (isinstance(old, Node) and keeps_away(old, tolerations)))
 
 
 def own_tolerations_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
@@ -49,8 +57,8 @@ class TaintToleration:
     looks_at_pods = False
     depends_on = row_alone
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, taints_now_tolerated),
-        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed),
+        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, tolerations_of, taints_now_tolerated),
+        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed, reads=nothing),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bayplan.errors import BayplanError
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Preflight, Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status, error, unresolvable
@@ -27,7 +27,7 @@ from bayplan.plugins.volume_binding_args import VolumeBindingArgs
 from bayplan.plugins.volume_rows import RowVerdict, conjunctions, judge_one_waiting, judge_waiting, where_any
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
 from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, BoundVolume, VolumeDecider
-from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal, uses_claim
+from bayplan.volumes.claims import ClaimNames, all_bound, claim_uses, classify, refusal, used_claims
 from bayplan.volumes.csi import MIGRATED_PLUGINS, migrated_on
 from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.lookup import Derived, VolumeLookup
@@ -58,9 +58,9 @@ def class_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> H
     return queue_if(not isinstance(old, StorageClass) or old.allowed_topologies != new.allowed_topologies)
 
 
-def own_claim_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def own_claim_changed(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(uses_claim(pod, new))
+    return queue_if(claims.include(new))
 
 
 def migration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
@@ -72,13 +72,16 @@ def migration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) 
     return queue_if(before != after)
 
 
-def capacity_no_longer_tracked(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def inline_drivers(pod: Pod) -> frozenset[str]:
+    return frozenset(volume.csi.driver for volume in pod.spec.volumes if volume.csi is not None)
+
+
+def capacity_no_longer_tracked(drivers: frozenset[str], old: KubeObject | None, new: KubeObject | None) -> Hint:
     """A driver stopped publishing capacities. Asked of inline CSI volumes, which is where kube-scheduler looks."""
     assert isinstance(old, CsiDriver)
     assert isinstance(new, CsiDriver)
     stopped = bool(old.spec.storage_capacity) and not new.spec.storage_capacity
-    inline = any(volume.csi is not None and volume.csi.driver == new.name for volume in pod.spec.volumes)
-    return queue_if(stopped and inline)
+    return queue_if(stopped and new.name in drivers)
 
 
 def capacity_grown(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
@@ -100,13 +103,13 @@ class VolumeBinding:
     per_row = True
     reserves_what_it_filters = True
     cured_by = (
-        Cure(Resource.STORAGE_CLASS, Action.ADD | Action.UPDATE, class_changed),
-        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, own_claim_changed),
+        Cure(Resource.STORAGE_CLASS, Action.ADD | Action.UPDATE, class_changed, reads=nothing),
+        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, used_claims, own_claim_changed),
         Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE),
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-        Cure(Resource.CSI_NODE, Action.ADD | Action.UPDATE, migration_changed),
-        Cure(Resource.CSI_DRIVER, Action.UPDATE, capacity_no_longer_tracked),
-        Cure(Resource.CSI_STORAGE_CAPACITY, Action.ADD | Action.UPDATE, capacity_grown),
+        Cure(Resource.CSI_NODE, Action.ADD | Action.UPDATE, migration_changed, reads=nothing),
+        Cure.sharing(Resource.CSI_DRIVER, Action.UPDATE, inline_drivers, capacity_no_longer_tracked),
+        Cure(Resource.CSI_STORAGE_CAPACITY, Action.ADD | Action.UPDATE, capacity_grown, reads=nothing),
     )
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:

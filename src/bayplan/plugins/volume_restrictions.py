@@ -21,7 +21,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.snapshot import BoolVector, NodeTable, NodeView, PodInfo
-from bayplan.volumes.claims import named_claims, names_claim
+from bayplan.volumes.claims import ClaimNames, claims_by_name, named_claims
 from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
 from bayplan.volumes.faults import claim_not_found
 from bayplan.volumes.lookup import claim_key
@@ -57,10 +57,15 @@ def disk_or_claim_released(pod: Pod, old: KubeObject | None, new: KubeObject | N
     return queue_if(conflicts_with(pod, (old,)) or not set(named_claims(pod)).isdisjoint(named_claims(old)))
 
 
-def claim_created(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def claims_alone(pod: Pod) -> ClaimNames | None:
+    """What matters of a pod that has no disk of the guarded kinds; one that has is looked at as a whole."""
+    return None if has_guarded_disk(pod) else claims_by_name(pod)
+
+
+def claim_created(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
     """A claim came; ours?"""
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(names_claim(pod, new))
+    return queue_if(claims.include(new))
 
 
 class VolumeRestrictions:
@@ -71,9 +76,9 @@ class VolumeRestrictions:
     depends_on = row_alone
     per_row = True
     cured_by = (
-        Cure(Resource.POD, Action.DELETE, disk_or_claim_released),
+        Cure(Resource.POD, Action.DELETE, disk_or_claim_released, reads=claims_alone),
         Cure(Resource.NODE, Action.ADD),
-        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, claim_created),
+        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, claims_by_name, claim_created),
     )
 
     def __init__(self, handle: Handle) -> None:

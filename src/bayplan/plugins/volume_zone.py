@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
+from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status, unresolvable
@@ -19,7 +19,13 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.snapshot import BoolVector, NodeTable
-from bayplan.volumes.claims import WAIT_FOR_FIRST_CONSUMER, class_of_claim, named_claims, names_claim
+from bayplan.volumes.claims import (
+    WAIT_FOR_FIRST_CONSUMER,
+    ClaimNames,
+    claims_by_name,
+    class_of_claim,
+    named_claims,
+)
 from bayplan.volumes.faults import binding_mode_missing, claim_not_found, class_not_found, volume_not_found
 from bayplan.volumes.lookup import claim_key
 from bayplan.volumes.zones import SUCCESSOR, TOPOLOGY_LABELS, ZoneDemand, zone_demands
@@ -36,9 +42,9 @@ def class_with_delay_added(pod: Pod, old: KubeObject | None, new: KubeObject | N
     return queue_if(new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER)
 
 
-def own_claim_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def own_claim_changed(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(names_claim(pod, new))
+    return queue_if(claims.include(new))
 
 
 def zones_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
@@ -54,10 +60,10 @@ class VolumeZone:
     looks_at_pods = False
     depends_on = row_alone
     cured_by = (
-        Cure(Resource.STORAGE_CLASS, Action.ADD, class_with_delay_added),
+        Cure(Resource.STORAGE_CLASS, Action.ADD, class_with_delay_added, reads=nothing),
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-        Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, own_claim_changed),
-        Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE, zones_changed),
+        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, claims_by_name, own_claim_changed),
+        Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE, zones_changed, reads=nothing),
     )
 
     def __init__(self, handle: Handle) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from bayplan.errors import UsageError
 from bayplan.framework.classes import Classes
+from bayplan.framework.cures import EXTENDER
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import PreFilterOutcome
@@ -29,7 +30,6 @@ from bayplan.scheduler.sampling import ALL_NODES, Sampler, Share, nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 NO_NODES = "no nodes available to schedule pods"
-_EXTENDER = "Extender"
 
 Attempt = Generator[ExtenderCall, ExtenderReply, "Decision"]
 TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
@@ -69,6 +69,15 @@ class Decision:
         nodes = standing.snapshot.table.narrowed(standing.feasible)
         scores = standing.scores() if len(nodes) > 1 else None
         return replace(self, diagnosis=standing.diagnosis(), nodes=nodes, scores=scores, standing=None)
+
+    @property
+    def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Who rejected the pod, and of those who waits for something outside; nobody where something went wrong."""
+        if not self.status.rejected:
+            return frozenset(), frozenset()
+        if self.diagnosis is None:
+            return frozenset(filter(None, (self.status.plugin,))), frozenset()
+        return frozenset(self.diagnosis.unschedulable_plugins), frozenset(self.diagnosis.pending_plugins)
 
     @property
     def message(self) -> str:
@@ -249,7 +258,7 @@ class Attempts:
                 diagnosis.override(int(rows[0]), Status(Code.ERROR, (str(fault),)))
                 return rows[:0]
             if len(kept) < len(rows):
-                diagnosis.unschedulable_plugins.add(_EXTENDER)
+                diagnosis.unschedulable_plugins.add(EXTENDER)
             for row, status in failed.items():
                 diagnosis.overrides[row] = status
             rows = kept

@@ -29,7 +29,7 @@ from bayplan.framework.profile import build_profile
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
 from bayplan.framework.standing import Standing
-from bayplan.framework.status import Status
+from bayplan.framework.status import Code, Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
@@ -122,6 +122,14 @@ class Placed:
     @property
     def waiting(self) -> bool:
         return bool(self.waits_s)
+
+    @property
+    def rejectors(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Who rejected the pod, and of those who waits for something outside: what the queue has to know."""
+        if self.status is self.decision.status or not self.status.rejected:
+            return self.decision.rejectors
+        plugin = frozenset(filter(None, (self.status.plugin,)))
+        return plugin, plugin if self.status.code is Code.PENDING else frozenset()
 
 
 @dataclass(frozen=True, slots=True)

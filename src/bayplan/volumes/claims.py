@@ -57,14 +57,24 @@ def named_claims(pod: Pod) -> Iterator[str]:
     return (use.name for use in claim_uses(pod) if not use.ephemeral)
 
 
-def uses_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume of the pod, ephemeral ones included, stands on this claim."""
-    return claim.namespace == pod.namespace and any(use.name == claim.name for use in claim_uses(pod))
+class ClaimNames(NamedTuple):
+    """Claims of one namespace, by name."""
+
+    namespace: str
+    names: frozenset[str]
+
+    def include(self, claim: PersistentVolumeClaim) -> bool:
+        return claim.namespace == self.namespace and claim.name in self.names
 
 
-def names_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume of the pod names this claim outright."""
-    return claim.namespace == pod.namespace and claim.name in named_claims(pod)
+def used_claims(pod: Pod) -> ClaimNames:
+    """The claims that the pod's volumes stand on, those of ephemeral ones included."""
+    return ClaimNames(pod.namespace, frozenset(use.name for use in claim_uses(pod)))
+
+
+def claims_by_name(pod: Pod) -> ClaimNames:
+    """The claims that the pod's volumes name outright."""
+    return ClaimNames(pod.namespace, frozenset(named_claims(pod)))
 
 
 def class_of_claim(claim: PersistentVolumeClaim) -> str:

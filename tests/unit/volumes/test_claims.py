@@ -13,12 +13,12 @@ from bayplan.volumes.claims import (
     PodClaims,
     all_bound,
     claim_uses,
+    claims_by_name,
     class_of_claim,
     class_of_volume,
     classify,
-    names_claim,
     refusal,
-    uses_claim,
+    used_claims,
 )
 from bayplan.volumes.faults import VolumeError
 from volume_builders import catalog, ephemeral, make_claim, make_class, make_volume, on_claim, owned_by, volume_pod
@@ -132,7 +132,7 @@ def test_all_bound(pod: Pod, objects: list[KubeObject], expected: bool) -> None:
 
 def test_an_ephemeral_claim_is_used_but_not_named() -> None:
     claim = make_claim("web-tmp")
-    assert uses_claim(OWNER, claim)
-    assert not names_claim(OWNER, claim)
-    assert names_claim(POD, make_claim())
-    assert not uses_claim(POD, make_claim(namespace="ml"))
+    assert used_claims(OWNER).include(claim)
+    assert not claims_by_name(OWNER).include(claim)
+    assert claims_by_name(POD).include(make_claim())
+    assert not used_claims(POD).include(make_claim(namespace="ml"))

@@ -9,7 +9,9 @@ from bayplan.errors import BayplanError
 from bayplan.framework.registry import Registry
 from bayplan.testing.conformance.attempt import answer_attempts
 from bayplan.testing.conformance.configurations import answer_configuration
+from bayplan.testing.conformance.hint_events import answer_hints
 from bayplan.testing.conformance.lines import Line, LineKind
+from bayplan.testing.conformance.queue_steps import answer_queue
 from bayplan.testing.conformance.series import answer_series
 from bayplan.testing.conformance.sessions import answer_session
 
@@ -17,6 +19,8 @@ _ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]]
     LineKind.ATTEMPT: answer_attempts,
     LineKind.CONFIGURATION: answer_configuration,
     LineKind.SERIES: answer_series,
+    LineKind.HINTS: answer_hints,
+    LineKind.QUEUE: answer_queue,
 }
 
 
@@ -24,13 +28,10 @@ def answer(line: Line, registry: Registry) -> dict[str, Any]:
     """The answer in the format of `expected`; a line that cannot be answered gets a `failure` that says why."""
     if line.fault:
         return _failure(line, line.fault)
-    answerer = _ANSWERERS.get(line.kind)
-    if answerer is None and line.kind is not LineKind.BATCH:
-        return {"name": line.name, "notAnswered": f"{line.kind.value}: no engine for this yet"}
     try:
-        if answerer is None:
+        if line.kind is LineKind.BATCH:
             return answer_session(line.scenario, registry, exact=line.exact is not False, varying=line.varying)
-        return answerer(line.scenario, registry)
+        return _ANSWERERS[line.kind](line.scenario, registry)
     except BayplanError as fault:
         return _failure(line, str(fault))
     except Exception as bug:  # one scenario that breaks us must not cost the answers to the others

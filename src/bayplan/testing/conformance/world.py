@@ -20,7 +20,7 @@ from bayplan.snapshot import NodeColumns, RowVector
 
 T = TypeVar("T", bound=KubeObject)
 
-_LATER = datetime(2027, 1, 1, tzinfo=UTC)
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
 """After everything that a scenario tells: a pod that has not started is younger than all that have."""
 
 _KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.struct not in (Node, Pod)}
@@ -60,13 +60,15 @@ def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
     return names.index(min(names))
 
 
-def engine(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> PodEngine:
+def engine(
+    scenario: dict[str, Any], registry: Registry, *, share: bool = True, clock: ManualClock | None = None
+) -> PodEngine:
     """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
     return PodEngine(
         configuration(scenario, registry),
         registry,
         filled_cache(scenario),
-        clock=ManualClock(_LATER),
+        clock=clock or ManualClock(LATER),
         chance=random.Random(0),
         tie_break=first_by_name,
         share=share,

@@ -1,0 +1,431 @@
+"""The scheduling queue: which pod is next, and when is a pod that failed worth another try?
+
+Pods ready to be tried are active; pods that failed back off for a while; pods that were rejected, or are not let in,
+are parked until an event may cure them, and for five minutes at most. What a pod misses while it is being tried is
+replayed when it comes back. A plain data structure with kube-scheduler's rules: nothing here waits, starts a timer or
+does I/O. One owner calls it: whoever pops, the routing of watch events, and `flushing` when `next_wakeup_s` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from bayplan.clock import Clock
+from bayplan.framework.changes import UNSCHEDULED_POD_ADD, UNSCHEDULED_POD_UPDATE, pod_changes
+from bayplan.framework.events import Action, ClusterEvent, Resource
+from bayplan.framework.nominations import NominationLedger
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.queueing.backoff import Backoff
+from bayplan.queueing.heap import SortKey
+from bayplan.queueing.hints import HintTable, Occasion, Strategy
+from bayplan.queueing.in_flight import InFlight
+from bayplan.queueing.parked import SLICE, WAKING
+from bayplan.queueing.pools import Pools
+from bayplan.queueing.profiles import QueueProfile
+from bayplan.queueing.queued import Pool, QueuedPod
+from bayplan.queueing.recording import QueueCounters, QueueRecorder
+from bayplan.queueing.settings import QueueSettings
+from bayplan.snapshot import PodInfo
+
+log = logging.getLogger(__name__)
+
+FORCE_ACTIVATE = ClusterEvent(Resource.ANY, Action.ALL, "ForceActivate")
+UNSCHEDULABLE_TIMEOUT = ClusterEvent(Resource.ANY, Action.ALL, "UnschedulableTimeout")
+SCHEDULE_ATTEMPT_FAILURE = "ScheduleAttemptFailure"
+BACKOFF_COMPLETE = "BackoffComplete"
+POP_FROM_BACKOFF = "PopFromBackoffQ"
+_ADDED, _UPDATED = UNSCHEDULED_POD_ADD.name, UNSCHEDULED_POD_UPDATE.name
+_FLUSH_EVERY = timedelta(seconds=30)
+
+
+class SchedulingQueue:
+    """Every pod that waits to be placed by one of the profiles.
+
+    `pods` are the pods that wait, by uid, in their newest version; the queue reads it when a pod comes back from an
+    attempt or is nominated, and whoever routes watch events keeps it, before telling the queue. `prepare` makes the
+    info of a pod, with whatever is worth computing before its turn.
+    """
+
+    def __init__(
+        self,
+        profiles: Mapping[str, QueueProfile],
+        order: SortKey,
+        *,
+        clock: Clock,
+        pods: Mapping[str, Pod],
+        nominations: NominationLedger,
+        settings: QueueSettings | None = None,
+        prepare: Callable[[Pod], PodInfo] = PodInfo,
+        recorder: QueueRecorder | None = None,
+    ) -> None:
+        self._settings = settings = settings or QueueSettings()
+        self._clock = clock
+        self._started, self._started_s = clock.now(), clock.monotonic_s()
+        self._pods = pods
+        self._nominations = nominations
+        self._prepare = prepare
+        self._recorder: QueueRecorder = recorder or QueueCounters()
+        self._rule = Backoff(settings.initial_backoff_s, settings.max_backoff_s, windowed=settings.pop_from_backoff)
+        self._profiles = profiles
+        self._hints = self._hint_table(profiles)
+        self._pools = Pools(order, self._rule, self._hints, self._recorder)
+        self._in_flight = InFlight(self._recorder)
+        self._next_flush = self._started + _FLUSH_EVERY
+
+    # what is where ----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._pools)
+
+    def get(self, key: str) -> QueuedPod | None:
+        """The pod called `namespace/name`, unless it is in flight or unknown."""
+        return self._pools.get(key)
+
+    def counts(self) -> dict[str, int]:
+        """Pods by pool, as `pending_pods` tells them."""
+        return self._pools.counts()
+
+    def listing(self, pool: Pool) -> list[QueuedPod]:
+        """The pods of a pool in its order: for people and tests."""
+        return self._pools.listing(pool)
+
+    def in_flight(self) -> list[Pod]:
+        """Pods that were popped and are not done, in order of popping, as they were then."""
+        return list(self._in_flight.pods())
+
+    def backs_off_until(self, queued: QueuedPod) -> datetime:
+        return self._rule.until(queued)
+
+    @property
+    def hints(self) -> HintTable:
+        """What the plugins have registered for."""
+        return self._hints
+
+    # pods come and go -------------------------------------------------------------------------------------------
+
+    def add(self, pod: Pod) -> None:
+        """A pod that is to be placed appeared."""
+        self._to_active(QueuedPod(self._prepare(pod), self._now()), _ADDED)
+
+    def update(self, old: Pod, new: Pod) -> None:
+        """A waiting pod changed. One that is being tried will be held against the change when it comes back."""
+        events = pod_changes(old, new)
+        if new.uid in self._in_flight:
+            for event in events:
+                self._in_flight.note(event, old, new)
+            return
+        queued = self._pools.get(new.key)
+        if queued is None:
+            self._to_active(QueuedPod(self._prepare(new), self._now()), _UPDATED)
+        else:
+            self._pools.change(queued, self._prepare(new))
+            self._renominate(old, queued.info)
+            if queued.pool is Pool.PARKED:
+                self._wake_by_itself(queued, events, old, new)
+
+    def _wake_by_itself(self, queued: QueuedPod, events: list[ClusterEvent], old: Pod, new: Pod) -> None:
+        """A parked pod changed, which may be what it needed."""
+        for event in events:
+            strategy = self._hints.strategy(queued, Occasion(event, old, new))
+            if strategy and self._place(queued, strategy, event.name) is not Pool.PARKED:
+                return
+
+    def delete(self, pod: Pod) -> None:
+        """A pod is gone, or has a node. One in flight stays so until its attempt ends."""
+        self._nominations.withdraw(pod.uid)
+        queued = self._pools.get(pod.key)
+        if queued is not None:
+            self._pools.count_rejectors(queued, -1)
+            self._pools.take_out(queued)
+
+    # attempts ---------------------------------------------------------------------------------------------------
+
+    def pop(self) -> QueuedPod | None:
+        """The next pod to be tried, in flight from now on: it ends with `requeue` or `done`. None: nobody is ready."""
+        while True:
+            queued = self._pools.active.peek()
+            if queued is None and self._settings.pop_from_backoff:
+                queued = self._pools.backoff.peek()
+                if queued is not None:
+                    self._recorder.incoming(Pool.ACTIVE.label, POP_FROM_BACKOFF)
+            if queued is None or self._take_off(queued):
+                return queued
+
+    def pop_pod(self, pod: Pod) -> QueuedPod | None:
+        """This pod, wherever it waits, as if it were next. None: it is not here, or not let in."""
+        self._activate(pod)
+        queued = self._pools.get(pod.key)
+        if queued is None or queued.pool is not Pool.ACTIVE or not self._take_off(queued):
+            return None
+        return queued
+
+    def requeue(self, queued: QueuedPod, unschedulable: Iterable[str] = (), pending: Iterable[str] = ()) -> Pool | None:
+        """A pod comes back from its attempt, rejected by these plugins; by none: something went wrong.
+
+        It comes back in its newest version, and is done with in any case. Returns where it went; None: nowhere, since
+        it is gone or has a node.
+        """
+        try:
+            newest = self._pods.get(queued.uid)
+            if newest is None or newest.spec.node_name:
+                return None
+            if self._pools.get(newest.key) is not None:
+                log.warning("pod %s came back from an attempt and is in the queue already", newest.key)
+                return None
+            self._note_failure(queued, newest, frozenset(unschedulable), frozenset(pending))
+            return self._place(queued, self._missed(queued), SCHEDULE_ATTEMPT_FAILURE)
+        finally:
+            self.done(queued.uid)
+
+    def done(self, uid: str) -> None:
+        """The attempt is over, or far enough that what happens in the cluster no longer matters to it."""
+        self._in_flight.done(uid)
+
+    def _take_off(self, queued: QueuedPod) -> bool:
+        self._pools.take_out(queued)
+        queued.attempts += 1
+        if queued.uid in self._in_flight:
+            log.error("pod %s is being tried and was queued a second time; the second is dropped", queued.key)
+            return False
+        self._in_flight.enter(queued.pod)
+        self._pools.count_rejectors(queued, -1)
+        return True
+
+    def _note_failure(
+        self, queued: QueuedPod, newest: Pod, unschedulable: frozenset[str], pending: frozenset[str]
+    ) -> None:
+        if newest is not queued.pod:
+            queued.become(self._prepare(newest))
+        queued.unschedulable_plugins, queued.pending_plugins, queued.gated_by = unschedulable, pending, ""
+        if queued.rejectors:
+            queued.unschedulable_count += 1
+            queued.consecutive_errors = 0
+        else:
+            queued.consecutive_errors += 1
+        queued.timestamp, queued.backoff_until = self._now(), None
+        queued.flushed, queued.flushed_at = False, None
+        self._pools.count_rejectors(queued, 1)
+
+    def _missed(self, queued: QueuedPod) -> Strategy:
+        """What the events that came during the attempt mean for the pod."""
+        in_group = self._settings.pod_groups and queued.pod.spec.scheduling_group is not None
+        events = self._in_flight.since(queued.uid)
+        if not queued.rejectors or in_group or events is None:
+            return Strategy.AFTER_BACKOFF
+        best = Strategy.IMMEDIATELY if queued.pending_plugins else Strategy.AFTER_BACKOFF
+        strategy = Strategy.SKIP
+        for missed in events:
+            strategy = max(strategy, self._hints.strategy(queued, Occasion(missed.event, missed.old, missed.new)))
+            if strategy >= best:
+                break
+        return strategy
+
+    # events -----------------------------------------------------------------------------------------------------
+
+    def move_all(
+        self,
+        event: ClusterEvent,
+        old: KubeObject | None = None,
+        new: KubeObject | None = None,
+        *,
+        at_most: int | None = None,
+    ) -> int:
+        """Something happened: wake the parked pods that it may help. Returns how many moved."""
+        return sum(self.moving(event, old, new, at_most=at_most))
+
+    def moving(
+        self,
+        event: ClusterEvent,
+        old: KubeObject | None = None,
+        new: KubeObject | None = None,
+        *,
+        at_most: int | None = None,
+    ) -> Iterator[int]:
+        """The same in slices, each the number of pods that it moved: between two of them the queue may be used.
+
+        The event counts from this call on, whenever the slices are taken. `at_most`: only for pods of this priority or
+        less; pods in flight replay the event whatever theirs.
+        """
+        if not self._hints.interests_anybody(event):
+            return iter(())
+        self._in_flight.note(event, old, new)
+        occasion = Occasion(event, old, new)
+        about = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
+        own = None if about is None else self._pools.get(about.key)
+        if own is not None and (own.pool is not Pool.PARKED or not occasion.is_about(own.pod)):
+            own = None
+        return self._move(self._pools.parked.woken(occasion, at_most=at_most, own=own), event.name)
+
+    def _move(self, woken: Iterable[tuple[QueuedPod, Strategy] | None], event: str) -> Iterator[int]:
+        moved = 0
+        for found in woken:
+            if found is None:
+                yield moved
+                moved = 0
+                continue
+            queued, strategy = found
+            self._pools.take_out(queued)
+            moved += self._place(queued, strategy, event) is not Pool.PARKED
+        yield moved
+
+    def activate(self, pods: Iterable[Pod]) -> None:
+        """A plugin wants these pods tried now, backing off or not. One in flight is tried again if it fails."""
+        for pod in pods:
+            if not self._activate(pod) and pod.uid in self._in_flight:
+                self._in_flight.note(FORCE_ACTIVATE, None, pod)
+
+    def _activate(self, pod: Pod) -> bool:
+        queued = self._pools.get(pod.key)
+        if queued is None or queued.pool is Pool.ACTIVE:
+            return False
+        backing_off = queued.pool is not Pool.PARKED
+        if backing_off:
+            self._pools.take_out(queued)
+        return self._to_active(queued, FORCE_ACTIVATE.name, from_backoff=backing_off)
+
+    # time -------------------------------------------------------------------------------------------------------
+
+    def next_wakeup_s(self) -> float | None:
+        """When `flush` is worth calling next, on the clock's `monotonic_s`; None: not before something happens."""
+        heads = (self._pools.backoff.peek(), self._pools.error_backoff.peek())
+        due = [self._rule.ready_at(head) for head in heads if head is not None]
+        if len(self._pools.parked):
+            due.append(self._next_flush)
+        return self._started_s + (min(due) - self._started).total_seconds() if due else None
+
+    def flush(self) -> int:
+        """Do what time demands by now. Returns how many pods moved."""
+        return sum(self.flushing())
+
+    def flushing(self) -> Iterator[int]:
+        """The same in slices, each the number of pods that it moved."""
+        yield from self.flushing_backoff()
+        if self._now() >= self._next_flush:
+            self._next_flush = self._now() + _FLUSH_EVERY
+            yield from self.flushing_parked()
+
+    def flushing_backoff(self) -> Iterator[int]:
+        """Pods whose backoff is over become active."""
+        moved = 0
+        for heap in (self._pools.backoff, self._pools.error_backoff):
+            while (queued := heap.peek()) is not None and not self._rule.holds(queued, self._now()):
+                self._pools.take_out(queued)
+                moved += self._to_active(queued, BACKOFF_COMPLETE, from_backoff=True)
+                if moved >= SLICE // WAKING:
+                    yield moved
+                    moved = 0
+        yield moved
+
+    def flushing_parked(self) -> Iterator[int]:
+        """Pods that were parked for too long are tried again: a hint may be wrong, and nothing waits for ever."""
+        now = self._now()
+        limit = timedelta(seconds=self._settings.max_parked_s)
+        late = [
+            each for each in self._pools.parked if now - max(each.timestamp, each.flushed_at or each.timestamp) > limit
+        ]
+        if not late:
+            return iter(())
+        for queued in late:
+            queued.flushed, queued.flushed_at = True, now
+        self._in_flight.note(UNSCHEDULABLE_TIMEOUT, None, None)
+        return self._move(self._still_parked(late), UNSCHEDULABLE_TIMEOUT.name)
+
+    @staticmethod
+    def _still_parked(pods: list[QueuedPod]) -> Iterator[tuple[QueuedPod, Strategy] | None]:
+        for number, queued in enumerate(pods, 1):
+            if queued.pool is Pool.PARKED and queued.flushed:
+                yield queued, Strategy.AFTER_BACKOFF
+            if number % (SLICE // WAKING) == 0:
+                yield None
+
+    def _now(self) -> datetime:
+        """The wall clock as it was at the start, carried on by the one that never jumps: a wall clock that is set
+        anew neither holds pods back nor lets them go."""
+        return self._started + timedelta(seconds=self._clock.monotonic_s() - self._started_s)
+
+    # nominations ------------------------------------------------------------------------------------------------
+
+    def nominate(self, info: PodInfo, node_name: str | None = None) -> None:
+        """Keep room on a node for a pod; None: on the one that its status names, "": on none.
+
+        A pod that is gone, or has a node, is not nominated.
+        """
+        self._nominations.withdraw(info.uid)
+        wanted = info.pod.status.nominated_node_name if node_name is None else node_name
+        known = self._pods.get(info.uid)
+        if wanted and known is not None and not known.spec.node_name:
+            self._nominations.nominate(info, wanted)
+
+    def _renominate(self, old: Pod, info: PodInfo) -> None:
+        """A pod changed. What only we know stays: the API server may not have been told of the nomination yet."""
+        silent = not old.status.nominated_node_name and not info.pod.status.nominated_node_name
+        self.nominate(info, self._nominations.node_of(old.uid) if silent else None)
+
+    # profiles ---------------------------------------------------------------------------------------------------
+
+    def install(self, profiles: Mapping[str, QueueProfile], changed: Iterable[str] = ()) -> Iterator[int]:
+        """Go on with other profiles. Pods that the `changed` plugins rejected or hold back are woken, in slices."""
+        plugins = frozenset(changed)
+        self._profiles = profiles
+        self._hints = self._hint_table(profiles)
+        parked = self._pools.regroup(self._hints)
+        hit = ((each, Strategy.AFTER_BACKOFF) for each in parked if plugins & each.rejectors and each.kin is not None)
+        return self._move(hit, FORCE_ACTIVATE.name)
+
+    def _hint_table(self, profiles: Mapping[str, QueueProfile]) -> HintTable:
+        cures = {name: profile.cures for name, profile in profiles.items()}
+        return HintTable(cures, self._recorder, self._clock.monotonic_s)
+
+    def close(self) -> None:
+        """Nobody is tried any more."""
+        for pod in self.in_flight():
+            self.done(pod.uid)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _place(self, queued: QueuedPod, strategy: Strategy, event: str) -> Pool:
+        """Put a pod where a strategy wants it, unless a gate keeps it out. Returns where it went."""
+        if strategy is Strategy.SKIP:
+            self._pools.enter(queued, Pool.PARKED, event)
+        elif strategy is Strategy.AFTER_BACKOFF and self._rule.holds(queued, self._now()):
+            self._to_backoff(queued, event)
+        else:
+            self._to_active(queued, event)
+        assert queued.pool is not None
+        return queued.pool
+
+    def _to_active(self, queued: QueuedPod, event: str, *, from_backoff: bool = False) -> bool:
+        """Make a pod ready, unless a gate keeps it out: then it is parked. Says whether it is ready."""
+        if not (from_backoff and self._settings.pop_from_backoff) and not self._passes_gates(queued, event):
+            return False
+        if queued.first_attempt is None:
+            queued.first_attempt = self._now()
+        self._pools.enter(queued, Pool.ACTIVE, event)
+        if event in (_ADDED, _UPDATED):
+            self.nominate(queued.info)
+        return True
+
+    def _to_backoff(self, queued: QueuedPod, event: str) -> None:
+        """Let a pod back off. Where it can be popped from there, the gates are asked now."""
+        if not self._settings.pop_from_backoff or self._passes_gates(queued, event):
+            self._pools.enter(queued, Pool.BACKOFF if queued.rejectors else Pool.ERROR_BACKOFF, event)
+
+    def _passes_gates(self, queued: QueuedPod, event: str) -> bool:
+        """Ask PreEnqueue. A pod that is refused is parked, and the plugin counts among those who rejected it."""
+        profile = self._profiles.get(queued.pod.scheduler_name)
+        refusal = None if profile is None else profile.gate(queued.pod, queued.gated_by)
+        if refusal is None or refusal.ok:
+            queued.gated_by = ""
+            return True
+        plugin = queued.gated_by = refusal.plugin
+        if plugin not in queued.rejectors:
+            queued.unschedulable_plugins |= {plugin}
+            self._recorder.rejected(plugin, queued.pod.scheduler_name, 1)
+        queued.flushed = False
+        present = self._pools.get(queued.key)
+        if present is None or present.pool is Pool.PARKED:  # else an older entry of that name is further already
+            self._pools.enter(queued, Pool.PARKED, event)
+        return False

@@ -1,0 +1,206 @@
+"""What does a change that the API server tells mean for the cache and for the queue?
+
+Asked once a watch event, with the object before and after. The order of steps is kube-scheduler's and matters: the
+cache is told before pods are woken, save for a node that goes. Waking many pods takes a while, so every method is an
+iterator that does a slice of the work at each turn; whoever has nothing else to do runs it to its end with `follow`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from bayplan.cache import Cache
+from bayplan.framework.changes import (
+    ASSIGNED_POD_ADD,
+    ASSIGNED_POD_DELETE,
+    NODE_ADD,
+    NODE_DELETE,
+    RESOURCES,
+    UNSCHEDULED_POD_ADD,
+    node_changes,
+    pod_changes,
+)
+from bayplan.framework.events import Action, ClusterEvent
+from bayplan.framework.waiting import WaitingPods
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.queueing import SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+Slices = Iterator[int]
+"""How many pods each slice of the work has woken."""
+
+_OVER = ("Succeeded", "Failed")
+REMOVED = "removed"
+"""What a pod at Permit is told that was deleted."""
+
+
+class Served(Protocol):
+    """Which pods are ours, and those of them that wait: `PodEngine` is one."""
+
+    @property
+    def cache(self) -> Cache: ...
+    @property
+    def waiting(self) -> WaitingPods: ...
+    @property
+    def pending(self) -> dict[str, Pod]: ...
+    def serves(self, pod: Pod) -> bool: ...
+
+
+class Routing:
+    """Keeps cache and queue true to what the API server tells.
+
+    `gangs`: the feature gate GangScheduling, with which a pod that appears may be what others wait for.
+    """
+
+    def __init__(self, engine: Served, queue: SchedulingQueue, *, gangs: bool = False) -> None:
+        self._engine = engine
+        self._cache = engine.cache
+        self._queue = queue
+        self._gangs = gangs
+
+    def follow(self, old: KubeObject | None, new: KubeObject | None) -> int:
+        """One change, all of it; None stands for "was not there" and "is gone". Returns how many pods it woke."""
+        return sum(self.following(old, new))
+
+    def following(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        """The same in slices."""
+        item = new if new is not None else old
+        if isinstance(item, Pod):
+            return self._pod(_alive(old), _alive(new))
+        if isinstance(item, Node):
+            return self._node(_node(old), _node(new))
+        return self._other(old, new)
+
+    # nodes and others -------------------------------------------------------------------------------------------
+
+    def _node(self, old: Node | None, new: Node | None) -> Slices:
+        if new is None:
+            assert old is not None
+            yield from self._queue.moving(NODE_DELETE, old, None)
+            if self._cache.node(old.name) is not None:
+                self._cache.remove_node(old.name)
+        elif old is None:
+            self._cache.add_node(new)
+            yield from self._queue.moving(NODE_ADD, None, new)
+        else:
+            self._cache.update_node(new)
+            for event in node_changes(old, new):
+                yield from self._queue.moving(event, old, new)
+
+    def _other(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        """Any other object. Of these, only actions that some plugin has registered for make an event at all."""
+        item = new if new is not None else old
+        assert item is not None
+        if new is not None:
+            self._cache.put(new)
+        else:
+            self._cache.drop(item)
+        action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
+        resource = RESOURCES.get(type(item))
+        if resource is not None and self._queue.hints.actions_on(resource) & action:
+            yield from self._queue.moving(ClusterEvent(resource, action), old, new)
+
+    # pods -------------------------------------------------------------------------------------------------------
+
+    def _pod(self, old: Pod | None, new: Pod | None) -> Slices:
+        if new is None:
+            return self._pod_gone(old) if old is not None else iter(())
+        if old is None:
+            return self._pod_came(new)
+        if old.uid != new.uid:  # deleted and made anew while nobody watched
+            return _both(self._pod_gone(old), self._pod_came(new))
+        return self._pod_changed(old, new)
+
+    def _pod_came(self, pod: Pod) -> Slices:
+        if pod.spec.node_name:
+            yield from self._placed(pod)
+        elif self._engine.serves(pod):
+            self._engine.pending[pod.uid] = pod
+            self._queue.add(pod)
+            if self._gangs:
+                yield from self._queue.moving(UNSCHEDULED_POD_ADD, None, pod)
+
+    def _pod_changed(self, old: Pod, new: Pod) -> Slices:
+        if old.spec.node_name:
+            if self._cache.pod(new.uid) is None or self._cache.is_assumed(new.uid):
+                log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
+                self._cache.add_pod(new)
+            else:
+                self._cache.update_pod(new)
+            for event in pod_changes(old, new):
+                yield from self._queue.moving(event, old, new)
+        elif new.spec.node_name:
+            yield from self._placed(new)
+            if self._engine.serves(old):
+                self._engine.pending.pop(old.uid, None)
+                self._queue.delete(old)
+        elif self._engine.serves(old):
+            yield from self._waiting_pod_changed(old, new)
+
+    def _waiting_pod_changed(self, old: Pod, new: Pod) -> Slices:
+        if old.metadata.resource_version == new.metadata.resource_version:
+            return
+        self._engine.pending[new.uid] = new
+        if self._cache.is_assumed(new.uid):  # it is on its way to a node: nothing but its end is of interest
+            if new.terminating and not old.terminating:
+                yield from self._assumed_pod_gone(new)
+            return
+        self._queue.update(old, new)
+        nominated = old.status.nominated_node_name
+        if nominated and nominated != new.status.nominated_node_name:
+            # Pods of its priority or less counted it as being there.
+            yield from self._queue.moving(ASSIGNED_POD_DELETE, old, None, at_most=old.priority)
+
+    def _pod_gone(self, pod: Pod) -> Slices:
+        if pod.spec.node_name:
+            if self._cache.pod(pod.uid) is not None:
+                self._cache.remove_pod(pod)
+            yield from self._queue.moving(ASSIGNED_POD_DELETE, pod, None)
+        elif self._engine.serves(pod):
+            self._engine.pending.pop(pod.uid, None)
+            self._queue.delete(pod)
+            if self._cache.is_assumed(pod.uid):
+                yield from self._assumed_pod_gone(pod)
+            elif pod.status.nominated_node_name:
+                yield from self._queue.moving(ASSIGNED_POD_DELETE, pod, None, at_most=pod.priority)
+
+    def _placed(self, pod: Pod) -> Slices:
+        """A pod is on a node, whoever put it there."""
+        known = self._cache.pod(pod.uid)
+        if known is not None and not self._cache.is_assumed(pod.uid):
+            self._cache.update_pod(pod)
+        else:
+            self._cache.add_pod(pod)
+        yield from self._queue.moving(ASSIGNED_POD_ADD, None, pod)
+
+    def _assumed_pod_gone(self, pod: Pod) -> Slices:
+        """A pod went while it was on its way to a node: what it held there is free."""
+        assumed = self._cache.pod(pod.uid)
+        if assumed is None:
+            return
+        waiting = self._engine.waiting.get(pod.uid)
+        if waiting is not None:
+            waiting.reject("", REMOVED)  # whoever waits for the outcome takes the assumption back
+        else:
+            self._cache.forget(assumed)
+        yield from self._queue.moving(ASSIGNED_POD_DELETE, assumed, None)
+
+
+def _alive(item: KubeObject | None) -> Pod | None:
+    """A pod that has ended counts as gone: its room is free."""
+    assert item is None or isinstance(item, Pod)
+    return None if item is None or item.status.phase in _OVER else item
+
+
+def _node(item: KubeObject | None) -> Node | None:
+    assert item is None or isinstance(item, Node)
+    return item
+
+
+def _both(first: Slices, second: Slices) -> Slices:
+    yield from first
+    yield from second

@@ -1,0 +1,171 @@
+"""A pod is rejected, and then something happens: who is told of it, what do the hints say, and where does the pod go?
+
+Each event is taken on its own, from the same start: a cluster, a queue, one pod that was tried once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bayplan.clock import ManualClock
+from bayplan.framework.changes import pod_changes
+from bayplan.framework.events import ClusterEvent, Hint
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import convert, kinds_by_name
+from bayplan.objects.meta import KubeObject
+from bayplan.queueing import HintTable, Pool, QueuedPod, SchedulingQueue
+from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.intake import queue_for
+from bayplan.scheduler.routing import Routing
+from bayplan.testing.conformance.world import LATER, engine, objects
+
+REJECTED_AFTER_S = 0.3
+_LANDS = {
+    Pool.ACTIVE: "active",
+    Pool.BACKOFF: "backoff",
+    Pool.ERROR_BACKOFF: "backoff",
+    Pool.PARKED: "unschedulable",
+}
+_STRENGTH = ("Skip", "error", "Queue")
+
+
+def answer_hints(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
+    """How the pod was rejected, and what each event did."""
+    start = _Story(scenario, registry)
+    decision = start.try_pod()
+    start.come_back(decision)
+    return {
+        "name": scenario.get("name", ""),
+        "rejected": start.rejection(decision),
+        "events": [_Story(scenario, registry).with_event(event) for event in scenario["events"]],
+    }
+
+
+class _Story:
+    """One pod, from its creation on."""
+
+    def __init__(self, scenario: dict[str, Any], registry: Registry) -> None:
+        self._clock = ManualClock(LATER)
+        self._engine = engine(scenario, registry, clock=self._clock)
+        (self._pod,) = objects(scenario, "pending", Pod)
+        self._queue = _ListeningQueue.listening(self._engine, self._pod.uid, self._clock)
+        self._routing = Routing(self._engine, self._queue)
+        self._popped: QueuedPod | None = None
+        for pod in (*objects(scenario, "pods", Pod), self._pod):
+            if not pod.spec.node_name:
+                self._routing.follow(None, pod)
+
+    def try_pod(self) -> Decision | None:
+        """The attempt; None where the pod is not let in."""
+        self._clock.advance(REJECTED_AFTER_S)
+        self._popped = self._queue.pop()
+        return None if self._popped is None else self._engine.try_pod(self._popped.pod)
+
+    def come_back(self, decision: Decision | None) -> None:
+        """What follows a failed attempt."""
+        if self._popped is not None and decision is not None:
+            self._queue.requeue(self._popped, *decision.rejectors)
+            self._queue.nominate(self._popped.info, decision.nominate)
+
+    def rejection(self, decision: Decision | None) -> dict[str, Any]:
+        told: dict[str, Any] = self._whereabouts()
+        queued = self._queue.get(self._pod.key)
+        assert queued is not None
+        if queued.unschedulable_plugins:
+            told["unschedulablePlugins"] = sorted(queued.unschedulable_plugins)
+        if queued.pending_plugins:
+            told["pendingPlugins"] = sorted(queued.pending_plugins)
+        if decision is not None:
+            told["message"] = decision.message
+        return told
+
+    def with_event(self, event: dict[str, Any]) -> dict[str, Any]:
+        decision = self.try_pod()
+        if not event.get("inFlight"):
+            self.come_back(decision)
+        self._clock.advance(event.get("after") or 0.0)
+        self._queue.heard.clear()
+        self._routing.follow(_item(event, "old"), _item(event, "new"))
+        heard = list(self._queue.heard)
+        if event.get("inFlight"):
+            self.come_back(decision)
+        return {"events": heard} | self._whereabouts()
+
+    def _whereabouts(self) -> dict[str, Any]:
+        queued = self._queue.get(self._pod.key)
+        if queued is None or queued.pool is None:
+            return {"lands": "gone"}
+        told: dict[str, Any] = {"lands": _LANDS[queued.pool]}
+        if queued.gated_by:
+            told["gatedBy"] = queued.gated_by
+        return told
+
+
+class _ListeningQueue(SchedulingQueue):
+    """A queue that writes down what reaches one pod."""
+
+    heard: list[dict[str, Any]]
+    _engine: PodEngine
+    _uid: str
+
+    @classmethod
+    def listening(cls, one: PodEngine, uid: str, clock: ManualClock) -> _ListeningQueue:
+        queue = queue_for(one, cls, clock=clock)
+        queue.heard, queue._engine, queue._uid = [], one, uid
+        return queue
+
+    def update(self, old: Pod, new: Pod) -> None:
+        if new.uid == self._uid:
+            for event in pod_changes(old, new):
+                self._hear(event, old, new)
+        super().update(old, new)
+
+    def moving(
+        self,
+        event: ClusterEvent,
+        old: KubeObject | None = None,
+        new: KubeObject | None = None,
+        *,
+        at_most: int | None = None,
+    ) -> Iterator[int]:
+        self._hear(event, old, new, at_most)
+        return super().moving(event, old, new, at_most=at_most)
+
+    def _hear(
+        self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None, at_most: int | None = None
+    ) -> None:
+        pod = self._engine.pending.get(self._uid)
+        if pod is None:
+            return
+        told: dict[str, Any] = {"event": event.name, "hints": _opinions(self.hints, pod, event, old, new)}
+        if at_most is not None and pod.priority > at_most:
+            told["excluded"] = True
+        self.heard.append(told)
+
+
+def _opinions(
+    table: HintTable, pod: Pod, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None
+) -> dict[str, str]:
+    """What every plugin with a registration for the event says, whether it rejected the pod or not."""
+    said: dict[str, str] = {}
+    for registration in table.matching(pod.scheduler_name, event):
+        hint = registration.cure.hint
+        try:
+            word = Hint.QUEUE.value if hint is None else hint(pod, old, new).value
+        except Exception:
+            word = "error"
+        said[registration.plugin] = max(said.get(registration.plugin, "Skip"), word, key=_STRENGTH.index)
+    return dict(sorted(said.items()))
+
+
+def _item(event: dict[str, Any], which: str) -> KubeObject | None:
+    """The object of an event. Every update is a new version, whether the scenario writes that down or not."""
+    raw = event.get(which)
+    if raw is None:
+        return None
+    if which == "new":
+        raw = raw | {"metadata": raw.get("metadata", {}) | {"resourceVersion": "2"}}
+    return convert(raw, kinds_by_name()[event["kind"]].struct)

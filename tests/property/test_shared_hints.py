@@ -1,0 +1,77 @@
+"""What a shipped hint says of a part of a pod is what it says of every pod that has this part.
+
+Held against each other on the recorded events: every pod of a scenario, gated and placed ones too, stands for one that
+was rejected. The queue asks once for all pods with an equal part; here each is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.framework.changes import events_between
+from bayplan.framework.events import Cure, Hint
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import convert, kinds_by_name
+from bayplan.objects.meta import KubeObject
+from bayplan.plugins import default_plugins
+from bayplan.testing.conformance import read_lines
+from bayplan.testing.conformance.world import engine, objects
+
+LINES = [
+    line
+    for line in read_lines(Path(__file__).parents[1] / "conformance" / "data" / "kube-scheduler-1.36-live.jsonl.gz")
+    if line.family == "hints"
+]
+PARTS = 6
+FAILS = "fails"
+
+
+def said(hint: Any, subject: Any, old: KubeObject | None, new: KubeObject | None) -> str:
+    try:
+        answer = hint(subject, old, new)
+    except Exception:
+        return FAILS
+    assert isinstance(answer, Hint)
+    return answer.value
+
+
+def part_of(cure: Cure, pod: Pod) -> Hashable | None:
+    assert cure.reads is not None
+    try:
+        return cure.reads(pod)
+    except Exception:
+        return None
+
+
+def items(event: dict[str, Any]) -> tuple[KubeObject | None, KubeObject | None]:
+    struct = kinds_by_name()[event["kind"]].struct
+    old, new = (None if event.get(key) is None else convert(event[key], struct) for key in ("old", "new"))
+    return old, new
+
+
+@pytest.mark.parametrize("number", range(PARTS))
+def test_a_part_speaks_for_every_pod_that_has_it(number: int) -> None:
+    compared = 0
+    for line in LINES[number::PARTS]:
+        one = engine(line.scenario, default_plugins())
+        pods = [*objects(line.scenario, "pending", Pod), *objects(line.scenario, "pods", Pod)]
+        cures = [cure for cures in one.framework(pods[0].scheduler_name).profile.cures.values() for cure in cures]
+        for old, new in map(items, line.scenario["events"]):
+            about = {each.uid for each in (old, new) if isinstance(each, Pod)}
+            for event in events_between(old, new):
+                for cure in (each for each in cures if each.matches(event) and each.hint and each.reads):
+                    answers: dict[Hashable, str] = {}
+                    for pod in (each for each in pods if each.uid not in about):
+                        part = part_of(cure, pod)
+                        if part is None:
+                            continue
+                        alone = said(cure.hint, pod, old, new)
+                        assert answers.setdefault(part, alone) == alone, (line.name, event.name, cure, pod.key)
+                        if cure.judge is not None:
+                            assert said(cure.judge, part, old, new) == alone
+                        compared += 1
+    assert compared > 200
