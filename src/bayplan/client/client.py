@@ -146,11 +146,7 @@ class Client:
         """One object, typed."""
         resource = resource or resource_of(kind_of(struct))
         answer = await self.transport.request("GET", resource.path(namespace, name))
-        found = Decoder(resource).one(answer.body)
-        if isinstance(found, Unreadable):
-            raise ObjectError(found.reason)
-        assert isinstance(found, struct)
-        return found
+        return _typed(struct, resource, answer.body)
 
     async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """One object with all its fields, as `update` needs it."""
@@ -200,6 +196,30 @@ class Client:
         path = resource.path(namespace, name, subresource) + query({"fieldManager": field_manager or None})
         return (await self.transport.request("PATCH", path, _encoded(body), content_type=kind)).body
 
+    async def created(self, struct: type[T], body: Body, *, namespace: str = "", resource: Resource | None = None) -> T:
+        """A new object, typed as the server then has it."""
+        resource = resource or resource_of(kind_of(struct))
+        return _typed(struct, resource, await self.create(resource, body, namespace=namespace))
+
+    async def patched(
+        self,
+        struct: type[T],
+        body: Body,
+        *,
+        name: str,
+        namespace: str = "",
+        subresource: str = "",
+        kind: str = MERGE_PATCH,
+        resource: Resource | None = None,
+    ) -> T:
+        """Change some fields; the object typed as the server then has it."""
+        resource = resource or resource_of(kind_of(struct))
+        return _typed(
+            struct,
+            resource,
+            await self.patch(resource, body, name=name, namespace=namespace, subresource=subresource, kind=kind),
+        )
+
     async def delete(
         self,
         resource: Resource,
@@ -221,6 +241,14 @@ class Client:
         if propagation:
             options["propagationPolicy"] = propagation
         await self.transport.request("DELETE", resource.path(namespace, name), msgspec.json.encode(options))
+
+
+def _typed(struct: type[T], resource: Resource, body: bytes) -> T:
+    found = Decoder(resource).one(body)
+    if isinstance(found, Unreadable):
+        raise ObjectError(found.reason)
+    assert isinstance(found, struct)
+    return found
 
 
 def _encoded(body: Body) -> bytes:

@@ -8,7 +8,7 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
@@ -23,6 +23,7 @@ from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import Filtering
+from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.points import QUEUE_SORT
 from bayplan.framework.profile import build_profile
@@ -33,7 +34,7 @@ from bayplan.framework.status import Code, Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
-from bayplan.scheduler.extenders import Extender
+from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderReply
 from bayplan.scheduler.recording import record_of
 from bayplan.scheduler.sampling import Sampler, Share, share_for
 from bayplan.snapshot import Catalog, PodInfo, Snapshot
@@ -65,7 +66,7 @@ class EngineHandle:
     cache: Cache
     nominations: NominationLedger
     waiting: WaitingPods
-    writes: NoWrites = field(default_factory=NoWrites)
+    writes: Writes = field(default_factory=NoWrites)
     pending: dict[str, Pod] = field(default_factory=dict)  # by uid: pods that wait to be placed
     activated: dict[str, Pod] = field(default_factory=dict)
     framework: Framework | None = None  # set once the profile is built, which needs the handle first
@@ -104,6 +105,15 @@ class EngineHandle:
         raise NothingToWriteTo(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pod that is counted on its node, and what is needed to bind it or to take it back."""
+
+    framework: Framework
+    cycle: Cycle
+    pod: Pod  # on its node
+
+
 @dataclass(slots=True)
 class Placed:
     """A decision that was carried out as far as one process can.
@@ -114,6 +124,7 @@ class Placed:
     decision: Decision
     status: Status
     waits_s: Mapping[str, float] = field(default_factory=dict)
+    held: Held | None = None  # what was assumed and reserved for it; None where nothing is
 
     @property
     def node(self) -> str | None:
@@ -130,15 +141,6 @@ class Placed:
             return self.decision.rejectors
         plugin = frozenset(filter(None, (self.status.plugin,)))
         return plugin, plugin if self.status.code is Code.PENDING else frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A pod that waits at Permit, and what is needed to let it go or to take it back."""
-
-    framework: Framework
-    cycle: Cycle
-    pod: Pod  # on its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +164,20 @@ class PodEngine:
         chance: random.Random,
         tie_break: TieBreak | None = None,
         share: bool = True,
+        writes: Writes | None = None,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
         self.pending: dict[str, Pod] = {}
         self.nominations = NominationLedger()
         self.waiting = WaitingPods()
+        self.activated: dict[str, Pod] = {}  # by key: pods that plugins want tried now
         self._held: dict[str, Held] = {}
         self.timings = PluginTimings()
         self.records = DecisionRing()
         self._clock = clock
         self._chance = chance
+        self._writes: Writes = writes or NoWrites()
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
@@ -256,7 +261,17 @@ class PodEngine:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
         cycle = self.begin(pod)
         framework = self.framework(cycle.pod.scheduler_name)
-        decision = self._latest = self._attempts[framework.profile.scheduler_name].decide(cycle)
+        return self._placed(framework, cycle, self._attempts[framework.profile.scheduler_name].decide(cycle))
+
+    async def place_asking(self, pod: Pod | PodInfo, ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]]) -> Placed:
+        """The same for a profile with extenders, which `ask` reaches. Nobody else may decide meanwhile."""
+        cycle = self.begin(pod)
+        framework = self.framework(cycle.pod.scheduler_name)
+        attempts = self._attempts[framework.profile.scheduler_name]
+        return self._placed(framework, cycle, await attempts.decide_with(cycle, ask))
+
+    def _placed(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+        self._latest = decision
         placed = self._carry_out(framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
             decision = replace(decision.in_detail(), node=placed.node, status=placed.status)
@@ -295,12 +310,13 @@ class PodEngine:
             return Placed(decision, _refusal(status))
         permit = framework.committing.permit(cycle, decision.node)
         if not permit.status.ok:
-            self._take_back(Held(framework, cycle, bound))
+            self.take_back(Held(framework, cycle, bound))
             return Placed(decision, _refusal(permit.status))
+        held = Held(framework, cycle, bound)
         if permit.waits:
             self.waiting.add(bound, permit.waits, self._clock.monotonic_s())
-            self._held[bound.uid] = Held(framework, cycle, bound)
-        return Placed(decision, status, permit.waits)
+            self._held[bound.uid] = held
+        return Placed(decision, status, permit.waits, held)
 
     def settle(self) -> list[tuple[Pod, Status]]:
         """Let pods go whose wait is over, and take those back that were refused or waited too long."""
@@ -313,18 +329,31 @@ class PodEngine:
             self.waiting.remove(waiting.pod.uid)
             held = self._held.pop(waiting.pod.uid)
             if not waiting.outcome.ok:
-                self._take_back(held)
+                self.take_back(held)
             settled.append((held.pod, _refusal(waiting.outcome)))
         return settled
 
-    def _take_back(self, held: Held) -> None:
+    def stop_waiting(self, uid: str) -> None:
+        """Permit has decided about a pod, whichever way."""
+        self.waiting.remove(uid)
+        self._held.pop(uid, None)
+
+    def take_back(self, held: Held) -> None:
+        """Undo what was reserved and assumed."""
         held.framework.committing.unreserve(held.cycle, held.pod.spec.node_name)
         self.cache.forget(held.pod)
 
     def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
         profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)
         handle = EngineHandle(
-            self._clock, self._chance, self.cache, self.nominations, self.waiting, pending=self.pending
+            self._clock,
+            self._chance,
+            self.cache,
+            self.nominations,
+            self.waiting,
+            self._writes,
+            self.pending,
+            self.activated,
         )
         completed = build_profile(profile, registry, handle)
         handle.framework = Framework(completed, handle, self.timings)

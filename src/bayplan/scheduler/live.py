@@ -1,0 +1,234 @@
+"""The pod engine on a cluster: takes pods from the queue, decides, and sends decisions on their way.
+
+One loop owns everything. It follows what the API server told, does what is due, and makes attempts, in slices of a few
+milliseconds, so that connections, watches and bindings get their turn. An attempt is plain code; what has to wait
+(Permit, PreBind, Bind) goes on in a coroutine of its own. A profile with extenders keeps the turn while it asks them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bayplan.clock import LoopClock
+from bayplan.framework.status import Status, error
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.queueing import QueuedPod, SchedulingQueue
+from bayplan.scheduler.binding import Bindings
+from bayplan.scheduler.engine import Held, Placed, PodEngine
+from bayplan.scheduler.evicting import Evictions
+from bayplan.scheduler.extenders import ExtenderCall, ExtenderReply
+from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.routing import Routing
+from bayplan.scheduler.telling import Events, scheduled, skipped
+
+log = logging.getLogger(__name__)
+
+SLICE_S = 0.004
+_MOST_BINDING = 1024
+"""So many pods may be on their way to a node at once; more wait in the queue, where priority still counts."""
+
+
+class Observer(Protocol):
+    """Told of outcomes, for metrics; fits `telemetry`."""
+
+    def attempt(self, result: str, profile: str, seconds: float) -> None: ...
+    def bound(self, queued: QueuedPod, seconds: float) -> None: ...
+
+
+class NoObserver:
+    def attempt(self, result: str, profile: str, seconds: float) -> None: ...
+    def bound(self, queued: QueuedPod, seconds: float) -> None: ...
+
+
+@dataclass(slots=True)
+class LiveScheduler:
+    """Runs one pod engine. `hear` is the handler of every informer; `run` goes on until it is cancelled."""
+
+    engine: PodEngine
+    queue: SchedulingQueue
+    routing: Routing
+    bindings: Bindings
+    failures: Failures
+    evictions: Evictions
+    events: Events
+    clock: LoopClock
+    ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]] | None = None
+    observer: Observer = field(default_factory=NoObserver)
+    _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _following: Iterator[int] | None = None
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _binding: set[asyncio.Task[None]] = field(default_factory=set)
+    _deciding: bool = True
+    _slice_ends_s: float = 0.0
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """The API server told of a change."""
+        self._heard.append((old, new))
+        self._woken.set()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop_deciding(self) -> None:
+        """No attempt begins any more; what is under way goes on."""
+        self._deciding = False
+
+    async def drain(self) -> None:
+        """Wait for pods that are on their way to a node, and for what is being written."""
+        while self._binding:
+            await asyncio.gather(*self._binding, return_exceptions=True)
+        await self.failures.writes.drain()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was told has been followed, nothing is on its way, and nobody is ready to be tried."""
+        return not (self._heard or self._following or self._binding or self.queue.counts()["active"])
+
+    # the loop ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            self._woken.clear()
+            if await self._turn():
+                await asyncio.sleep(0)
+                continue
+            await self._rest()
+
+    async def _turn(self) -> bool:
+        """One slice of work; false where there is none left."""
+        self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
+        if not self._follow():
+            return True
+        self._do_what_is_due()
+        while self._deciding and len(self._binding) < _MOST_BINDING:
+            queued = self.queue.pop()
+            if queued is None:
+                return bool(self._heard)
+            await self._attempt(queued)
+            if self._heard or self.clock.monotonic_s() > self._slice_ends_s:
+                return True
+        return bool(self._heard)
+
+    def _follow(self) -> bool:
+        """Follow what was told; false where the slice ended before that was done."""
+        while self._following is not None or self._heard:
+            if self._following is None:
+                self._following = self._routed(*self._heard.popleft())
+            for _ in self._following:
+                if self.clock.monotonic_s() > self._slice_ends_s:
+                    return False
+            self._following = None
+        return True
+
+    def _routed(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
+        try:
+            yield from self.routing.following(old, new)
+        except Exception:  # one change that cannot be followed must not stop all others
+            item = new if new is not None else old
+            log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+
+    def _do_what_is_due(self) -> None:
+        now_s = self.clock.monotonic_s()
+        wakeup_s = self.queue.next_wakeup_s()
+        if wakeup_s is not None and wakeup_s <= now_s:
+            self.queue.flush()
+        deadline_s = self.engine.waiting.next_deadline_s()
+        if deadline_s is not None and deadline_s <= now_s:
+            for waiting in self.engine.waiting.all():
+                waiting.expire(now_s)
+        if self.engine.activated:
+            pods = list(self.engine.activated.values())
+            self.engine.activated.clear()
+            self.queue.activate(pods)
+
+    async def _rest(self) -> None:
+        """Until something happens, or is due."""
+        due = [at for at in (self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s()) if at is not None]
+        if not due:
+            await self._woken.wait()
+            return
+        pause_s = max(0.0, min(due) - self.clock.monotonic_s())
+        waking = asyncio.ensure_future(self._woken.wait())
+        resting = asyncio.ensure_future(self.clock.sleep(pause_s))
+        try:
+            await asyncio.wait((waking, resting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+            resting.cancel()
+
+    # attempts ---------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, queued: QueuedPod) -> None:
+        pod = queued.pod
+        if pod.terminating:
+            skipped(self.events, pod)
+            self.queue.done(queued.uid)
+            return
+        if self.engine.cache.pod(pod.uid) is not None:  # assumed: it is on its way already
+            self.queue.done(queued.uid)
+            return
+        start_s = self.clock.monotonic_s()
+        try:
+            placed = await self._placed(queued)
+        except Exception as fault:  # a bug of ours costs the pod one attempt, never the process
+            log.exception("an attempt to place pod %s broke", pod.key)
+            self.failures.handle(queued, _broken(fault), None, "")
+            return
+        took_s = self.clock.monotonic_s() - start_s
+        if placed.held is None:
+            self.observer.attempt("unschedulable" if placed.status.rejected else "error", pod.scheduler_name, took_s)
+            self._failed(queued, placed)
+            return
+        self.observer.attempt("scheduled", pod.scheduler_name, took_s)
+        self._start_binding(queued, placed)
+
+    async def _placed(self, queued: QueuedPod) -> Placed:
+        if self.ask is None:
+            return self.engine.place(queued.info)
+        return await self.engine.place_asking(queued.info, self.ask)
+
+    def _failed(self, queued: QueuedPod, placed: Placed) -> None:
+        decision = placed.decision
+        if decision.node is not None:  # refused at Reserve or Permit
+            self.failures.handle(queued, placed.status, None, "")
+            return
+        if decision.writes:
+            self.evictions.begin(queued.pod, decision.writes)
+        self.failures.handle(queued, placed.status, decision.diagnosis, decision.nominate)
+
+    def _start_binding(self, queued: QueuedPod, placed: Placed) -> None:
+        task = asyncio.ensure_future(self._bind(queued, placed))
+        self._binding.add(task)
+        task.add_done_callback(self._binding_ended)
+
+    async def _bind(self, queued: QueuedPod, placed: Placed) -> None:
+        await self.bindings.carry_out(queued, placed)
+
+    def _binding_ended(self, task: asyncio.Task[None]) -> None:
+        self._binding.discard(task)
+        self._woken.set()
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("a binding broke", exc_info=fault)
+
+    # outcomes ---------------------------------------------------------------------------------------------------
+
+    def bound(self, queued: QueuedPod, held: Held) -> None:
+        """A pod is bound."""
+        self.engine.cache.finish_binding(queued.uid, self.clock.monotonic_s())
+        scheduled(self.events, queued.pod, held.pod.spec.node_name)
+        log.info("pod %s is bound to node %s", queued.key, held.pod.spec.node_name)
+
+    async def binding_failed(self, queued: QueuedPod, pod: Pod, status: Status) -> None:
+        self.failures.handle(queued, status, None, "")
+
+
+def _broken(fault: Exception) -> Status:
+    return error(f"{type(fault).__name__}: {fault}")

@@ -1,0 +1,82 @@
+"""What people and controllers are told about a pod: events, its condition, the node that is kept for it.
+
+Asked after every attempt that failed, every binding, and every eviction. Texts are kube-scheduler's. Nothing here
+waits: a patch is a value, and whoever sends it may retry it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Protocol
+
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import Condition
+
+NORMAL, WARNING = "Normal", "Warning"
+_LONGEST_NOTE = 1024
+_CUT_NOTE = 1020
+POD_SCHEDULED = "PodScheduled"
+UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
+
+
+class Events(Protocol):
+    """Where events go; recording one never waits and never fails."""
+
+    def record(
+        self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
+    ) -> None: ...
+
+
+class NoEvents:
+    """For processes without an API server."""
+
+    def record(
+        self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
+    ) -> None: ...
+
+
+def scheduled(events: Events, pod: Pod, node_name: str) -> None:
+    events.record(pod, NORMAL, "Scheduled", "Binding", f"Successfully assigned {pod.key} to {node_name}")
+
+
+def failed(events: Events, pod: Pod, message: str) -> None:
+    events.record(pod, WARNING, "FailedScheduling", "Scheduling", cut(message))
+
+
+def skipped(events: Events, pod: Pod) -> None:
+    failed(events, pod, f"skip schedule deleting pod: {pod.key}")
+
+
+def cut(message: str) -> str:
+    """A note that the API server accepts."""
+    text = message.encode()
+    return message if len(text) <= _LONGEST_NOTE else text[:_CUT_NOTE].decode(errors="ignore") + " ..."
+
+
+def failure_patch(pod: Pod, reason: str, message: str, nominate: str | None, now: datetime) -> dict[str, Any] | None:
+    """The patch of the pod's status that says why it waits; None where it says so already. `nominate`: None keeps."""
+    status: dict[str, Any] = {}
+    old = next((told for told in pod.status.conditions if told.type == POD_SCHEDULED), None)
+    if old is None or (old.status, old.reason, old.message) != ("False", reason, message):
+        status["conditions"] = [_condition(old, pod, reason, message, now)]
+    if nominate is not None and nominate != pod.status.nominated_node_name:
+        status["nominatedNodeName"] = nominate or None
+    return {"metadata": {"uid": pod.uid}, "status": status} if status else None
+
+
+def _condition(old: Condition | None, pod: Pod, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    condition: dict[str, Any] = {
+        "type": POD_SCHEDULED,
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "observedGeneration": pod.metadata.generation,
+        "lastProbeTime": None,
+    }
+    if old is None or old.status != "False":
+        condition["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return condition
+
+
+def nomination_patch(pod: Pod, node_name: str) -> dict[str, Any]:
+    return {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node_name or None}}
