@@ -61,9 +61,8 @@ class Bindings:
     engine: PodEngine
     queue: SchedulingQueue
     bound: Callable[[QueuedPod, Held], None]
-    failed: Callable[[QueuedPod, Pod, Status], Awaitable[None]]
+    failed: Callable[[QueuedPod, Status], None]
     nominate: Callable[[Pod, str], Awaitable[None]]
-    now_s: Callable[[], float]
     at_once: int = 64
     extender_bind: ExtenderBind | None = None
     pre_binds: PreBinds = field(default_factory=PreBinds)
@@ -81,7 +80,7 @@ class Bindings:
             await held.framework.committing.post_bind(held.cycle, held.pod.spec.node_name)
             self._activate(held)
             return
-        await self._take_back(queued, held, status)
+        self._take_back(queued, held, status)
 
     async def _bind(self, queued: QueuedPod, held: Held, *, waits: bool) -> Status:
         """Every step until the API server has the binding; whatever a step says other than success ends it."""
@@ -130,12 +129,12 @@ class Bindings:
             return status
         return error(f"waiting on permit for pod: {status.message}").by(status.plugin)
 
-    async def _take_back(self, queued: QueuedPod, held: Held, status: Status) -> None:
+    def _take_back(self, queued: QueuedPod, held: Held, status: Status) -> None:
         known = self.engine.cache.is_assumed(held.pod.uid)
         self.engine.take_back(held)
         if not status.rejected and known:
             self.queue.move_all(ASSIGNED_POD_DELETE, held.pod, None)
-        await self.failed(queued, held.pod, status)
+        self.failed(queued, status)
         if status.rejected and known:
             self.queue.move_all(ASSIGNED_POD_DELETE, held.pod, None)
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -71,8 +72,7 @@ class Evictions:
             await asyncio.gather(*map(self._evict, others))
             for victim in last:
                 if plugin is not None:
-                    uid = victim.victim.uid
-                    plugin.waits_for(preemptor, lambda: self._leaves(uid))
+                    plugin.waits_for(preemptor, partial(self._leaves, victim.victim.uid))
                 await self._evict(victim)
         except ApiError as fault:
             log.warning("cannot make room for pod %s: %s", preemptor.key, fault)

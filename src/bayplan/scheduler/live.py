@@ -16,7 +16,6 @@ from typing import Protocol
 
 from bayplan.clock import LoopClock
 from bayplan.framework.status import Status, error
-from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.binding import Bindings
@@ -89,7 +88,7 @@ class LiveScheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was told has been followed, nothing is on its way, and nobody is ready to be tried."""
+        """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
         return not (self._heard or self._following or self._binding or self.queue.counts()["active"])
 
     # the loop ---------------------------------------------------------------------------------------------------
@@ -226,7 +225,8 @@ class LiveScheduler:
         scheduled(self.events, queued.pod, held.pod.spec.node_name)
         log.info("pod %s is bound to node %s", queued.key, held.pod.spec.node_name)
 
-    async def binding_failed(self, queued: QueuedPod, pod: Pod, status: Status) -> None:
+    def binding_failed(self, queued: QueuedPod, status: Status) -> None:
+        """A pod that had a node does not get it, and no longer waits for it."""
         self.failures.handle(queued, status, None, "")
 
 
