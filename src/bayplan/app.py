@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import platform
 import random
-from collections.abc import Iterable
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from bayplan import __version__
 from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf import load as load_batch
@@ -14,16 +19,22 @@ from bayplan.batch.engine import BatchEngine
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.cache import Cache
-from bayplan.clock import Clock, SystemClock
+from bayplan.client import EVERYTHING, Client, Election, Informers, Selection, Target, Timings
+from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
 from bayplan.framework.discovery import Kind, found_in, installed, with_installed_plugins, with_plugins_from
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
 from bayplan.plugins import default_plugins
+from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.process import SchedulerProcess
+from bayplan.scheduler.telling import Events, NoEvents
 
 __all__ = [
     "batch_configured",
@@ -34,7 +45,17 @@ __all__ = [
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
+    "scheduler_process",
 ]
+
+
+log = logging.getLogger(__name__)
+
+_NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
+_WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
+"""What the pod engine reads of a cluster."""
+
+_LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
@@ -84,6 +105,70 @@ def build_engine(
 ) -> PodEngine:
     """A pod engine on a cache. `seed` makes ties fall the same way every time."""
     return PodEngine(configuration, registry, cache, clock=clock or SystemClock(), chance=random.Random(seed))
+
+
+@asynccontextmanager
+async def scheduler_process(
+    configuration: Configuration,
+    registry: Registry,
+    target: Target,
+    *,
+    clock: LoopClock | None = None,
+    chance: random.Random | None = None,
+    identity: str = "",
+    events: Events | None = None,
+) -> AsyncIterator[SchedulerProcess]:
+    """A pod engine on a cluster. Clients have limits of their own: decisions, and the lease."""
+    clock, chance = clock or SystemClock(), chance or random.Random()
+    connection, lease = configuration.client_connection, configuration.leader_election
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(
+                target,
+                clock=clock,
+                chance=chance,
+                qps=connection.qps,
+                burst=connection.burst,
+                user_agent=f"bayplan/{__version__}/scheduler",
+            )
+        )
+        offered = await client.discover(_WATCHED)
+        for kind in offered.missing:
+            log.info("the API server has no %s; what needs them is switched off", kind.plural)
+        live = live_scheduler(
+            configuration,
+            registry,
+            Cache(),
+            client,
+            events or NoEvents(),
+            clock=clock,
+            chance=chance,
+            claims=offered.get(kind_of(ResourceClaim)),
+        )
+        informers = Informers(
+            client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+            for kind in _WATCHED
+            if (resource := offered.get(kind)) is not None
+        )
+        election: Election | None = None
+        if lease.leader_elect:
+            lease_client = await stack.enter_async_context(
+                Client(target, clock=clock, chance=chance, timeout_s=lease.renew_deadline.seconds / 2)
+            )
+            election = Election(
+                lease_client,
+                identity=identity or f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}",
+                name=lease.resource_name,
+                namespace=lease.resource_namespace,
+                timings=Timings(
+                    lease_s=lease.lease_duration.seconds,
+                    renew_s=lease.renew_deadline.seconds,
+                    retry_s=lease.retry_period.seconds,
+                ),
+            )
+            client.guard(election)
+        stack.callback(live.engine.close)
+        yield SchedulerProcess(live, informers, election)
 
 
 def build_batch_engine(

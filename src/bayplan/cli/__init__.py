@@ -17,6 +17,7 @@ _VERBS = {
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
+    "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
 }
 
 

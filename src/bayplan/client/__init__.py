@@ -13,7 +13,7 @@ from bayplan.client.client import (
 from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
-from bayplan.client.informer import Informer, Selection
+from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
 from bayplan.client.lists import Listed
 from bayplan.client.resources import (
@@ -35,6 +35,7 @@ __all__ = [
     "APPLY_PATCH",
     "CORE_EVENTS",
     "EVENTS",
+    "EVERYTHING",
     "JSON_PATCH",
     "LEASES",
     "MERGE_PATCH",

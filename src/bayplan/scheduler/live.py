@@ -101,6 +101,16 @@ class LiveScheduler:
                 continue
             await self._rest()
 
+    async def follow(self) -> None:
+        """What `run` does besides deciding: for a process that waits to be elected."""
+        while True:
+            self._woken.clear()
+            self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
+            if self._follow():
+                await self._woken.wait()
+            else:
+                await asyncio.sleep(0)
+
     async def _turn(self) -> bool:
         """One slice of work; false where there is none left."""
         self._slice_ends_s = self.clock.monotonic_s() + SLICE_S

@@ -1,0 +1,141 @@
+"""The life of a scheduler process: watch, be elected, decide, and stop in order.
+
+A follower keeps its informers warm and decides nothing. Who leads decides until it is told to stop or loses the lease.
+Told to stop, it begins nothing new, finishes what is under way, and gives the lease up; having lost the lease, it ends
+at once, and the guard of the client lets no write out meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bayplan.errors import LeaseLost
+from bayplan.scheduler.live import LiveScheduler
+
+log = logging.getLogger(__name__)
+
+STOPPED, LOST = 0, 1
+"""Exit codes: told to stop, and no longer the leader."""
+
+_PATIENCE_S = 20.0
+"""How long what is under way may take when the process is told to stop."""
+
+
+class Watching(Protocol):
+    """Informers, as `client.Informers` are."""
+
+    async def run(self) -> None: ...
+    async def wait_synced(self) -> None: ...
+    @property
+    def synced(self) -> bool: ...
+
+
+class Leading(Protocol):
+    """An election, as `client.Election` is."""
+
+    @property
+    def leading(self) -> bool: ...
+    async def acquire(self) -> None: ...
+    async def hold(self) -> None: ...
+
+
+@dataclass(slots=True)
+class SchedulerProcess:
+    """Runs one live scheduler until it is told to `stop`."""
+
+    live: LiveScheduler
+    informers: Watching
+    election: Leading | None = None
+    patience_s: float = _PATIENCE_S
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that exists is known, and nobody said stop."""
+        return self.informers.synced and not self._stop.is_set()
+
+    @property
+    def is_leading(self) -> bool:
+        return self.election is None or self.election.leading
+
+    async def run(self) -> int:
+        """Returns an exit code."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        watching = asyncio.ensure_future(self.informers.run())
+        deciding: asyncio.Task[None] | None = None
+        holding: asyncio.Future[None] | None = None
+        try:
+            if not await _before(self.informers.wait_synced(), stopping, watching):
+                return STOPPED
+            log.info("caches are synchronised")
+            if self.election is not None:
+                if not await self._elected(self.election, stopping, watching):
+                    return STOPPED
+                holding = asyncio.ensure_future(self.election.hold())
+            deciding = asyncio.ensure_future(self.live.run())
+            running = [task for task in (stopping, watching, deciding, holding) if task is not None]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                await self._finish()
+                return STOPPED
+            return _verdict(watching, deciding, holding)
+        finally:
+            for task in (deciding, watching, stopping, holding):
+                await _ended(task)
+
+    async def _elected(self, election: Leading, *ends: asyncio.Future[Any]) -> bool:
+        """Wait for the lease, and keep the caches true meanwhile."""
+        following = asyncio.ensure_future(self.live.follow())
+        try:
+            return await _before(election.acquire(), *ends, following)
+        finally:
+            await _ended(following)
+
+    async def _finish(self) -> None:
+        """Begin nothing new, and let what is under way come to its end."""
+        self.live.stop_deciding()
+        try:
+            async with asyncio.timeout(self.patience_s):
+                await self.live.drain()
+        except TimeoutError:
+            log.warning(
+                "still under way after %.0f s, and left alone: a restart finds out how it ended", self.patience_s
+            )
+
+
+async def _before(work: Awaitable[object], *ends: asyncio.Future[Any]) -> bool:
+    """Whether work was done before any of the others ended; one that broke raises."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+        return task in done
+    finally:
+        await _ended(task)
+
+
+def _verdict(*tasks: asyncio.Future[Any] | None) -> int:
+    for task in tasks:
+        if task is None or not task.done() or task.cancelled():
+            continue
+        fault = task.exception()
+        if isinstance(fault, LeaseLost):
+            log.error("leaderelection lost: %s", fault)
+            return LOST
+        if fault is not None:
+            raise fault
+    return LOST
+
+
+async def _ended(task: asyncio.Future[Any] | None) -> None:
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task])
