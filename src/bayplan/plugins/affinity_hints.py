@@ -41,7 +41,13 @@ def other_pod_changed(stance: Stance, old: KubeObject | None, new: KubeObject | 
     terms = stance.terms
     if not isinstance(old, Pod):
         assert isinstance(new, Pod)
-        return queue_if(_takes_room(new) and matches_all(terms.required, new))
+        meta, required = new.metadata, terms.required
+        if not required or not _takes_room(new):
+            return Hint.SKIP
+        for term in required:  # spelled out: pods come all the time, and thousands may wait for one
+            if not term.matches(meta.namespace, meta.labels, _NO_LABELS):
+                return Hint.SKIP
+        return Hint.QUEUE
     if not _takes_room(old) or (isinstance(new, Pod) and not _takes_room(new)):
         return Hint.SKIP
     if isinstance(new, Pod):
