@@ -27,7 +27,7 @@ from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import NarrowTo, amounts_alone, row_alone
 from bayplan.framework.points import PRE_FILTER, PRE_SCORE
-from bayplan.framework.status import Code, Status, error, unschedulable
+from bayplan.framework.status import SKIP, Code, Status, error, unschedulable
 from bayplan.objects.core import ReplicationController, Service
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, Snapshot
@@ -223,6 +223,8 @@ class Filters:
         return None
 
     def _ask_pre_filter(self, plugin: Any) -> Status:
+        if _sits_out(plugin, self.cycle):
+            return SKIP
         answer = plugin.pre_filter(self.cycle)
         if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
             return as_status(None, plugin.name, PRE_FILTER)
@@ -314,6 +316,7 @@ class Scorers:
         self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
         self._live = self._parts  # those that score, or may begin to
         self._active: list[ScoreColumn] = []
+        self._out: set[int] = set()  # those that have nothing to say of the pod
         self._compares = True
         self._stamps: dict[int, Hashable] = {}
         self._candidates: BoolVector | None = None
@@ -347,7 +350,11 @@ class Scorers:
         """Whom to ask from now on, and whether the candidates matter to any of them."""
         self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
         self._active = [part for _, part in self._live if part.active]
-        self._compares = any(part.compares_candidates or (part.active and part.normalizes) for _, part in self._live)
+        self._compares = any(
+            part.compares_candidates or (part.active and part.normalizes)
+            for number, part in self._live
+            if number not in self._out
+        )
 
     def _catch_up(
         self,
@@ -359,10 +366,10 @@ class Scorers:
         same: bool,
     ) -> bool:
         """Bring one plugin's scores up to date; true when more than the touched rows may have changed."""
-        moved = number not in self._stamps or (
-            self._watching[number] and self._stamp(part.plugin) != self._stamps[number]
-        )
+        moved = number not in self._stamps or (self._watching[number] and self._stamp(part) != self._stamps[number])
         rows = touched if part.looks_at_pods else ()
+        if number in self._out and not moved and touched is not None:
+            return False  # whoever the candidates are
         if moved or touched is None or (part.compares_candidates and (not same or rows)):
             self._evaluate(number, part, candidates)
             return True
@@ -383,22 +390,31 @@ class Scorers:
     def _evaluate(self, number: int, part: ScoreColumn, candidates: BoolVector) -> None:
         plugin = part.plugin
         table = self._snapshot.table.narrowed(candidates)
-        part.active = True
-        if hasattr(plugin, "pre_score"):
+        part.active = not _sits_out(plugin, self._cycle)
+        (self._out.discard if part.active else self._out.add)(number)
+        if part.active and hasattr(plugin, "pre_score"):
             status = as_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
             if not status.ok and status.code is not Code.SKIP:
                 raise NoScore(status.message)
             part.active = status.ok
         if part.active:
             part.evaluate(self._cycle, candidates)
-        self._stamps[number] = self._stamp(plugin)
+        self._stamps[number] = self._stamp(part)
 
-    def _stamp(self, plugin: Any) -> Hashable:
+    def _stamp(self, part: ScoreColumn) -> Hashable:
+        """What its scores depend on, while it scores; else whether it begins to."""
+        plugin = part.plugin
         depends = getattr(plugin, "depends_on", None)
         if depends is None:
             return object()
-        scores = getattr(plugin, "scores_depend_on", None)
+        scores = getattr(plugin, "scores_depend_on", None) if part.active else None
         return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
+
+
+def _sits_out(plugin: Any, cycle: Cycle) -> bool:
+    """Whether a plugin says at once that it has nothing to say of the pod."""
+    sits_out = getattr(plugin, "sits_out", None)
+    return sits_out is not None and bool(sits_out(cycle))
 
 
 def _is_row_alone(plugin: Any) -> bool:

@@ -274,7 +274,11 @@ class InterPodAffinity:
     def _still_quiet(self, cycle: Cycle, quiet: Quiet, breaks: Callable[[Pod, Quiet, PodInfo], bool]) -> bool:
         """Whether the pods that came and went since are of no matter."""
         changes = quiet.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None or self._hears_some:
+        if changes is None:
+            return False
+        if self._hears_some and (
+            cycle.info.affinity is not None or any(info.affinity is not None for info, _, _ in changes)
+        ):
             return False
         if any(breaks(cycle.pod, quiet, info) for info, _, _ in changes):
             quiet.bookmark.lose()
