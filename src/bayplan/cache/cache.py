@@ -200,8 +200,11 @@ class Cache:
                 f"pod {pod.key} ({pod.uid}) moved from {state.info.node_name} to {pod.spec.node_name}, "
                 "which no API server allows: the cache can no longer be trusted, restart the scheduler"
             )
+        kinds = self.vocabulary.kinds
+        kept = kinds.acquire(state.info.kind)  # or a version of the same labels would be of another kind to snapshots
         self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)
+        kinds.release(kept)
 
     def remove_pod(self, pod: Pod) -> None:
         if pod.uid not in self._states:
@@ -403,7 +406,7 @@ class Cache:
         info = state.info
         state.row = row
         state.kind = self.vocabulary.kinds.acquire(info.kind)
-        terms = info.affinity
+        terms, _ = info.affinity, info.claim_keys  # worked out where a pod comes, not in every snapshot that shows it
         state.affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else NO_TERMS
         if self._free_slots:
             state.slot = slot = self._free_slots.pop()

@@ -212,3 +212,17 @@ def test_without_a_limit_assumptions_stay() -> None:
     cache.finish_binding("u1", now_s=0.0)
     assert cache.expire(1e12) == []
     assert where(cache) == "assumed on a"
+
+
+def test_a_version_of_the_same_labels_is_no_change_to_those_who_count_pods() -> None:
+    cache = confirmed()
+    snapshot = cache.snapshot()
+    before = snapshot.pods.version
+    anew = make_pod("web", uid="u1", node="a", requests={"cpu": "1"})
+    cache.update_pod(anew)
+    cache.refresh(snapshot)
+    assert snapshot.pods.version == before
+    assert [info.pod for info in snapshot.pods.infos if info is not None] == [anew]
+    cache.update_pod(make_pod("web", uid="u1", node="a", labels={"app": "other"}))
+    cache.refresh(snapshot)
+    assert snapshot.pods.version > before
