@@ -72,6 +72,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    def deadlines(self) -> list[float]:
+        """By when each must have moved on."""
+        return [each.deadline for each in self._open.values()]
+
     def accept(self, sock: socket.socket) -> None:
         """Serve a client from now on."""
         if len(self._open) >= self._limit:

@@ -93,8 +93,8 @@ class TrustKeeper:
         await self._look_up()
         trust = self._read()
         if trust != self._told:
-            self._told = trust
             self._tell(trust)
+            self._told = trust
 
     async def _look_up(self) -> None:
         options = self._options
