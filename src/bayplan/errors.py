@@ -115,3 +115,7 @@ class TooManyRequests(ApiError):
 
 class ServerError(ApiError):
     """The server failed: any other 5xx."""
+
+
+class ServingError(BayplanError):
+    """The server for health and metrics cannot start: its address, its certificate or an authority for clients."""

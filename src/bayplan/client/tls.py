@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from bayplan.client.credentials import Credentials
 from bayplan.client.secret import Secret
@@ -47,7 +48,7 @@ class Tls:
 
     def _ingredients(self) -> object:
         target = self._target
-        return self._credentials.certificate, *map(_stamp, (target.ca_file, target.cert_file, target.key_file))
+        return self._credentials.certificate, *map(stamp, (target.ca_file, target.cert_file, target.key_file))
 
     def _make(self) -> ssl.SSLContext:
         target = self._target
@@ -76,18 +77,14 @@ class Tls:
         target = self._target
         given = self._credentials.certificate
         if given is not None:
-            _load_pair(context, given[0], given[1], "the credential program")
+            self._load(context, given[0], given[1], "the credential program")
         elif target.cert_file or target.cert_data:
-            _load_pair(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
+            self._load(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
 
-
-def _load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, place: str) -> None:
-    """OpenSSL reads pairs from files only: what came inline goes into files of our own, removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="bayplan-") as folder:
-        cert_file = certificate if isinstance(certificate, str) else _written(folder, "cert", certificate)
-        key_file = key if isinstance(key, str) else _written(folder, "key", key.reveal().encode("latin-1"))
+    @staticmethod
+    def _load(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, place: str) -> None:
         try:
-            context.load_cert_chain(cert_file, key_file, password=_no_password)
+            load_pair(context, certificate, key)
         except (ssl.SSLError, OSError, ValueError):
             raise KubeconfigError(
                 f"{place}: the client certificate and its key cannot be used; both must be PEM, the key without a "
@@ -95,19 +92,35 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | 
             ) from None
 
 
+def load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str) -> None:
+    """Give a context a certificate and its key, each inline or by file. OpenSSL reads pairs from files only: what came
+    inline goes into files in memory, where the system has such, so that no disk ever sees the key."""
+    with ExitStack() as files:
+        cert_file = certificate if isinstance(certificate, str) else files.enter_context(_file(certificate))
+        key_file = key if isinstance(key, str) else files.enter_context(_file(key.reveal().encode("latin-1")))
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
+
+
 def _no_password() -> str:
     """Instead of a question on the terminal, which nobody would answer."""
     return ""
 
 
-def _written(folder: str, name: str, content: bytes) -> str:
-    path = Path(folder) / name
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+@contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """The path of a file with this content, readable for its owner alone, which goes with the block."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        with open(os.memfd_create("bayplan"), "wb", buffering=0) as memory:
+            memory.write(content)
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
         file.write(content)
-    return str(path)
+        yield file.name
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None where there is none."""
     if not path:
         return None
     try:

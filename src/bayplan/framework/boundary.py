@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 SLOW_CALL_S = 0.1
 _BAYPLAN = f"{Path(__file__).parents[1]}{os.sep}"
+_NONE = object()  # the answer of a call that raised
 
 
 class PluginFault(PluginError):
@@ -83,11 +84,13 @@ class Boundary:
         """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
         start, outside = self._now(), self._elsewhere_s
         self._elsewhere_s = 0.0
+        answer: object = _NONE
         try:
-            return method(*args, **kwargs)
+            answer = result = method(*args, **kwargs)
+            return result
         finally:
             took = self._now() - start
-            self._note(plugin.name, point, took - self._elsewhere_s)
+            self._note(plugin.name, point, took - self._elsewhere_s, answer)
             self._elsewhere_s = outside + took
 
     def ask(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
@@ -105,12 +108,14 @@ class Boundary:
     async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
         """The same for the points that talk to the outside, where waiting is no fault."""
         start = self._now()
+        answer: object = _NONE
         try:
-            return await method(*args)
+            answer = await method(*args)
+            return answer
         except (Exception, SystemExit) as fault:
             raise self._failed(plugin, point, fault) from fault
         finally:
-            self.timings.took(plugin.name, point.key, self._now() - start)
+            self.timings.took(plugin.name, point.key, self._now() - start, _label(answer))
 
     def _failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
         if not isinstance(fault, PluginFault):
@@ -118,14 +123,23 @@ class Boundary:
         self.timings.failed(plugin.name, point.key)
         return PluginFault.raised(plugin, point.key, fault)
 
-    def _note(self, plugin: str, point: Point, seconds: float) -> None:
+    def _note(self, plugin: str, point: Point, seconds: float, answer: object) -> None:
         if self.sampling:
-            self.timings.took(plugin, point.key, seconds)
+            self.timings.took(plugin, point.key, seconds, _label(answer))
         if seconds > SLOW_CALL_S:
             self.timings.slow(plugin, point.key)
             log.warning(
                 "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
             )
+
+
+def _label(answer: object) -> str:
+    """What the statistics file a call under; an answer that is more than a status begins with one, or is a success."""
+    if isinstance(answer, tuple):
+        answer = next((part for part in answer if isinstance(part, Status)), None)
+    if isinstance(answer, Status):
+        return answer.code.label
+    return Code.ERROR.label if answer is _NONE else Code.SUCCESS.label
 
 
 def as_status(answer: object, plugin: str, point: Point) -> Status:

@@ -231,6 +231,18 @@ def pod_requests(
     return _Reading(parse_quantity, Quantity.larger, variant, non_missing or {}).requests(pod)
 
 
+def pod_limits(pod: Pod) -> dict[str, Quantity]:
+    """What the pod may take at most, exact, by every name it limits. Overhead counts where there is a limit at all."""
+    limits = _Limits(parse_quantity, Quantity.larger, _Variant(), {}).of_containers(pod)
+    resources = pod.spec.resources
+    if resources is not None:
+        limits.update({name: parse_quantity(text) for name, text in resources.limits.items() if is_pod_level(name)})
+    for name, text in (pod.spec.overhead or {}).items():
+        if name in limits and not limits[name].is_zero():
+            limits[name] += parse_quantity(text)
+    return limits
+
+
 def has_pod_level_requests(pod: Pod) -> bool:
     """Whether the pod as a whole asks for a resource that may be asked for so."""
     resources = pod.spec.resources
@@ -255,14 +267,14 @@ class _Reading(Generic[N]):
         self._defaults: Mapping[str, N] = defaults if variant.with_defaults else {}
 
     def requests(self, pod: Pod) -> dict[str, N]:
-        requests = self._of_containers(pod)
+        requests = self.of_containers(pod)
         if not self._variant.skip_pod_level and has_pod_level_requests(pod):
             requests.update(self._of_pod(pod))
         if pod.spec.overhead:
             _add(requests, self._read(pod.spec.overhead))
         return requests
 
-    def _of_containers(self, pod: Pod) -> dict[str, N]:
+    def of_containers(self, pod: Pod) -> dict[str, N]:
         """The most that is ever needed at once: while everything runs, or while an init container does."""
         statuses = _resized_containers(pod) if self._variant.use_status else {}
         running: dict[str, N] = {}
@@ -284,13 +296,16 @@ class _Reading(Generic[N]):
         return running
 
     def _of_container(self, pod: Pod, container: Container, status: ContainerStatus | None) -> dict[str, N]:
-        requests = self._read(container.resources.requests)
+        requests = self._read(self._written(container))
         if status is not None and status.resources is not None:
             requests = self._largest(pod, requests, status.resources.requests, status.allocated_resources)
         for name, default in self._defaults.items():
             if name not in requests:
                 requests[name] = default
         return requests
+
+    def _written(self, container: Container) -> ResourceList:
+        return container.resources.requests
 
     def _of_pod(self, pod: Pod) -> dict[str, N]:
         assert pod.spec.resources is not None
@@ -316,6 +331,15 @@ class _Reading(Generic[N]):
     def _read(self, resources: ResourceList) -> dict[str, N]:
         number = self._number
         return {name: number(text) for name, text in resources.items()}
+
+
+class _Limits(_Reading[Quantity]):
+    """The same rule for limits."""
+
+    __slots__ = ()
+
+    def _written(self, container: Container) -> ResourceList:
+        return container.resources.limits
 
 
 def _resized_containers(pod: Pod) -> dict[str, ContainerStatus]:

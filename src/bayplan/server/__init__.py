@@ -1,0 +1,32 @@
+"""Health, metrics, configuration and status over HTTPS, for probes, scrapers and people; reads published views only."""
+
+from bayplan.server.authentication import Authenticator
+from bayplan.server.authorization import ALWAYS_ALLOWED, Authorizer
+from bayplan.server.health import Check, election_check, handlers_check, shutdown_check
+from bayplan.server.pages import Views
+from bayplan.server.server import GRACE_S, PORT, Access, Server, Serving
+from bayplan.server.tls import TlsOptions
+from bayplan.server.trust import FrontProxy, Trust, TrustKeeper, TrustOptions
+from bayplan.server.zpages import About
+
+__all__ = [
+    "ALWAYS_ALLOWED",
+    "GRACE_S",
+    "PORT",
+    "About",
+    "Access",
+    "Authenticator",
+    "Authorizer",
+    "Check",
+    "FrontProxy",
+    "Server",
+    "Serving",
+    "TlsOptions",
+    "Trust",
+    "TrustKeeper",
+    "TrustOptions",
+    "Views",
+    "election_check",
+    "handlers_check",
+    "shutdown_check",
+]

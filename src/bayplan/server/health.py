@@ -1,0 +1,113 @@
+"""Is all well? `/healthz`, `/livez` and `/readyz` with upstream's words, and how their checks fared.
+
+Asked every few seconds by kubelets and load balancers, without credentials: what is wrong is said only on the path of
+the single check, which needs permission. A check is a function that says what is wrong, or nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bayplan.objects.go_text import quote
+from bayplan.server.requests import Request
+from bayplan.server.responses import NOSNIFF, TEXT, Response, text
+from bayplan.telemetry.metrics import Counter, Gauge, Registry, Stability
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A name, and what is wrong; nothing when all is well."""
+
+    name: str
+    problem: Callable[[], str]
+
+    def asked(self) -> str:
+        """What is wrong; a check that fails itself is wrong too, and ends nothing."""
+        try:
+            return self.problem()
+        except Exception as fault:
+            return f"{type(fault).__name__}: {fault}"
+
+
+PING = Check("ping", lambda: "")
+
+
+def shutdown_check(stopping: Callable[[], bool]) -> Check:
+    return Check("shutdown", lambda: "process is shutting down" if stopping() else "")
+
+
+def handlers_check(synchronized: Callable[[], bool]) -> Check:
+    return Check("sched-handler-sync", lambda: "" if synchronized() else "handlers are not fully synchronized")
+
+
+def election_check(lease: str, overdue_s: Callable[[], float], *, tolerated_s: float = 20.0) -> Check:
+    """`overdue_s`: for how long the lease that we hold has been past its end."""
+    problem = f"failed election to renew leadership on lease {lease}"
+    return Check("leaderElection", lambda: problem if overdue_s() > tolerated_s else "")
+
+
+class HealthRecords:
+    """How checks fared: `/metrics/slis`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._last = Gauge(
+            "kubernetes_healthcheck",
+            "This metric records the result of a single healthcheck.",
+            ("name", "type"),
+            stability=Stability.STABLE,
+        )
+        self._all = Counter(
+            "kubernetes_healthchecks_total",
+            "This metric records the results of all healthcheck.",
+            ("name", "type", "status"),
+            stability=Stability.STABLE,
+        )
+        registry.add(self._last, self._all)
+
+    def note(self, check: str, kind: str, *, well: bool) -> None:
+        self._last.labels(check, kind).set(int(well))
+        self._all.labels(check, kind, "success" if well else "error").inc()
+
+
+def health_routes(kind: str, checks: Sequence[Check], records: HealthRecords) -> dict[str, Handler]:
+    """The handlers of `/healthz`, `/livez` or `/readyz`, by path."""
+    checks = checks or (PING,)
+    routes: dict[str, Handler] = {f"/{kind}": lambda request: _all(kind, checks, records, request)}
+    for check in checks:
+        routes[f"/{kind}/{check.name}"] = _single(check)
+    return routes
+
+
+def _single(check: Check) -> Handler:
+    def handler(_: Request) -> Response:
+        problem = check.asked()
+        return text(f"internal server error: {problem}", 500) if problem else text("ok")
+
+    return handler
+
+
+def _all(kind: str, checks: Sequence[Check], records: HealthRecords, request: Request) -> Response:
+    excluded = set(request.query.get("exclude", ()))
+    lines, failed = [], []
+    for check in checks:
+        if check.name in excluded:
+            lines.append(f"[+]{check.name} excluded: ok")
+            continue
+        problem = check.asked()
+        records.note(check.name, kind, well=not problem)
+        lines.append(f"[-]{check.name} failed: reason withheld" if problem else f"[+]{check.name} ok")
+        failed += [f"[-]{check.name} failed: {problem}"] if problem else []
+    if unknown := sorted(excluded - {check.name for check in checks}):
+        names = ",".join(map(quote, unknown))
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
+    if failed:
+        log.info("%s check failed: %s", kind, "; ".join(failed))
+        return text("\n".join([*lines, f"{kind} check failed"]), 500)
+    body = "\n".join([*lines, f"{kind} check passed", ""]) if "verbose" in request.query else "ok"
+    return Response(200, body.encode(), TEXT, (NOSNIFF,))

@@ -1,0 +1,210 @@
+"""What does a client ask? HTTP/1.1 requests taken from bytes as they arrive, with limits on everything.
+
+Asked by `connection` for every piece that a socket yields. Whatever is doubtful is refused, with the status and the
+words that Go's server has for it: two lengths, a length beside a coding, a line that is no header. Bodies need a
+length; nobody sends us a large one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote, urlsplit
+
+MAX_HEAD = 64 * 1024
+MAX_BODY = 64 * 1024
+
+_END = b"\r\n\r\n"
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/([0-9])\.([0-9])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\x00]*?)[ \t]*")
+_ESCAPES = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+class BadRequest(Exception):
+    """The bytes are no request that is answered; the connection ends with this status and text."""
+
+    def __init__(self, status: int, text: str = "", *, line: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        """What follows the status in the body."""
+        self.line = line
+        """The whole body, where it does not begin with the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of the connection, as far as TLS knows."""
+
+    address: str = ""
+    chain: tuple[bytes, ...] = ()
+    """The client's certificate and its issuers up to one that is trusted, each as DER; nothing if it showed none."""
+    subject: tuple[tuple[str, str], ...] = ()
+    """The names in the client's certificate."""
+
+
+NOBODY = Peer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request."""
+
+    method: str
+    target: str
+    """As it was sent, for logs."""
+    path: str
+    query: Mapping[str, list[str]] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    """Names in lower case, in the order of the wire."""
+    body: bytes = b""
+    keeps_alive: bool = True
+    chunks: bool = True
+    """Whether the client understands an answer whose length is not known beforehand."""
+    peer: Peer = NOBODY
+
+    def header(self, name: str) -> str:
+        """The first value of a header, or nothing."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key == name]
+
+
+class RequestParser:
+    """Turns the bytes of one connection into requests, one after another."""
+
+    def __init__(self, peer: Peer = NOBODY) -> None:
+        self._peer = peer
+        self._buffer = bytearray()
+        self._searched = 0
+        self._head: _Head | None = None
+        self.awaits_body = False
+        """Whether the client waits for a word before it sends the body that it has announced."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether part of a request is here."""
+        return bool(self._buffer) or self._head is not None
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> Request | None:
+        """The next request, if all of it is here. A head is read once, however slowly its body comes."""
+        if self._head is None:
+            self._head = self._read_head()
+            self.awaits_body = self._head is not None and self._head.expects and not self._buffer
+        head = self._head
+        if head is None or len(self._buffer) < head.length:
+            return None
+        body = bytes(self._buffer[: head.length])
+        del self._buffer[: head.length]
+        self._head, self.awaits_body = None, False
+        return head.request(body, self._peer)
+
+    def _read_head(self) -> _Head | None:
+        self._skip_empty_lines()
+        end = self._buffer.find(_END, max(0, self._searched - len(_END)))
+        if max(end, len(self._buffer) if end < 0 else 0) > MAX_HEAD:
+            raise BadRequest(431)
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        head = _Head.read(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(_END)]
+        self._searched = 0
+        return head
+
+    def _skip_empty_lines(self) -> None:
+        while self._buffer.startswith(b"\r\n"):
+            del self._buffer[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    method: str
+    target: str
+    minor: int
+    headers: tuple[tuple[str, str], ...]
+    length: int
+    expects: bool
+
+    @classmethod
+    def read(cls, text: bytes) -> _Head:
+        first, *rest = text.split(b"\r\n")
+        found = _REQUEST_LINE.fullmatch(first)
+        if found is None:
+            raise BadRequest(400)
+        method, target, major, minor = found.groups()
+        if major != b"1":
+            raise BadRequest(505, "unsupported protocol version")
+        headers = tuple(map(_header, rest))
+        hosts = [value for name, value in headers if name == "host"]
+        if minor != b"0" and not hosts:
+            raise BadRequest(400, "missing required Host header")
+        if len(hosts) > 1:
+            raise BadRequest(400)
+        expects = next((value for name, value in headers if name == "expect"), "")
+        if expects and expects.lower() != "100-continue":
+            raise BadRequest(417)
+        return cls(method.decode("ascii"), target.decode("ascii"), int(minor), headers, _length(headers), bool(expects))
+
+    def request(self, body: bytes, peer: Peer) -> Request:
+        path, query = _split(self.target)
+        connection = ",".join(value for name, value in self.headers if name == "connection").lower()
+        wishes = {word.strip() for word in connection.split(",")}
+        return Request(
+            method=self.method,
+            target=self.target,
+            path=path,
+            query=query,
+            headers=self.headers,
+            body=body,
+            keeps_alive="close" not in wishes if self.minor else "keep-alive" in wishes,
+            chunks=self.minor > 0,
+            peer=peer,
+        )
+
+
+def _header(line: bytes) -> tuple[str, str]:
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        raise BadRequest(400)
+    return found[1].decode("ascii").lower(), found[2].decode("latin-1")
+
+
+def _length(headers: tuple[tuple[str, str], ...]) -> int:
+    if codings := [value for name, value in headers if name == "transfer-encoding"]:
+        if codings != ["chunked"]:
+            raise BadRequest(501, line="Unsupported transfer encoding")
+        raise BadRequest(411)
+    lengths = {value for name, value in headers if name == "content-length"}
+    if not lengths:
+        return 0
+    length = lengths.pop()
+    if lengths or not (length.isascii() and length.isdecimal()):
+        raise BadRequest(400)
+    if len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
+        raise BadRequest(413)
+    return int(length)
+
+
+def _split(target: str) -> tuple[str, dict[str, list[str]]]:
+    """The path and the query of a target, which may be a whole URL."""
+    if _ESCAPES.search(target):
+        raise BadRequest(400)
+    if target.startswith("/"):
+        path, _, query = target.partition("#")[0].partition("?")
+    else:
+        try:
+            url = urlsplit(target)
+        except ValueError:
+            raise BadRequest(400) from None
+        path, query = url.path or "/", url.query
+    try:
+        asked = parse_qs(query, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        asked = {}
+    return unquote(path), asked

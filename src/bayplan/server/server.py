@@ -1,0 +1,170 @@
+"""Who listens for health probes, scrapes and people? One HTTPS server on the loop, which reads published views only.
+
+    server = Server(views, Serving(port=10259), Access(authenticator, authorizer), clock=clock)
+    await server.start()
+    ...
+    await server.close()
+
+A request costs about 100 µs besides what its page costs. Nothing here can end the process or hold the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from dataclasses import dataclass, field
+
+from bayplan.clock import LoopClock
+from bayplan.errors import ApiError, ServingError
+from bayplan.objects.go_text import quote
+from bayplan.server.authentication import Authenticator
+from bayplan.server.authorization import Authorizer
+from bayplan.server.connections import MAX_CONNECTIONS, Connections
+from bayplan.server.pages import Views, routes_of
+from bayplan.server.requests import Request
+from bayplan.server.responses import NOT_FOUND, Response, status_object, text
+from bayplan.server.tls import ServingTls, TlsOptions
+from bayplan.server.trust import Trust
+
+log = logging.getLogger(__name__)
+
+PORT = 10259
+GRACE_S = 5.0
+_BACKLOG = 128
+_BREATH_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """`--bind-address`, `--secure-port` and what belongs to them."""
+
+    address: str = "0.0.0.0"
+    port: int = PORT
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    share_port: bool = False
+    connections: int = MAX_CONNECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who gets in."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+
+    async def refusal(self, request: Request) -> Response | None:
+        """The refusal, or nothing for those who may."""
+        user = await self.authenticator.user(request)
+        if user is None:
+            return status_object(request, 401, "Unauthorized", "Unauthorized")
+        try:
+            verdict = await self.authorizer.verdict(user, request)
+        except ApiError as fault:
+            log.error("cannot ask the API server who may have %s: %s", request.path, fault)
+            return text(f"Internal Server Error: {quote(request.target)}: {fault}", 500)
+        if verdict.allowed:
+            return None
+        words = f"forbidden: User {quote(user.name)} cannot {request.method.lower()} path {quote(request.path)}"
+        message = f"{words}: {verdict.reason}" if verdict.reason else words
+        return status_object(request, 403, "Forbidden", message, details=True)
+
+
+class Server:
+    """Listens from `start` to `close`."""
+
+    def __init__(self, views: Views, serving: Serving, access: Access, *, clock: LoopClock) -> None:
+        self._serving = serving
+        self._access = access
+        self._routes = routes_of(views, clock)
+        self._tls = ServingTls(serving.tls, clock, address=serving.address)
+        self._connections = Connections(self._handle, self._tls, clock, limit=serving.connections)
+        self._socket: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def paths(self) -> list[str]:
+        return sorted(self._routes)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; another than was asked for if that was 0."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    def trust(self, trust: Trust) -> None:
+        """Whose client certificates are believed, from the next connection on."""
+        self._access.authenticator.trust(trust)
+        self._tls.trust(trust.authorities)
+
+    async def start(self) -> None:
+        """Listen. `ServingError` when the address or the certificate cannot be used."""
+        self._tls.context()
+        self._socket = self._bound()
+        self._tasks = [
+            asyncio.create_task(self._listen(self._socket), name="server"),
+            asyncio.create_task(self._connections.sweep(), name="server sweeper"),
+        ]
+        log.info("Serving securely on %s:%d", self._serving.address, self.port)
+
+    async def close(self, grace_s: float = GRACE_S) -> None:
+        """Stop listening, let answers under way end, for so long."""
+        for task in self._tasks[:1]:
+            await _ended(task)
+        if self._socket is not None:
+            self._socket.close()
+        await self._connections.close(grace_s)
+        for task in self._tasks[1:]:
+            await _ended(task)
+        self._tasks = []
+
+    def _bound(self) -> socket.socket:
+        serving = self._serving
+        try:
+            found = socket.getaddrinfo(
+                serving.address, serving.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
+            )
+            family, kind, protocol, _, address = found[0]
+            listening = socket.socket(family, kind, protocol)
+        except OSError as fault:
+            raise ServingError(f"--bind-address {serving.address} is no address: {fault.strerror}; write one") from None
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if serving.share_port:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+        except OSError as fault:
+            listening.close()
+            raise ServingError(
+                f"cannot listen on {serving.address}:{serving.port}: {fault.strerror}; free the port or choose another "
+                "with --secure-port"
+            ) from None
+        return listening
+
+    async def _listen(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError as fault:  # no more files, or a client that went away: others will come
+                log.warning("cannot accept a connection: %s", fault)
+                await asyncio.sleep(_BREATH_S)
+                continue
+            client.setblocking(False)
+            self._connections.accept(client)
+
+    async def _handle(self, request: Request) -> Response:
+        refused = await self._access.refusal(request)
+        if refused is not None:
+            return refused
+        handler = self._routes.get(request.path)
+        return handler(request) if handler is not None else NOT_FOUND
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,150 @@
+"""Whose client certificates name users, and whose may speak for others? From files, or from what the cluster publishes.
+
+Read at start and again every minute: authorities rotate. kube-apiserver keeps them in the ConfigMap
+`kube-system/extension-apiserver-authentication`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from bayplan.client import Resource
+from bayplan.clock import LoopClock
+from bayplan.errors import ApiError, ServingError
+
+log = logging.getLogger(__name__)
+
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
+AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProxy:
+    """Who may say, in headers, for whom it asks: holders of a certificate of `ca` with one of the names, or any."""
+
+    ca: str = ""
+    allowed_names: tuple[str, ...] = ()
+    user_headers: tuple[str, ...] = ("x-remote-user",)
+    uid_headers: tuple[str, ...] = ()
+    group_headers: tuple[str, ...] = ("x-remote-group",)
+    extra_prefixes: tuple[str, ...] = ("x-remote-extra-",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Authorities for client certificates, in PEM."""
+
+    client_ca: str = ""
+    front_proxy: FrontProxy = field(default_factory=FrontProxy)
+
+    @property
+    def authorities(self) -> str:
+        return "\n".join(part for part in (self.client_ca, self.front_proxy.ca) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustOptions:
+    """`--client-ca-file`, `--requestheader-*` and `--authentication-*lookup*`."""
+
+    client_ca_file: str = ""
+    front_proxy_ca_file: str = ""
+    front_proxy: FrontProxy = field(default_factory=FrontProxy)
+    """What the flags say besides the file."""
+    skip_lookup: bool = False
+    tolerate_lookup_failure: bool = True
+
+
+class Reader(Protocol):
+    """Reads an object of the API server; the client does."""
+
+    async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...
+
+
+class TrustKeeper:
+    """Tells the server whom to trust, at start and whenever it changes."""
+
+    def __init__(
+        self, options: TrustOptions, reader: Reader | None, clock: LoopClock, tell: Callable[[Trust], None]
+    ) -> None:
+        self._options = options
+        self._reader = reader
+        self._clock = clock
+        self._tell = tell
+        self._told: Trust | None = None
+        self._found: Mapping[str, str] = {}
+
+    async def run(self) -> None:
+        """Look again now and then; `refresh` has looked once before."""
+        while True:
+            await self._clock.sleep(AGAIN_S)
+            try:
+                await self.refresh()
+            except ServingError as fault:
+                log.warning("%s; what was trusted stays trusted", fault)
+
+    async def refresh(self) -> None:
+        """Look once, and tell if something is new."""
+        await self._look_up()
+        trust = self._read()
+        if trust != self._told:
+            self._tell(trust)
+            self._told = trust
+
+    async def _look_up(self) -> None:
+        options = self._options
+        complete = options.client_ca_file and options.front_proxy_ca_file
+        if options.skip_lookup or complete or self._reader is None:
+            return
+        try:
+            tree = await self._reader.get_raw(CONFIG_MAPS, NAMESPACE, NAME)
+        except ApiError as fault:
+            if not options.tolerate_lookup_failure:
+                raise ServingError(
+                    f"cannot read the ConfigMap {NAMESPACE}/{NAME}: {fault}; let this user read it, or set "
+                    "--authentication-tolerate-lookup-failure"
+                ) from None
+            if not self._found:
+                log.warning("client certificates name nobody: cannot read %s/%s: %s", NAMESPACE, NAME, fault)
+            return
+        self._found = tree.get("data") or {}
+
+    def _read(self) -> Trust:
+        options, found = self._options, self._found
+        client_ca = _content(options.client_ca_file) or found.get("client-ca-file", "")
+        if options.front_proxy_ca_file:
+            front = replace(options.front_proxy, ca=_content(options.front_proxy_ca_file))
+        else:
+            front = _published(found)
+        return Trust(client_ca=client_ca, front_proxy=front)
+
+
+def _published(found: Mapping[str, str]) -> FrontProxy:
+    def words(key: str) -> tuple[str, ...]:
+        try:
+            return tuple(str(word) for word in json.loads(found.get(f"requestheader-{key}") or "[]"))
+        except (ValueError, TypeError):
+            return ()
+
+    return FrontProxy(
+        ca=found.get("requestheader-client-ca-file", ""),
+        allowed_names=words("allowed-names"),
+        user_headers=words("username-headers"),
+        uid_headers=words("uid-headers"),
+        group_headers=words("group-headers"),
+        extra_prefixes=words("extra-headers-prefix"),
+    )
+
+
+def _content(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, ValueError) as fault:
+        raise ServingError(f"cannot read the authority {path}: {fault}; name a file of certificates in PEM") from None

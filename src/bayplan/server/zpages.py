@@ -1,0 +1,137 @@
+"""What runs here, and with which flags? `/statusz` and `/flagz`, as text for people and as objects for programs.
+
+Programs must name the version of the object that they want; upstream gives no promise for the text and changes its
+separators at random to make that felt. Ours stay the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from typing import Any
+
+import yaml
+
+from bayplan.clock import Clock
+from bayplan.server.requests import Request
+from bayplan.server.responses import TEXT, Response, json_body, status_object
+
+GROUP = "config.k8s.io"
+_VERSIONS = {"v1alpha1": True, "v1beta1": False}
+"""The versions of both objects, and whether each is deprecated."""
+
+_HEAD = (
+    "\n{component} {page}\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
+    "compatibility guarantees and is for debugging purposes only.\n"
+)
+_PARAMETER = re.compile(r"\s*;\s*")
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What `/statusz` says."""
+
+    component: str
+    started: datetime
+    runtime: str
+    """What runs us, where upstream names Go."""
+    version: str
+    emulated: str
+
+
+def statusz(about: About, paths: Sequence[str], clock: Clock) -> Callable[[Request], Response]:
+    """`paths`: what the server answers."""
+    listed = sorted({f"/{path.split('/')[1]}" for path in paths})
+
+    def handler(request: Request) -> Response:
+        up_s = max(0, int((clock.now() - about.started).total_seconds()))
+        tree = {
+            "startTime": f"{about.started:%Y-%m-%dT%H:%M:%SZ}",
+            "uptimeSeconds": up_s,
+            "goVersion": about.runtime,
+            "binaryVersion": about.version,
+            "emulationVersion": about.emulated,
+            "paths": listed,
+        }
+        lines = [
+            "",
+            f"Started: {_unix_date(about.started)}",
+            f"Up: {up_s // 3600} hr {up_s // 60 % 60:02d} min {up_s % 60:02d} sec",
+            f"Go version: {about.runtime}",
+            f"Binary version: {about.version}",
+            f"Emulation version: {about.emulated}",
+            f"Paths: {' '.join(listed)}",
+            "",
+        ]
+        return _negotiated(request, about.component, "Statusz", escape("\n".join(lines)), tree)
+
+    return handler
+
+
+def flagz(component: str, flags: Callable[[], Mapping[str, str]]) -> Callable[[Request], Response]:
+    """`flags`: all of them by name, as text; secrets must not be among them."""
+
+    def handler(request: Request) -> Response:
+        known = dict(sorted(flags().items()))
+        lines = "".join(f"{name}={value}\n" for name, value in known.items())
+        return _negotiated(request, component, "Flagz", lines, {"flags": known})
+
+    return handler
+
+
+def _negotiated(request: Request, component: str, kind: str, lines: str, tree: Mapping[str, Any]) -> Response:
+    page = kind.lower()
+    for wish in _wishes(request.header("accept")):
+        if wish.media in ("text/plain", "text/*", "*/*") and not wish.parameters:
+            return Response(200, (_HEAD.format(component=component, page=page) + lines).encode(), TEXT)
+        version = wish.parameters.get("v", "")
+        if wish.media in ("application/json", "application/yaml") and wish.parameters == {
+            "g": GROUP,
+            "v": version,
+            "as": kind,
+        }:
+            if version not in _VERSIONS:
+                continue
+            meta = {"kind": kind, "apiVersion": f"{GROUP}/{version}", "metadata": {"name": component}}
+            return _structured(request, wish, page, {**meta, **tree})
+    message = "only the following media types are accepted: application/json, application/yaml, text/plain"
+    return status_object(request, 406, "NotAcceptable", message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    media: str
+    parameters: Mapping[str, str]
+
+
+def _wishes(accept: str) -> list[_Wish]:
+    """What the client would read, in its order; text when it does not say."""
+    if not accept.strip():
+        return [_Wish("text/plain", {})]
+    wishes = []
+    for part in accept.split(","):
+        media, *words = _PARAMETER.split(part.strip())
+        pairs = (word.partition("=") for word in words)
+        wishes.append(_Wish(media.lower(), {key: value for key, _, value in pairs if key != "q"}))
+    return wishes
+
+
+def _structured(request: Request, wish: _Wish, page: str, tree: Mapping[str, Any]) -> Response:
+    version = wish.parameters["v"]
+    content_type = f"{wish.media};g={GROUP};v={version};as={wish.parameters['as']}"
+    warning = f'299 - "This version of the {page} endpoint is deprecated. Please use a newer version."'
+    headers = (("Warning", warning),) if _VERSIONS[version] else ()
+    if wish.media == "application/yaml":
+        return Response(200, yaml.safe_dump(tree, sort_keys=True).encode(), content_type, headers)
+    return Response(200, json_body(request, tree), content_type, headers)
+
+
+def _unix_date(moment: datetime) -> str:
+    """As `date` prints it, in English wherever we are."""
+    day, month = _WEEKDAYS[moment.weekday()], _MONTHS[moment.month - 1]
+    return f"{day} {month} {moment.day:2d} {moment:%H:%M:%S} UTC {moment.year}"

@@ -1,0 +1,265 @@
+"""What happened, line by line? Logs as kube-scheduler writes them: klog's text, or JSON, with `-v` levels.
+
+    log = StructuredLog(__name__)
+    log.info("Successfully bound pod to node", v=2, pod=Ref("default/web"), node="n1")
+
+Everything goes through the standard library's loggers, so that plugins and libraries are heard too: their messages look
+like klog's plain ones. A level that is off costs a fifth of a microsecond. Credentials that find their way into a line
+are struck out: nothing of ours writes any, but others' messages pass through here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any, TextIO
+
+from bayplan.clock import Clock
+from bayplan.errors import UsageError
+from bayplan.objects.go_text import go_value, json_string, json_text, quote
+
+TEXT, JSON = "text", "json"
+_VERBOSE_DEBUG = 4
+"""The verbosity that the standard library's DEBUG stands for: what others' code says in detail."""
+
+_SEVERITY = ((logging.CRITICAL, "F"), (logging.ERROR, "E"), (logging.WARNING, "W"))
+_STRUCK_OUT = "<redacted>"
+_CREDENTIAL = re.compile(r"(?i)(\bbearer\s+|\bauthorization:\s*basic\s+)[\w.~+/=-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+_EMPTY: Mapping[str, object] = {}
+
+
+def level_of(verbosity: int) -> int:
+    """The standard library's level for a verbosity: INFO is 0, DEBUG is 4, what is more verbose lies below."""
+    if verbosity < _VERBOSE_DEBUG:
+        return logging.INFO - max(0, verbosity)
+    return max(1, logging.DEBUG - (verbosity - _VERBOSE_DEBUG))
+
+
+def verbosity_of(level: int) -> int:
+    if level > logging.DEBUG:
+        return max(0, min(logging.INFO - level, _VERBOSE_DEBUG - 1))
+    return _VERBOSE_DEBUG + logging.DEBUG - level
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An object by its `namespace/name`, or by its name alone: JSON spells the two apart."""
+
+    key: str
+
+    def __str__(self) -> str:
+        return self.key
+
+    def tree(self) -> dict[str, str]:
+        namespace, slash, name = self.key.rpartition("/")
+        return {"name": name, "namespace": namespace} if slash else {"name": name}
+
+
+class StructuredLog:
+    """A message that stays the same, and values that vary beside it."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def enabled(self, v: int) -> bool:
+        return self._logger.isEnabledFor(level_of(v))
+
+    def info(self, message: str, /, *, v: int = 0, **values: object) -> None:
+        level = level_of(v)
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", message, extra={"values": values}, stacklevel=2)
+
+    def warning(self, message: str, /, **values: object) -> None:
+        self._logger.warning("%s", message, extra={"values": values}, stacklevel=2)
+
+    def error(self, fault: BaseException | str | None, message: str, /, **values: object) -> None:
+        known = {"err": str(fault), **values} if fault is not None else values
+        self._logger.error("%s", message, extra={"values": known}, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """`--logging-format`, `-v`, `--vmodule` and the split of streams."""
+
+    format: str = TEXT
+    verbosity: int = 0
+    vmodule: str = ""
+    """Verbosities of single files: `queue=5,cache*=4`."""
+    split_stream: bool = False
+    """Whether what is no error goes to the standard output."""
+
+
+class LogControl:
+    """The logs of this process, from `start_logs` to `close`."""
+
+    def __init__(self, handlers: Sequence[_Handler], options: LogOptions) -> None:
+        self._handlers = handlers
+        self._modules = _modules(options.vmodule)
+        self._before = logging.root.level
+        self.set_verbosity(options.verbosity)
+        for handler in handlers:
+            logging.root.addHandler(handler)
+
+    def set_verbosity(self, verbosity: int) -> None:
+        """From now on; files that have a verbosity of their own keep it."""
+        most = max([verbosity, *(each for _, each in self._modules)])
+        logging.root.setLevel(level_of(most))
+        for handler in self._handlers:
+            handler.limit(verbosity, self._modules)
+
+    def close(self) -> None:
+        for handler in self._handlers:
+            logging.root.removeHandler(handler)
+        logging.root.setLevel(self._before)
+
+
+def start_logs(
+    options: LogOptions,
+    clock: Clock,
+    *,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+    zone: tzinfo | None = None,
+) -> LogControl:
+    """Write the logs of this process, to the standard error unless told otherwise. `zone`: else the machine's."""
+    if options.format not in (TEXT, JSON):
+        raise UsageError(f"--logging-format {options.format!r} is not known; write {TEXT} or {JSON}")
+    if options.verbosity < 0:
+        raise UsageError(f"-v {options.verbosity} is below zero; write 0 or more")
+    formatter: logging.Formatter = _JsonLines(clock) if options.format == JSON else _KlogLines(clock, zone)
+    errors = _Handler(err or sys.stderr, formatter)
+    if not options.split_stream:
+        return LogControl([errors], options)
+    errors.setLevel(logging.ERROR)
+    others = _Handler(out or sys.stdout, formatter, below=logging.ERROR)
+    return LogControl([errors, others], options)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    def __init__(self, stream: TextIO, formatter: logging.Formatter, *, below: int = sys.maxsize) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+        self._below = below
+        self._verbosity = 0
+        self._modules: Sequence[tuple[str, int]] = ()
+
+    def limit(self, verbosity: int, modules: Sequence[tuple[str, int]]) -> None:
+        self._verbosity, self._modules = verbosity, modules
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        if record.levelno >= self._below:
+            return False
+        if record.levelno >= logging.INFO:
+            return super().filter(record)
+        file = PurePath(record.pathname).stem
+        allowed = next((each for pattern, each in self._modules if fnmatchcase(file, pattern)), self._verbosity)
+        return verbosity_of(record.levelno) <= allowed and super().filter(record)
+
+
+def _modules(vmodule: str) -> list[tuple[str, int]]:
+    found = []
+    for part in filter(None, vmodule.split(",")):
+        pattern, equals, level = part.partition("=")
+        if not pattern or not equals or not level.isdecimal():
+            raise UsageError(f"--vmodule: {part!r} is not understood; write a file's name and a level, as in queue=5")
+        found.append((pattern, int(level)))
+    return found
+
+
+def redacted(text: str) -> str:
+    """The text without what looks like a credential."""
+    if "eyJ" not in text and "earer" not in text and "asic" not in text:
+        return text
+    return _CREDENTIAL.sub(lambda found: (found[1] or "") + _STRUCK_OUT, text)
+
+
+def _values(record: logging.LogRecord) -> Mapping[str, object] | None:
+    """The values of a structured message; None for a plain one."""
+    found: Mapping[str, object] | None = getattr(record, "values", None)
+    return found
+
+
+class _KlogLines(logging.Formatter):
+    """`Lmmdd hh:mm:ss.uuuuuu threadid file:line] message`."""
+
+    def __init__(self, clock: Clock, zone: tzinfo | None) -> None:
+        super().__init__()
+        self._clock = clock
+        self._zone = zone
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = _values(record)
+        line = _indented(record.getMessage()) if values is None else _structured(record.getMessage(), values)
+        if record.exc_info:
+            line = f"{line}\n\t{_indented(self.formatException(record.exc_info))}"
+        return redacted(self._head(record, self._clock.now().astimezone(self._zone)) + line)
+
+    @staticmethod
+    def _head(record: logging.LogRecord, now: datetime) -> str:
+        severity = next((letter for level, letter in _SEVERITY if record.levelno >= level), "I")
+        file = PurePath(record.pathname).name
+        return f"{severity}{now:%m%d %H:%M:%S.%f} {os.getpid():7d} {file}:{record.lineno}] "
+
+
+def _indented(text: str) -> str:
+    """Further lines belong to the first: nobody can write a line of their own by what they call a thing."""
+    return text.replace("\r", "\\r").replace("\n", "\n\t")
+
+
+def _structured(message: str, values: Mapping[str, object]) -> str:
+    return " ".join([quote(message), *(f"{key}{_assigned(value)}" for key, value in values.items())])
+
+
+def _assigned(value: object) -> str:
+    if isinstance(value, (str, Ref, BaseException)):
+        text = str(value)
+        if "\n" not in text:
+            return f"={quote(text)}"
+        lines = text.removesuffix("\n").split("\n")
+        return "=<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
+    return f"={_plain(value)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (bool, int, float)):
+        return go_value(value)
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    """Any value as JSON: what is none is written as a text."""
+    if isinstance(value, Ref):
+        return json_text(value.tree())
+    try:
+        return json_text(value)
+    except (TypeError, ValueError):
+        return json_string(str(value))
+
+
+class _JsonLines(logging.Formatter):
+    """One object a line: ts in milliseconds, caller, msg, v, then the values."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def format(self, record: logging.LogRecord) -> str:
+        path = PurePath(record.pathname)
+        members = [
+            f'"ts":{round(self._clock.now().timestamp() * 1e3, 4)}',
+            f'"caller":{json_string(f"{path.parent.name}/{path.name}:{record.lineno}")}',
+            f'"msg":{json_string(record.getMessage())}',
+        ]
+        members += [f'"v":{verbosity_of(record.levelno)}'] if record.levelno < logging.ERROR else []
+        members += [f"{json_string(key)}:{_json(value)}" for key, value in (_values(record) or _EMPTY).items()]
+        members += [f'"stacktrace":{json_string(self.formatException(record.exc_info))}'] if record.exc_info else []
+        return redacted("{" + ",".join(members) + "}")

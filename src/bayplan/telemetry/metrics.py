@@ -1,0 +1,353 @@
+"""How much of what has happened? Counters, gauges and histograms, written in Prometheus' text format.
+
+Whoever counts holds on to a value (`family.labels(...)`) and adds to it: an observation costs about a third of a
+microsecond, an increment less. Nothing is computed until somebody scrapes; then `Registry.render` yields pieces of some
+hundred lines, so that the loop has its turn between them. One thread owns all of it, so there are no locks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import accumulate
+from typing import ClassVar, Generic, TypeVar
+
+from bayplan.errors import UsageError
+from bayplan.objects.go_text import go_value
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+PIECE_LINES = 500
+"""Lines in one piece of a rendering: below a millisecond's work."""
+
+UNEXPECTED = "unexpected"
+"""What a label says instead of a value that is not among those allowed for it."""
+
+_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+_PLAIN_BELOW = 1_000_000  # whole numbers from here on have an exponent
+
+
+class Stability(StrEnum):
+    """What upstream promises about a metric; printed in front of its help. Metrics of the process carry none."""
+
+    NONE = ""
+    ALPHA = "ALPHA"
+    BETA = "BETA"
+    STABLE = "STABLE"
+
+
+class CounterValue:
+    """Goes up."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+    def inc(self, by: float = 1) -> None:
+        self.value += by
+
+
+class GaugeValue(CounterValue):
+    """Goes up and down."""
+
+    __slots__ = ()
+
+    def dec(self, by: float = 1) -> None:
+        self.value -= by
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class HistogramValue:
+    """How many observations were at most each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+V = TypeVar("V", CounterValue, GaugeValue, HistogramValue)
+
+
+class Family(Generic[V]):
+    """One metric: its name, and a value for each combination of labels that was used."""
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        *,
+        stability: Stability = Stability.ALPHA,
+        deprecated: str = "",
+    ) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(labels)
+        self.stability = stability
+        self.deprecated = deprecated
+        """The version from which on it is, if it is."""
+        self._order = sorted(range(len(labels)), key=labels.__getitem__)
+        self._allowed: dict[int, Collection[str]] = {}
+        self._values: dict[tuple[str, ...], V] = {}
+        self.reset()
+
+    def _new(self) -> V:
+        raise NotImplementedError
+
+    def labels(self, *values: str) -> V:
+        """The value for these labels, in the order in which the family names them."""
+        found = self._values.get(values)
+        if found is None:
+            found = self._made(values)
+        return found
+
+    def _made(self, values: tuple[str, ...]) -> V:
+        if len(values) != len(self.label_names):
+            raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)}")
+        if self._allowed:
+            values = tuple(map(self._admitted, range(len(values)), values))
+        return self._values.setdefault(values, self._new())
+
+    def _admitted(self, place: int, value: str) -> str:
+        allowed = self._allowed.get(place)
+        return value if allowed is None or value in allowed else UNEXPECTED
+
+    def allow(self, label: str, values: Collection[str]) -> None:
+        """From now on a value of this label that is not among these is counted as `unexpected`."""
+        if label in self.label_names:
+            self._allowed[self.label_names.index(label)] = frozenset(values)
+
+    def reset(self) -> None:
+        """Forget everything. A metric without labels is there from the start, at zero."""
+        self._values.clear()
+        if not self.label_names:
+            self._values[()] = self._new()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def head(self) -> list[str]:
+        """The lines before the values."""
+        words: list[str] = [f"[{self.stability}]"] if self.stability else []
+        words += [f"(Deprecated since {self.deprecated})"] if self.deprecated else []
+        text = " ".join([*words, self.help_text.translate(_HELP_ESCAPES)])
+        return [f"# HELP {self.name} {text}", f"# TYPE {self.name} {self.kind}"]
+
+    def lines(self) -> Iterator[str]:
+        """Head and values, in the order of the labels' names and values; nothing while there is no value."""
+        if not self._values:
+            return
+        yield from self.head()
+        names = [self.label_names[place] for place in self._order]
+        ordered = [(tuple(labels[place] for place in self._order), value) for labels, value in self._values.items()]
+        for labels, value in sorted(ordered, key=lambda each: each[0]):
+            yield from self._lines_of(label_text(names, labels), value)
+
+    def _lines_of(self, labels: str, value: V) -> list[str]:
+        """All lines of one value, at once: what is counted meanwhile must not come between them."""
+        raise NotImplementedError
+
+
+class Counter(Family[CounterValue]):
+    """Counts what happens."""
+
+    kind = "counter"
+
+    def _new(self) -> CounterValue:
+        return CounterValue()
+
+    def inc(self, by: float = 1) -> None:
+        """For a counter without labels."""
+        self._values[()].value += by
+
+    def _lines_of(self, labels: str, value: CounterValue) -> list[str]:
+        return [sample(self.name, labels, value.value)]
+
+
+class Gauge(Family[GaugeValue]):
+    """Says how much there is now."""
+
+    kind = "gauge"
+
+    def _new(self) -> GaugeValue:
+        return GaugeValue()
+
+    def set(self, value: float) -> None:
+        """For a gauge without labels."""
+        self._values[()].value = value
+
+    def _lines_of(self, labels: str, value: GaugeValue) -> list[str]:
+        return [sample(self.name, labels, value.value)]
+
+
+class Histogram(Family[HistogramValue]):
+    """Says how observations are spread over buckets."""
+
+    kind = "histogram"
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float],
+        stability: Stability = Stability.ALPHA,
+        deprecated: str = "",
+    ) -> None:
+        self.buckets = tuple(buckets)
+        super().__init__(name, help_text, labels, stability=stability, deprecated=deprecated)
+        self._bounds = [*map(number_text, self.buckets), "+Inf"]
+
+    def _new(self) -> HistogramValue:
+        return HistogramValue(self.buckets)
+
+    def observe(self, value: float) -> None:
+        """For a histogram without labels."""
+        self._values[()].observe(value)
+
+    def _lines_of(self, labels: str, value: HistogramValue) -> list[str]:
+        inner = f"{labels[1:-1]}," if labels else ""
+        seen = list(accumulate(value.counts))
+        lines = [
+            f'{self.name}_bucket{{{inner}le="{bound}"}} {number_text(count)}'
+            for bound, count in zip(self._bounds, seen, strict=True)
+        ]
+        return [*lines, sample(f"{self.name}_sum", labels, value.total), sample(f"{self.name}_count", labels, seen[-1])]
+
+
+AnyFamily = Counter | Gauge | Histogram
+Collector = Callable[[], None]
+"""Called before every rendering to bring gauges up to date from somebody's view."""
+
+
+class Registry:
+    """The metrics of a process, as a value."""
+
+    def __init__(self, *, disabled: Collection[str] = ()) -> None:
+        self._disabled = frozenset(disabled)
+        self._families: dict[str, AnyFamily] = {}
+        self._collectors: list[Collector] = []
+        self._resets: list[Collector] = []
+
+    def add(self, *families: AnyFamily) -> None:
+        for family in families:
+            if family.name in self._families:
+                raise ValueError(f"there are two metrics called {family.name}")
+            self._families[family.name] = family
+
+    def collect(self, collector: Collector, *, reset: Collector | None = None) -> None:
+        """`reset`: how what the collector reads from starts anew."""
+        self._collectors.append(collector)
+        self._resets += [reset] if reset is not None else []
+
+    def allow_labels(self, allowed: Mapping[str, Collection[str]]) -> None:
+        """`--allow-metric-labels`: the values allowed for labels, by `metric,label`."""
+        for key, values in allowed.items():
+            metric, comma, label = key.partition(",")
+            if not comma or not metric or not label:
+                raise UsageError(f"--allow-metric-labels: {key!r} names no label; write metric,label='value,value'")
+            if metric in self._families:
+                self._families[metric].allow(label, values)
+
+    def reset(self) -> None:
+        """Start all counts anew."""
+        for reset in self._resets:
+            reset()
+        for family in self._families.values():
+            family.reset()
+
+    def __iter__(self) -> Iterator[AnyFamily]:
+        return iter(self._families.values())
+
+    def __getitem__(self, name: str) -> AnyFamily:
+        return self._families[name]
+
+    def render(self) -> Iterator[bytes]:
+        """The text in pieces. Counting goes on between two pieces, but the lines of one value belong together."""
+        for collector in self._collectors:
+            collector()
+        return pieces(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        families = [*self._families.values(), *self._about_themselves()]
+        for family in sorted(families, key=lambda each: each.name):
+            if family.name not in self._disabled:
+                yield from family.lines()
+
+    def _about_themselves(self) -> Iterator[AnyFamily]:
+        registered = Counter(
+            "registered_metrics_total",
+            "The count of registered metrics broken by stability level and deprecation version.",
+            ("stability_level", "deprecated_version"),
+            stability=Stability.BETA,
+        )
+        kinds = Tally((family.stability, family.deprecated) for family in self if family.stability)
+        for (stability, deprecated), count in kinds.items():
+            registered.labels(stability, deprecated).inc(count)
+        disabled = Counter("disabled_metrics_total", "The count of disabled metrics.", stability=Stability.BETA)
+        disabled.inc(len(self._disabled))
+        yield registered
+        yield disabled
+        yield Counter("hidden_metrics_total", "The count of hidden metrics.", stability=Stability.BETA)
+
+
+def pieces(lines: Iterable[str]) -> Iterator[bytes]:
+    """Lines as pieces of text."""
+    waiting: list[str] = []
+    for line in lines:
+        waiting.append(line)
+        if len(waiting) == PIECE_LINES:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def label_text(names: Sequence[str], values: Sequence[str]) -> str:
+    """Labels as they are written behind a name; nothing where there are none."""
+    if not names:
+        return ""
+    inner = ",".join(f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in zip(names, values, strict=True))
+    return f"{{{inner}}}"
+
+
+def sample(name: str, labels: str, value: float) -> str:
+    return f"{name}{labels} {number_text(value)}"
+
+
+def number_text(value: float) -> str:
+    """A number as Go prints it."""
+    if isinstance(value, int) and -_PLAIN_BELOW < value < _PLAIN_BELOW:
+        return str(value)
+    return go_value(float(value))
+
+
+def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """Bounds that grow by a factor: multiplied step by step, as upstream does, because the last digits show."""
+    bounds = [start]
+    while len(bounds) < count:
+        bounds.append(bounds[-1] * factor)
+    return tuple(bounds)

@@ -1,0 +1,170 @@
+"""The metrics that dashboards made for kube-scheduler read."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.telemetry.metrics import Registry, Stability
+from bayplan.telemetry.scheduler_metrics import SCHEDULED, SchedulerMetrics
+from bayplan.telemetry.timings import PluginTimings
+
+DEFAULT_GATES = (
+    "SchedulerQueueingHints",
+    "SchedulerAsyncPreemption",
+    "DRAExtendedResource",
+    "DRADeviceBindingConditions",
+)
+PROFILE = "default-scheduler"
+GOOD = 'status="Success"'
+
+
+def made(*gates: str) -> tuple[Registry, SchedulerMetrics, PluginTimings]:
+    registry, timings = Registry(), PluginTimings()
+    return registry, SchedulerMetrics(registry, timings, gates=gates or DEFAULT_GATES), timings
+
+
+def lines(registry: Registry) -> list[str]:
+    return b"".join(registry.render()).decode().splitlines()
+
+
+def test_what_is_stable_upstream_is_stable_here() -> None:
+    registry, _, _ = made()
+    assert {family.name.removeprefix("scheduler_") for family in registry if family.stability is Stability.STABLE} == {
+        "schedule_attempts_total",
+        "scheduling_attempt_duration_seconds",
+        "preemption_victims",
+        "preemption_attempts_total",
+        "pending_pods",
+        "pod_scheduling_attempts",
+        "framework_extension_point_duration_seconds",
+        "queue_incoming_pods_total",
+    }
+    assert {family.name.removeprefix("scheduler_") for family in registry if family.stability is Stability.BETA} == {
+        "goroutines",
+        "pod_scheduling_sli_duration_seconds",
+        "permit_wait_duration_seconds",
+        "unschedulable_pods",
+        "plugin_evaluation_total",
+    }
+
+
+@pytest.mark.parametrize(
+    ("gate", "names"),
+    [
+        ("SchedulerQueueingHints", {"queueing_hint_execution_duration_seconds", "inflight_events"}),
+        (
+            "SchedulerAsyncPreemption",
+            {"preemption_goroutines_duration_seconds", "preemption_goroutines_execution_total"},
+        ),
+        (
+            "SchedulerAsyncAPICalls",
+            {
+                "async_api_call_execution_total",
+                "async_api_call_execution_duration_seconds",
+                "pending_async_api_calls",
+            },
+        ),
+        ("DRAExtendedResource", {"resourceclaim_creates_total"}),
+        (
+            "GenericWorkload",
+            {
+                "podgroup_schedule_attempts_total",
+                "podgroup_scheduling_attempt_duration_seconds",
+                "podgroup_scheduling_algorithm_duration_seconds",
+            },
+        ),
+        (
+            "DRADeviceBindingConditions",
+            {"dra_bindingconditions_allocations_total", "dra_bindingconditions_wait_duration_seconds"},
+        ),
+    ],
+)
+def test_some_metrics_exist_only_with_their_gate(gate: str, names: set[str]) -> None:
+    without, with_gate = ({family.name for family in made(each)[0]} for each in ("Nothing", gate))
+    assert {name.removeprefix("scheduler_") for name in with_gate - without} == names
+    assert without < with_gate
+
+
+def test_a_pod_that_was_bound() -> None:
+    registry, metrics, _ = made()
+    metrics.attempt(SCHEDULED, PROFILE, 0.003)
+    metrics.scheduled(2, 0.5)
+    metrics.scheduled(14, 1.0)
+    metrics.scheduled(15, 2.0, after_flush=True)
+    metrics.scheduled(40, None)
+    found = lines(registry)
+    assert f'scheduler_schedule_attempts_total{{profile="{PROFILE}",result="scheduled"}} 1' in found
+    took = f'scheduler_scheduling_attempt_duration_seconds_bucket{{profile="{PROFILE}",result="scheduled",le='
+    assert f'{took}"0.002"}} 0' in found
+    assert f'{took}"0.004"}} 1' in found
+    assert 'scheduler_pod_scheduling_sli_duration_seconds_sum{attempts="2"} 0.5' in found
+    assert 'scheduler_pod_scheduling_sli_duration_seconds_sum{attempts="14"} 1' in found
+    assert 'scheduler_pod_scheduling_sli_duration_seconds_sum{attempts="15+"} 2' in found
+    assert "scheduler_pod_scheduling_attempts_sum 71" in found
+    assert "scheduler_pod_scheduled_after_flush_total 1" in found
+
+
+def test_plugins_that_are_asked_together_are_counted_apart() -> None:
+    registry, metrics, _ = made()
+    both = metrics.evaluation("Filter", PROFILE, ("NodeName", "NodePorts"))
+    metrics.evaluation("Filter", PROFILE, ("NodePorts",)).inc(5)
+    metrics.evaluation("Score", PROFILE, ("NodeName",))
+    both.inc()
+    assert metrics.evaluation("Filter", PROFILE, ("NodeName", "NodePorts")) is both
+    for _ in range(2):  # a second scrape counts nothing twice
+        found = [line for line in lines(registry) if line.startswith("scheduler_plugin_evaluation_total{")]
+    assert found == [
+        f'scheduler_plugin_evaluation_total{{extension_point="Filter",plugin="NodeName",profile="{PROFILE}"}} 1',
+        f'scheduler_plugin_evaluation_total{{extension_point="Filter",plugin="NodePorts",profile="{PROFILE}"}} 6',
+        f'scheduler_plugin_evaluation_total{{extension_point="Score",plugin="NodeName",profile="{PROFILE}"}} 0',
+    ]
+    registry.reset()
+    assert both.value == 0
+
+
+def test_plugins_times_are_read_from_where_they_are_measured() -> None:
+    registry, _, timings = made()
+    timings.took("NodeName", "preFilter", 0.000012)
+    timings.took("NodeName", "preFilter", 0.5, "Error")
+    found = lines(registry)
+    name = 'scheduler_plugin_execution_duration_seconds_{}{{extension_point="PreFilter",plugin="NodeName",status="{}"'
+    assert f'{name.format("bucket", "Success")},le="1e-05"}} 0' in found
+    assert f'{name.format("bucket", "Success")},le="1.5000000000000002e-05"}} 1' in found
+    assert f"{name.format('sum', 'Error')}}} 0.5" in found
+    registry.reset()
+    assert timings.of("NodeName", "preFilter").calls == 0
+
+
+def test_the_rest_in_one_go() -> None:
+    registry, metrics, _ = made(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
+    metrics.extension_point("Filter", "Success", PROFILE).observe(0.001)
+    metrics.hint("NodeName", "NodeAdd", "Queue", 0.00001)
+    metrics.incoming("active", "UnschedulablePodAdd", 3)
+    metrics.pending(active=1, backoff=2, unschedulable=3, gated=4)
+    metrics.cache_size(assumed_pods=1, pods=2, nodes=3)
+    metrics.handled("NodeAdd", 0.001)
+    metrics.working("binding").inc()
+    metrics.waited_on_permit("Success", 1)
+    metrics.preempted(2)
+    metrics.preemption_ran("success", 0.1)
+    metrics.group_attempt("scheduled", PROFILE, 0.1)
+    metrics.api_call("pod_binding", "success", 0.1)
+    metrics.conditions_awaited(PROFILE, "gpu", "success", 3)
+    found = lines(registry)
+    for line in (
+        f'framework_extension_point_duration_seconds_sum{{extension_point="Filter",profile="{PROFILE}",{GOOD}}} 0.001',
+        'queueing_hint_execution_duration_seconds_count{event="NodeAdd",hint="Queue",plugin="NodeName"} 1',
+        'queue_incoming_pods_total{event="UnschedulablePodAdd",queue="active"} 3',
+        'pending_pods{queue="gated"} 4',
+        'cache_size{type="assumed_pods"} 1',
+        'cache_size{type="nodes"} 3',
+        'event_handling_duration_seconds_count{event="NodeAdd"} 1',
+        'goroutines{operation="binding"} 1',
+        'permit_wait_duration_seconds_count{result="Success"} 1',
+        "preemption_victims_sum 2",
+        'preemption_goroutines_execution_total{result="success"} 1',
+        f'podgroup_schedule_attempts_total{{profile="{PROFILE}",result="scheduled"}} 1',
+        'async_api_call_execution_total{call_type="pod_binding",result="success"} 1',
+        f'dra_bindingconditions_wait_duration_seconds_sum{{driver="gpu",profile="{PROFILE}",status="success"}} 3',
+    ):
+        assert f"scheduler_{line}" in found
