@@ -93,9 +93,9 @@ class KubeObject(Api, frozen=True):
 
 def micro_time(moment: datetime) -> str:
     """A MicroTime as the API server wants it: always with all six digits."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 def whole_time(moment: datetime) -> str:
     """A Time as the API server wants it: whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{moment.astimezone(UTC).isoformat(timespec='seconds')[:-6]}Z"
