@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bayplan.batch.actions import default_actions
@@ -14,9 +15,11 @@ from bayplan.batch.engine import BatchEngine
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.cache import Cache
+from bayplan.client import Client, Target
 from bayplan.clock import Clock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
+from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.discovery import Kind, found_in, installed, with_installed_plugins, with_plugins_from
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
@@ -30,6 +33,7 @@ __all__ = [
     "build_batch_engine",
     "build_engine",
     "configured",
+    "fake_kubelet",
     "filled_cache",
     "known_actions",
     "known_batch_plugins",
@@ -124,3 +128,26 @@ def filled_cache(objects: Iterable[KubeObject]) -> Cache:
         else:
             cache.put(item)
     return cache
+
+
+@asynccontextmanager
+async def fake_kubelet(
+    target: Target,
+    *,
+    count: int,
+    template: NodeTemplate,
+    first: int = 0,
+    habits: PodHabits | None = None,
+    qps: float = 100.0,
+    burst: int = 200,
+    seed: int | None = None,
+) -> AsyncIterator[FakeKubelet]:
+    """A fake kubelet on an API server. Leases go their own way: their number is bounded by the time between two."""
+    clock, chance = SystemClock(), random.Random(seed)
+    async with (
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=qps, burst=burst) as client,
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=-1.0, connections=8) as leases,
+    ):
+        yield FakeKubelet(
+            client, count=count, template=template, first=first, leases=leases, habits=habits or PodHabits()
+        )
