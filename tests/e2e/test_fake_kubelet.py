@@ -202,7 +202,7 @@ async def test_a_thousand_nodes_renew_their_leases_within_bounds(cluster: Cluste
 
 def test_the_command_runs_nodes_until_it_is_stopped(cluster: Cluster, tmp_path: Path) -> None:
     template = tmp_path / "node.yaml"
-    template.write_text('{metadata: {name: "cli-{index}"}, status: {capacity: {cpu: "3", memory: 1Gi, pods: "5"}}}')
+    template.write_text('metadata: {name: "cli-{index}"}\nstatus: {capacity: {cpu: "3", memory: 1Gi, pods: "5"}}\n')
     command = [Path(sys.executable).with_name("bayplan"), "kubelet", "--nodes=2", f"--node-template={template}"]
     with subprocess.Popen(
         [*command, f"--kubeconfig={cluster.kubeconfig()}", "--remove-nodes"], stdout=subprocess.PIPE, text=True
