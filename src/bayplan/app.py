@@ -23,6 +23,7 @@ from bayplan.client import EVERYTHING, Client, Election, Informers, Selection, T
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
+from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.discovery import Kind, found_in, installed, with_installed_plugins, with_plugins_from
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
@@ -41,6 +42,7 @@ __all__ = [
     "build_batch_engine",
     "build_engine",
     "configured",
+    "fake_kubelet",
     "filled_cache",
     "known_actions",
     "known_batch_plugins",
@@ -209,3 +211,26 @@ def filled_cache(objects: Iterable[KubeObject]) -> Cache:
         else:
             cache.put(item)
     return cache
+
+
+@asynccontextmanager
+async def fake_kubelet(
+    target: Target,
+    *,
+    count: int,
+    template: NodeTemplate,
+    first: int = 0,
+    habits: PodHabits | None = None,
+    qps: float = 100.0,
+    burst: int = 200,
+    seed: int | None = None,
+) -> AsyncIterator[FakeKubelet]:
+    """A fake kubelet on an API server. Leases go their own way: their number is bounded by the time between two."""
+    clock, chance = SystemClock(), random.Random(seed)
+    async with (
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=qps, burst=burst) as client,
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=-1.0, connections=8) as leases,
+    ):
+        yield FakeKubelet(
+            client, count=count, template=template, first=first, leases=leases, habits=habits or PodHabits()
+        )

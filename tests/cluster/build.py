@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 VERSION = "1.36.4"
-PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager")
+PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager", "helm")
 MODULE = Path(__file__).resolve().parent
 
 
@@ -38,10 +38,12 @@ def program(name: str) -> Path:
 
 
 def _build(name: str, built: Path) -> None:
-    _say(f"building {name} {VERSION} into {built.parent}; the first time this takes minutes")
+    _say(f"building {name} into {built.parent}; the first time this takes minutes")
     unfinished = built.with_suffix(".unfinished")
     command = ["go", "build", "-buildvcs=false", "-trimpath", "-ldflags", _linker_flags(), "-o", str(unfinished)]
-    subprocess.run([*command, f"./{name}"], cwd=MODULE, check=True)
+    # What needs other versions of the same libraries has a module of its own.
+    alone = (MODULE / name / "go.mod").exists()
+    subprocess.run([*command, "." if alone else f"./{name}"], cwd=MODULE / name if alone else MODULE, check=True)
     unfinished.replace(built)
 
 

@@ -15,6 +15,7 @@ _VERBS = {
     "batch": "Check and show a volcano-scheduler.conf.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",

@@ -13,6 +13,7 @@ from bayplan.client.client import (
 from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
+from bayplan.client.event_sink import EventSink, event_resource
 from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
 from bayplan.client.lists import Listed
@@ -44,6 +45,7 @@ __all__ = [
     "TOKEN_REVIEWS",
     "Client",
     "Election",
+    "EventSink",
     "Guard",
     "Informer",
     "Informers",
@@ -56,6 +58,7 @@ __all__ = [
     "Timings",
     "Transport",
     "Unreadable",
+    "event_resource",
     "find_target",
     "in_cluster",
     "resource_of",

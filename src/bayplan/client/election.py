@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bayplan.client.client import Client
-from bayplan.client.lease import Lock, Record, micro_time
+from bayplan.client.lease import Lock, Record
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
+from bayplan.objects.meta import micro_time
 
 log = logging.getLogger(__name__)
 

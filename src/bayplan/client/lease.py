@@ -6,7 +6,6 @@ Used by `election` alone. Fields and texts are client-go's: Bayplan and kube-sch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -60,11 +59,6 @@ class Lock:
     async def update(self, record: Record) -> None:
         """Write the record over the version that we know; `Conflict` when somebody was quicker."""
         self._tree = await self._client.update(LEASES, {**self._tree, "spec": _spec(record)})
-
-
-def micro_time(moment: datetime) -> str:
-    """A MicroTime as the API server writes it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _record(spec: dict[str, Any]) -> Record:

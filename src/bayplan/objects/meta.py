@@ -8,7 +8,7 @@ Structs are not tracked by the garbage collector (`gc=False`): they form trees, 
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -89,3 +89,13 @@ class KubeObject(Api, frozen=True):
         """`namespace/name`, or the bare name of a cluster-scoped object."""
         meta = self.metadata
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def micro_time(moment: datetime) -> str:
+    """A MicroTime as the API server wants it: always with all six digits."""
+    return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
+
+
+def whole_time(moment: datetime) -> str:
+    """A Time as the API server wants it: whole seconds."""
+    return f"{moment.astimezone(UTC).isoformat(timespec='seconds')[:-6]}Z"

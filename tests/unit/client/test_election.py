@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bayplan.client import Election, Timings
-from bayplan.client.lease import micro_time
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, LeaseLost
+from bayplan.objects.meta import micro_time
 from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"

@@ -1,0 +1,147 @@
+"""`bayplan kubelet`: fake nodes on any API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from bayplan.app import fake_kubelet
+from bayplan.client import Target, find_target
+from bayplan.config.duration import SECOND, DurationError, parse_duration
+from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
+from bayplan.errors import UsageError
+
+
+def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration(text).nanoseconds / SECOND
+    except DurationError:
+        seconds = -1.0
+    if seconds < 0:
+        raise UsageError(f"{option.opts[0]} {text}: that is no duration; write one such as 90s or 1h30m")
+    return seconds
+
+
+@click.command("kubelet")
+@click.option("--nodes", "count", type=click.IntRange(0), default=10, show_default=True, help="How many nodes.")
+@click.option(
+    "--node-template",
+    type=click.Path(path_type=Path),
+    help="A Node manifest: capacity, labels, taints, images. Texts in it may say {index}, {index%3} or {index/40}.",
+)
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first node.")
+@click.option(
+    "--runs-for",
+    metavar="DURATION",
+    callback=_seconds,
+    help="Pods succeed after this long; without it they run until deleted.",
+)
+@click.option(
+    "--starts-after",
+    metavar="DURATION",
+    callback=_seconds,
+    default="0s",
+    show_default=True,
+    help="Pods take this long to start.",
+)
+@click.option(
+    "--stops-after",
+    metavar="DURATION",
+    callback=_seconds,
+    default="0s",
+    show_default=True,
+    help="Pods take this long to stop.",
+)
+@click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option("--qps", type=float, default=100.0, show_default=True, help="Requests a second; leases come on top.")
+@click.option("--burst", type=int, default=200, show_default=True, help="Requests at once.")
+def command(
+    count: int,
+    node_template: Path | None,
+    first: int,
+    runs_for: float | None,
+    starts_after: float,
+    stops_after: float,
+    remove_nodes: bool,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    qps: float,
+    burst: int,
+) -> None:
+    """Run fake nodes on an API server, until stopped: Ready nodes, Running pods, nothing behind them.
+
+    It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them is told to be
+    Running; it succeeds when its time is over, is resized when it asks for that, and goes when it is deleted. A pod
+    may speak for itself by annotations: bayplan.dev/runs-for: 90s, bayplan.dev/stops-after: 5s.
+
+    \b
+    Examples:
+      bayplan kubelet --nodes 100
+      bayplan kubelet --nodes 1000 --node-template node.yaml --runs-for 5m
+      bayplan kubelet --nodes 3 --kubeconfig ./test.kubeconfig --remove-nodes
+
+    \b
+    A template:
+      metadata:
+        name: big-{index}
+        labels:
+          topology.kubernetes.io/zone: zone-{index%3}
+      spec:
+        taints: [{key: dedicated, value: batch, effect: NoSchedule}]
+      status:
+        capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
+    """
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    habits = PodHabits(starts_after_s=starts_after, runs_for_s=runs_for, stops_after_s=stops_after)
+
+    async def run() -> None:
+        kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)
+        async with kubelet as running:
+            await _until_stopped(running, target, remove_nodes=remove_nodes)
+
+    asyncio.run(run())
+
+
+async def _until_stopped(kubelet: FakeKubelet, target: Target, *, remove_nodes: bool) -> None:
+    """Run until a signal comes. A second one ends the removing too."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    working, stopping = asyncio.create_task(kubelet.run()), asyncio.create_task(stop.wait())
+    telling = asyncio.create_task(_tell_ready(kubelet, target))
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, stopping, telling):
+            task.cancel()
+        await asyncio.gather(stopping, telling, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await working
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    if remove_nodes:
+        await kubelet.nodes.remove()
+    click.echo("stopped")
+
+
+async def _tell_ready(kubelet: FakeKubelet, target: Target) -> None:
+    names = list(kubelet.nodes.names)
+    await kubelet.ready()
+    spread = f": {names[0]} to {names[-1]}" if names else ""
+    click.echo(f"{len(names)} node(s) are ready on {target.server}{spread}")

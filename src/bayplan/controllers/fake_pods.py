@@ -1,0 +1,127 @@
+"""Runs the pods of fake nodes: tells the API server what a kubelet would tell, when it would.
+
+Run by `fake_kubelet`. One watch over all pods that have a node and have not ended; a pod costs one patch when it
+starts, one when it ends and one request when it is deleted. What the API server refuses is tried again with growing
+delays; a pod that cannot be read is left out and never stops the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container
+from dataclasses import replace
+
+from bayplan.client import Client, Informer, Selection, resource_of
+from bayplan.controllers.pod_reports import (
+    Memory,
+    PodHabits,
+    Remove,
+    Report,
+    Wait,
+    annotation_problems,
+    next_step,
+)
+from bayplan.controllers.work_queue import WorkQueue
+from bayplan.errors import Conflict, Invalid, NotFound
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+
+log = logging.getLogger(__name__)
+
+PODS = resource_of(kind_of(Pod))
+SELECTION = Selection(field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
+
+Key = tuple[str, str]
+
+
+class FakePods:
+    """The pods of some nodes."""
+
+    def __init__(self, client: Client, nodes: Container[object], *, habits: PodHabits, workers: int = 16) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._nodes = nodes
+        self._habits = habits
+        self._memories: dict[Key, Memory] = {}
+        self._done: dict[Key, str] = {}
+        """The version of each pod that was answered last: until the next one comes there is nothing to say."""
+        self._queue: WorkQueue[Key] = WorkQueue(
+            "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
+        )
+        self._informer: Informer = client.informer(PODS, self._on_change, selection=SELECTION)
+
+    @property
+    def running(self) -> int:
+        """How many pods are looked after."""
+        return len(self._memories)
+
+    async def run(self) -> None:
+        """Look after pods until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run(), name="pods")
+            group.create_task(self._queue.run())
+
+    def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        if new is None:
+            assert old is not None
+            self._forget((old.namespace, old.name))
+        elif isinstance(new, Pod) and new.spec.node_name in self._nodes:
+            self._take(new)
+
+    def _take(self, pod: Pod) -> None:
+        key = (pod.namespace, pod.name)
+        memory = self._memories.get(key)
+        if memory is None:
+            memory = Memory(seen=self._clock.now())
+            for problem in annotation_problems(pod):
+                log.warning("pod %s: %s", pod.key, problem)
+        if pod.terminating and memory.stopping is None:
+            memory = replace(memory, stopping=self._clock.now())
+        self._memories[key] = memory
+        self._queue.add(key)
+
+    def _forget(self, key: Key) -> None:
+        self._memories.pop(key, None)
+        self._done.pop(key, None)
+        self._queue.forget(key)
+
+    async def _work(self, key: Key) -> float | None:
+        """Do the next thing for a pod as it is now."""
+        pod, memory = self._informer.store.get(key), self._memories.get(key)
+        if not isinstance(pod, Pod) or memory is None:
+            return None
+        step = next_step(pod, now=self._clock.now(), memory=memory, habits=self._habits)
+        if isinstance(step, Wait):
+            return step.seconds
+        version = pod.metadata.resource_version
+        if step is None or self._done.get(key) == version:
+            return None
+        try:
+            await self._do(pod, step)
+        except (NotFound, Conflict):
+            return None  # gone, or another pod of this name: the watch tells which
+        if key in self._memories:
+            self._done[key] = version
+        return None
+
+    async def _do(self, pod: Pod, step: Report | Remove) -> None:
+        if step.status is not None:
+            await self._tell(pod, step.status)
+        if isinstance(step, Remove):
+            await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
+        elif step.status.get("phase") == "Running":
+            key = (pod.namespace, pod.name)
+            if key in self._memories:
+                self._memories[key] = replace(self._memories[key], started=self._clock.now())
+
+    async def _tell(self, pod: Pod, status: dict[str, object]) -> None:
+        patch = {"metadata": {"uid": pod.uid}, "status": status}
+        try:
+            await self._client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")
+        except Invalid as refusal:
+            if "metadata.uid" not in str(refusal):
+                raise
+            # Another pod of this name: the watch brings it.
+            raise NotFound(str(refusal), code=refusal.code) from None

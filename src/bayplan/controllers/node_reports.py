@@ -1,0 +1,57 @@
+"""What does a kubelet tell of its node? Conditions and leases as plain trees; pure, a few microseconds each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from bayplan.objects.core import Node
+from bayplan.objects.meta import micro_time, whole_time
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_S = 40
+
+_CONDITIONS = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+)
+
+
+def conditions(now: datetime, seen: Node | None = None) -> list[dict[str, Any]]:
+    """A healthy node's conditions; one that was so before keeps the moment at which it became so."""
+    moment = whole_time(now)
+    before = {(each.type, each.status): each.last_transition_time for each in seen.status.conditions} if seen else {}
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": moment,
+            "lastTransitionTime": whole_time(before.get((kind, status)) or now),
+        }
+        for kind, status, reason, message in _CONDITIONS
+    ]
+
+
+def healthy(node: Node) -> bool:
+    """Whether nobody has said otherwise."""
+    return ("Ready", "True") in ((each.type, each.status) for each in node.status.conditions)
+
+
+def lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
+    """A new lease, which goes with its node."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_S, **renewal(now)},
+    }
+
+
+def renewal(now: datetime) -> dict[str, Any]:
+    """What changes in a lease's spec."""
+    return {"renewTime": micro_time(now)}

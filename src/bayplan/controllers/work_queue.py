@@ -1,0 +1,144 @@
+"""Who is next? Keys that want work, soon or at a moment; each is in one worker's hands at a time.
+
+The engine of every controller: a watch adds keys, workers call the handler, and what the handler returns says when it
+wants to be called again. What fails is tried again with doubling delays; nothing that a handler raises stops the queue.
+Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and not a hundred.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+Handler = Callable[[K], Awaitable[float | None]]
+"""Works on a key; returns after how many seconds it is to be called again, or None: when the key is added."""
+
+SLOT_S = 0.1
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+
+
+class WorkQueue(Generic[K]):
+    """Work by key. `run` it as a task."""
+
+    def __init__(
+        self, name: str, handler: Handler[K], *, clock: LoopClock, chance: random.Random, workers: int = 16
+    ) -> None:
+        self._name = name
+        self._handler = handler
+        self._clock = clock
+        self._chance = chance
+        self._workers = workers
+        self._ready: deque[K] = deque()
+        self._waiting: set[K] = set()
+        self._busy: set[K] = set()
+        self._work = asyncio.Semaphore(0)
+        self._due: dict[K, float] = {}
+        self._alarms: list[tuple[float, int, K]] = []
+        self._order = itertools.count()
+        self._sooner = asyncio.Event()
+        self._failures: dict[K, int] = {}
+
+    def add(self, key: K, *, after_s: float = 0.0) -> None:
+        """The key wants work. The earlier of two moments counts."""
+        if after_s <= 0:
+            self._due.pop(key, None)
+            self._put(key)
+            return
+        due = math.ceil((self._clock.monotonic_s() + after_s) / SLOT_S) * SLOT_S
+        if key in self._waiting or self._due.get(key, math.inf) <= due:
+            return
+        self._due[key] = due
+        heapq.heappush(self._alarms, (due, next(self._order), key))
+        if self._alarms[0][0] == due:
+            self._sooner.set()
+
+    def forget(self, key: K) -> None:
+        """The key wants nothing any more; work under way ends as it may."""
+        self._due.pop(key, None)
+        self._failures.pop(key, None)
+        self._waiting.discard(key)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ring(), name=f"{self._name} alarms")
+            for number in range(self._workers):
+                group.create_task(self._worker(), name=f"{self._name} {number}")
+
+    def _put(self, key: K) -> None:
+        if key in self._waiting:
+            return
+        self._waiting.add(key)
+        if key not in self._busy:  # else it goes on when its worker is done
+            self._ready.append(key)
+            self._work.release()
+
+    async def _worker(self) -> None:
+        while True:
+            await self._work.acquire()
+            key = self._ready.popleft()
+            if key not in self._waiting or key in self._busy:
+                continue  # forgotten since
+            self._waiting.discard(key)
+            self._busy.add(key)
+            try:
+                again_s = await self._attempt(key)
+            finally:
+                self._busy.discard(key)
+            if again_s is not None:
+                self.add(key, after_s=max(again_s, SLOT_S))
+            if key in self._waiting:
+                self._ready.append(key)
+                self._work.release()
+
+    async def _attempt(self, key: K) -> float | None:
+        try:
+            again_s = await self._handler(key)
+        except BayplanError as fault:
+            log.warning("%s %s: %s; trying again", self._name, key, fault)
+        except Exception:
+            log.exception("%s %s: the work on it failed", self._name, key)
+        else:
+            self._failures.pop(key, None)
+            return again_s
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay_s: float = min(FIRST_RETRY_S * 2 ** min(failures - 1, 16), LAST_RETRY_S)
+        return delay_s * (1.0 + self._chance.random())
+
+    async def _ring(self) -> None:
+        while True:
+            self._sooner.clear()
+            now = self._clock.monotonic_s()
+            while self._alarms and self._alarms[0][0] <= now:
+                due, _, key = heapq.heappop(self._alarms)
+                if self._due.get(key) == due:
+                    del self._due[key]
+                    self._put(key)
+            await self._wait(self._alarms[0][0] - now if self._alarms else None)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until that many seconds have passed, or an earlier alarm was set."""
+        if seconds is None:
+            await self._sooner.wait()
+            return
+        both = asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._sooner.wait())
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()

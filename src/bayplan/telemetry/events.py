@@ -1,0 +1,184 @@
+"""What does an event say? `events.k8s.io/v1` objects as kube-scheduler words them.
+
+Asked by the engine once an outcome, through one `EventRecorder` a profile. Pure: an event is made here and handed to
+whoever posts it; nothing waits and nothing is sent. Costs about 6 µs an event.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bayplan.clock import Clock
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import Api, KubeObject, micro_time
+from bayplan.objects.validation import dns_subdomain_problems
+
+NOTE_BYTES = 1024
+"""The longest note that the API server takes."""
+
+NORMAL = "Normal"
+WARNING = "Warning"
+_CUT = " ..."
+_LONGEST_PLAIN_NAME = 253 - len(".0123456789abcdef")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ObjectReference(Api, frozen=True):
+    """Which object, and in which version of it."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    resource_version: str = ""
+
+
+class EventMeta(Api, frozen=True):
+    name: str
+    namespace: str
+
+
+class Series(Api, frozen=True, omit_defaults=False):
+    """How often an event was seen, and when last."""
+
+    count: int
+    last_observed_time: str
+
+
+class Event(Api, frozen=True):
+    """One `events.k8s.io/v1` Event, or all of a series of them."""
+
+    metadata: EventMeta
+    event_time: str
+    reporting_controller: str
+    reporting_instance: str
+    action: str
+    reason: str
+    regarding: ObjectReference
+    note: str
+    type: str
+    related: ObjectReference | None = None
+    series: Series | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Events with the same identity are one series; the note is no part of it, the object's version is."""
+        return (
+            self.type,
+            self.action,
+            self.reason,
+            self.reporting_controller,
+            self.reporting_instance,
+            self.regarding,
+            self.related,
+        )
+
+
+Post = Callable[[Event], None]
+"""Takes an event and returns at once."""
+
+
+class EventRecorder:
+    """Says what happened in the name of one profile."""
+
+    def __init__(self, controller: str, *, host: str, clock: Clock, chance: random.Random, post: Post) -> None:
+        self._controller = controller
+        self._instance = f"{controller}-{host}"
+        self._clock = clock
+        self._chance = chance
+        self._post = post
+
+    # What kube-scheduler says.
+
+    def scheduled(self, pod: Pod, node: str) -> None:
+        note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
+        self.event(pod, type=NORMAL, reason="Scheduled", action="Binding", note=note)
+
+    def failed_scheduling(self, pod: Pod, message: str) -> None:
+        self.event(pod, type=WARNING, reason="FailedScheduling", action="Scheduling", note=message)
+
+    def skipped_deleting(self, pod: Pod) -> None:
+        self.failed_scheduling(pod, f"skip schedule deleting pod: {pod.namespace}/{pod.name}")
+
+    def preempted(self, victim: Pod, preemptor: KubeObject, message: str) -> None:
+        """Whoever preempts words the message: it names the kind of the preemptor, its uid and the node."""
+        # kube-scheduler 1.36 refers to a group that preempts and, by a slip of its own, never to a pod.
+        related = None if isinstance(preemptor, Pod) else preemptor
+        self.event(victim, related=related, type=NORMAL, reason="Preempted", action="Preempting", note=message)
+
+    def binding_conditions_pending(self, pod: Pod, node: str) -> None:
+        note = f"waiting for binding conditions for device on node {node}"
+        self.event(pod, type=NORMAL, reason="BindingConditionsPending", action="Scheduling", note=note)
+
+    # What anybody may say.
+
+    def event(
+        self,
+        regarding: KubeObject | ObjectReference,
+        *,
+        type: str,  # noqa: A002
+        reason: str,
+        action: str,
+        note: str,
+        related: KubeObject | ObjectReference | None = None,
+    ) -> None:
+        """Make an event and post it."""
+        now = self._clock.now()
+        about = reference(regarding)
+        self._post(
+            Event(
+                metadata=EventMeta(self._name(about.name, now), about.namespace or "default"),
+                event_time=micro_time(now),
+                reporting_controller=self._controller,
+                reporting_instance=self._instance,
+                action=action,
+                reason=reason,
+                regarding=about,
+                related=reference(related) if related is not None else None,
+                note=cut_note(note),
+                type=type,
+            )
+        )
+
+    def _name(self, about: str, now: datetime) -> str:
+        """The object's name and the moment; something else where that is no name for an event."""
+        name = f"{about}.{_nanoseconds(now):x}"
+        if len(about) <= _LONGEST_PLAIN_NAME and not dns_subdomain_problems(name):
+            return name
+        return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+
+
+def reference(item: KubeObject | ObjectReference) -> ObjectReference:
+    """An object as an event refers to it."""
+    if isinstance(item, ObjectReference):
+        return item
+    meta, kind = item.metadata, kind_of(type(item))
+    return ObjectReference(
+        kind=kind.name,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        api_version=kind.api_versions[0],
+        resource_version=meta.resource_version,
+    )
+
+
+def cut_note(text: str) -> str:
+    """As much of a text as an event can hold, in whole characters."""
+    if len(text) * 4 <= NOTE_BYTES:
+        return text
+    data = text.encode()
+    if len(data) <= NOTE_BYTES:
+        return text
+    return data[: NOTE_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+
+
+def _nanoseconds(moment: datetime) -> int:
+    """Nanoseconds since 1970, of which our clocks know the thousands."""
+    since = moment - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000

@@ -1,0 +1,176 @@
+"""`deploy/` on a real API server: accepted in every field, the chart equal to the manifests, the rules enough."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayplan.client import EVENTS, PODS, Client, Election, EventSink, resource_of
+from bayplan.clock import SystemClock
+from bayplan.errors import Forbidden
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import KINDS
+from bayplan.telemetry.events import EventRecorder
+from cluster.build import program
+from cluster.run import Cluster
+from wire_server import on_loop
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+CHART = DEPLOY / "helm" / "bayplan"
+ACCOUNT = "system:serviceaccount:bayplan-system:bayplan"
+NOT_FOR_PODS = {"ResourceQuota", "PriorityClass"}
+
+Tree = dict[str, Any]
+
+MONITORS: Tree = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster with the namespace, and with the operator's kind."""
+    cluster.apply(MONITORS)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
+    cluster.kubectl("create", "namespace", "bayplan-system")
+    yield cluster
+    cluster.kubectl("delete", "namespace", "bayplan-system", "--wait=false")
+
+
+def kustomized(cluster: Cluster, overlay: str) -> list[Tree]:
+    return list(yaml.safe_load_all(cluster.kubectl("kustomize", str(DEPLOY / "kustomize" / overlay))))
+
+
+def rendered(*values: Path, name: str = "bayplan", namespace: str = "bayplan-system") -> list[Tree]:
+    done = subprocess.run(
+        [program("helm"), CHART, name, namespace, *values], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [tree for tree in yaml.safe_load_all(done.stdout) if tree]
+
+
+def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
+    """The objects by kind and name; the configuration as what it says, not how it is set."""
+    found = {}
+    for tree in trees:
+        meta = tree["metadata"]
+        if tree["kind"] == "ConfigMap" and "config.yaml" in tree["data"]:
+            tree["data"]["config.yaml"] = yaml.safe_load(tree["data"]["config.yaml"])
+        if tree["kind"] == "Deployment":
+            tree["spec"]["template"]["metadata"].pop("annotations", None)  # helm's way to start pods anew
+        found[tree["kind"], meta.get("namespace", ""), meta["name"]] = tree
+    assert len(found) == len(trees)
+    return found
+
+
+@pytest.mark.parametrize("overlay", ["base", "monitoring"])
+def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str) -> None:
+    trees = kustomized(prepared, overlay)
+    assert len(trees) == 11 + (overlay == "monitoring")
+    accepted(prepared, trees)
+
+
+def accepted(cluster: Cluster, trees: list[Tree]) -> None:
+    text = yaml.safe_dump_all(trees)
+    told = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+    assert told.count("(server dry run)") == len(trees), told
+
+
+def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> None:
+    base = comparable(kustomized(prepared, "base"))
+    del base["Namespace", "", "bayplan-system"]  # which helm makes itself: --create-namespace
+    assert comparable(rendered()) == base
+    values = tmp_path / "values.yaml"
+    values.write_text("serviceMonitor: {enabled: true}")
+    with_monitor = comparable(kustomized(prepared, "monitoring"))
+    del with_monitor["Namespace", "", "bayplan-system"]
+    assert comparable(rendered(values)) == with_monitor
+
+
+def test_the_chart_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    chosen = {
+        "replicas": 3,
+        "image": {"repository": "registry.example/bayplan", "tag": "next"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "config": {"profiles": [{"schedulerName": "mine"}], "parallelism": 4},
+        "plugins": {"mine.py": 'class Mine:\n    """Mine: a {{ brace }}."""\n\n    name = "Mine"\n'},
+        "extraArgs": ["-v=4"],
+        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    values.write_text(yaml.safe_dump(chosen))
+    trees = rendered(values, name="second")
+    accepted(prepared, trees)
+    found = comparable(trees)
+    ns = "bayplan-system"
+    spec = found["Deployment", ns, "second"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["image"]) == (3, "registry.example/bayplan:next")
+    assert container["args"][-2:] == ["--plugins-dir=/etc/bayplan-plugins", "-v=4"]
+    assert found["ConfigMap", ns, "second-plugins"]["data"] == chosen["plugins"]
+    config = found["ConfigMap", ns, "second"]["data"]["config.yaml"]
+    assert (config["profiles"], config["parallelism"]) == ([{"schedulerName": "mine"}], 4)
+    assert config["leaderElection"]["resourceName"] == "second"
+    assert found["Role", ns, "second"]["rules"][1]["resourceNames"] == ["second"]
+    assert {name for _, _, name in found} <= {"second", "second-plugins", "second-authentication-reader"}
+
+
+@on_loop
+async def test_the_rules_are_enough_for_what_the_client_does(prepared: Cluster, namespace: str) -> None:
+    roles = [
+        tree for tree in kustomized(prepared, "base") if tree["kind"].startswith(("Role", "ClusterRole", "Service"))
+    ]
+    prepared.apply(*roles)
+    pod = {"containers": [{"name": "c", "image": "none"}], "schedulerName": "nobody"}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod}
+    prepared.kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(made))
+    account = prepared.target(
+        impersonate=(("Impersonate-User", ACCOUNT), ("Impersonate-Group", "system:authenticated"))
+    )
+    async with Client(account, clock=SystemClock(), chance=random.Random(0), qps=-1) as client:
+        for kind in KINDS:
+            if "volcano" not in kind.group and kind.name not in NOT_FOR_PODS:
+                await client.list(resource_of(kind))
+        election = Election(client, identity="e2e", name="bayplan", namespace="bayplan-system")
+        await election.acquire()
+        await election.release()
+        found = await client.get(Pod, namespace, "p")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        patch = {"status": {"conditions": [condition]}}
+        await client.patch(PODS, patch, namespace=namespace, name="p", subresource="status")
+        await client.bind(namespace, "p", "nowhere", uid=found.uid)
+        sink = EventSink(client)
+        recorder = EventRecorder("bayplan", host="h", clock=client.clock, chance=client.chance, post=sink.post)
+        recorder.scheduled(found, "nowhere")
+        await sink._deliver(sink._waiting[0])
+        assert (sink.stored, sink.refused) == (1, 0)
+        await client.delete(PODS, namespace=namespace, name="p", uid=found.uid, grace_s=0)
+        with pytest.raises(Forbidden):
+            await client.create(PODS, made, namespace=namespace)
+        with pytest.raises(Forbidden):
+            await client.get_raw(EVENTS, namespace, "p")

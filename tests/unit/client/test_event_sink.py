@@ -1,0 +1,251 @@
+"""How events are sent: order, retries, refusals, the bound of the queue; over real sockets on a manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bayplan.client import CORE_EVENTS, EVENTS, EventSink, Offered, Resource, event_resource
+from bayplan.client.event_sink import TRIES
+from bayplan.clock import ManualClock
+from bayplan.errors import LeaseLost
+from bayplan.objects.core import ObjectMeta, Pod
+from bayplan.telemetry.events import EventRecorder
+from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
+
+PATH = "/apis/events.k8s.io/v1/namespaces/team/events"
+
+
+class EventServer:
+    """Keeps events by name, as an API server does; `fails` is asked before."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+        self.fails: list[Answer] = []
+
+    def route(self, request: Request) -> Answer:
+        if self.fails:
+            return self.fails.pop(0)
+        name = request.path.rpartition("/")[2]
+        if request.method == "POST":
+            name = request.json["metadata"]["name"]
+            if name in self.events:
+                return status(409, "AlreadyExists", "there already")
+            self.events[name] = request.json
+        elif name not in self.events:
+            return status(404, "NotFound", "no such event")
+        else:
+            assert request.headers["content-type"] == "application/strategic-merge-patch+json"
+            self.events[name] |= request.json
+        return Reply(201, self.events[name])
+
+    @property
+    def series(self) -> list[int]:
+        return [event.get("series", {}).get("count", 1) for event in self.events.values()]
+
+
+class World:
+    def __init__(self, server: WireServer, store: EventServer, sink: EventSink, clock: ManualClock) -> None:
+        self.server = server
+        self.store = store
+        self.sink = sink
+        self.clock = clock
+        self.recorder = EventRecorder("s", host="h", clock=clock, chance=random.Random(0), post=sink.post)
+
+    def failed(self, name: str = "p", version: str = "1") -> None:
+        meta = ObjectMeta(name=name, namespace="team", uid=name, resource_version=version)
+        self.recorder.failed_scheduling(Pod(metadata=meta), "no room")
+
+    async def drained(self, *, tick_s: float = 0.0) -> None:
+        done = asyncio.ensure_future(self.sink.drained())
+        await until(done.done, tick=lambda: self.clock.advance(tick_s))
+
+
+@asynccontextmanager
+async def world(*, sending: bool = True, resource: Resource = EVENTS, **more: Any) -> AsyncIterator[World]:
+    store, clock = EventServer(), ManualClock()
+    async with WireServer(store.route) as server, server.client(clock) as client:
+        sink = EventSink(client, resource=resource, **more)
+        running = asyncio.ensure_future(sink.run()) if sending else None
+        try:
+            yield World(server, store, sink, clock)
+        finally:
+            if running is not None:
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+
+
+@on_loop
+async def test_events_are_created() -> None:
+    async with world() as w:
+        for name in ("a", "b", "c"):
+            w.failed(name)
+        await w.drained()
+        assert sorted(event["regarding"]["name"] for event in w.store.events.values()) == ["a", "b", "c"]
+        assert set(w.server.asked()) == {f"POST {PATH}"}
+        assert (w.sink.stored, w.sink.refused, w.sink.dropped, w.sink.waiting) == (3, 0, 0, 0)
+
+
+@on_loop
+async def test_a_series_is_told_after_its_first_event_even_when_both_wait() -> None:
+    async with world() as w:
+        for _ in range(5):
+            w.failed()
+        await w.drained()
+        assert w.store.series == [2]
+        assert [each.split()[0] for each in w.server.asked()] == ["POST", "PATCH"]
+
+
+@on_loop
+async def test_the_end_of_a_series_is_told_by_itself() -> None:
+    async with world() as w:
+        await until(lambda: w.clock.sleepers)  # the first sweep is over
+        for _ in range(5):
+            w.failed()
+        await w.drained()
+        await until(lambda: w.store.series == [5], tick=lambda: w.clock.advance(20))
+        await w.drained()
+        assert 360 < w.clock.monotonic_s() <= 800
+        w.failed()
+        await w.drained()
+        assert w.store.series == [5, 1]
+
+
+@on_loop
+async def test_a_series_whose_event_was_removed_is_created_anew() -> None:
+    async with world() as w:
+        w.failed()
+        await w.drained()
+        w.store.events.clear()
+        w.failed()
+        await w.drained()
+        assert w.store.series == [2]
+        assert [each.split()[0] for each in w.server.asked()] == ["POST", "PATCH", "POST"]
+
+
+@on_loop
+async def test_an_event_that_is_there_when_its_series_is_made_anew_is_patched_later() -> None:
+    async with world() as w:
+        w.failed()
+        await w.drained()
+        w.store.fails = [status(404, "NotFound"), status(409, "AlreadyExists")]
+        w.failed()
+        await w.drained(tick_s=1.0)
+        assert w.store.series == [2]
+
+
+@on_loop
+async def test_what_does_not_reach_the_server_is_tried_again_some_ten_seconds_later() -> None:
+    async with world() as w:
+        w.store.fails = [Reply(raw=b"", close=True), Reply(raw=b"", close=True)]
+        w.failed()
+        await until(lambda: len(w.server.requests) == 1)
+        await until(lambda: w.clock.sleepers > 1)
+        w.clock.advance(9.9)
+        await asyncio.sleep(0.01)
+        assert len(w.server.requests) == 1
+        await w.drained(tick_s=0.5)
+        assert 20 <= w.clock.monotonic_s() <= 27
+        assert w.store.series == [1]
+
+
+@on_loop
+async def test_twelve_tries_are_enough() -> None:
+    async with world() as w:
+        w.store.fails = [Reply(raw=b"", close=True) for _ in range(100)]
+        w.failed()
+        await w.drained(tick_s=1.0)
+        assert len(w.server.requests) == TRIES
+        assert (w.sink.stored, w.sink.refused) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        status(403, "Forbidden", "the namespace is being terminated"),
+        status(422, "Invalid", "note: too long"),
+        status(409, "AlreadyExists", "of an earlier life"),
+        status(500, "InternalError", "etcd is away"),
+    ],
+    ids=lambda answer: str(answer.status),
+)
+@on_loop
+async def test_what_the_server_refuses_is_given_up(answer: Reply) -> None:
+    async with world() as w:
+        w.store.fails = [answer]
+        w.failed()
+        await w.drained()
+        assert len(w.server.requests) == 1
+        assert (w.sink.stored, w.sink.refused) == (0, 1)
+        w.failed("q")
+        await w.drained()
+        assert w.sink.stored == 1, "and the next one goes"
+
+
+@on_loop
+async def test_without_the_lease_nothing_is_written() -> None:
+    class Lost:
+        def check(self) -> None:
+            raise LeaseLost("somebody else leads")
+
+    async with world() as w:
+        w.sink._client.guard(Lost())
+        w.failed()
+        await w.drained()
+        assert w.server.requests == []
+
+
+@on_loop
+async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dropped() -> None:
+    async with world(senders=2, most_waiting=3) as w:
+        w.store.fails = [Hang(), Hang()]
+        for number in range(2):
+            w.failed(f"p{number}")
+        await until(lambda: len(w.server.requests) == 2)
+        for number in range(2, 10):
+            w.failed(f"p{number}")
+        assert (w.sink.dropped, w.sink.waiting) == (5, 5)
+        await w.drained(tick_s=1.0)
+        assert sorted(e["regarding"]["name"] for e in w.store.events.values()) == ["p0", "p1", "p2", "p3", "p4"]
+
+
+@on_loop
+async def test_a_bug_in_sending_costs_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        sent = w.sink._client.create
+        monkeypatch.setattr(w.sink._client, "create", None)
+        w.failed()
+        await w.drained()
+        monkeypatch.setattr(w.sink._client, "create", sent)
+        w.failed("q")
+        await w.drained()
+        assert (w.sink.stored, w.sink.refused) == (1, 1)
+
+
+@on_loop
+async def test_a_server_without_the_group_gets_core_events() -> None:
+    async with world(resource=CORE_EVENTS) as w:
+        for _ in range(3):
+            w.failed()
+        await w.drained()
+        (event,) = w.store.events.values()
+        assert event["count"] == 3
+        assert set(w.server.asked()) == {
+            "POST /api/v1/namespaces/team/events",
+            f"PATCH /api/v1/namespaces/team/events/{event['metadata']['name']}",
+        }
+
+
+@pytest.mark.parametrize(
+    ("writable", "resource"),
+    [(frozenset({("events.k8s.io/v1", "events")}), EVENTS), (frozenset({("v1", "events")}), CORE_EVENTS)],
+    ids=["offered", "missing"],
+)
+def test_where_events_go(writable: frozenset[tuple[str, str]], resource: Resource) -> None:
+    assert event_resource(Offered("v1.36.4", {}, (), writable)) == resource

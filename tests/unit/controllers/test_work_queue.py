@@ -1,0 +1,196 @@
+"""The queue of every controller: one worker a key, moments, retries; on a manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.controllers.work_queue import WorkQueue
+from bayplan.errors import BayplanError
+from wire_server import on_loop, until
+
+
+class Work:
+    """A handler that notes when it was called, and does as it is told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.calls: list[tuple[float, str]] = []
+        self.answers: list[float | Exception | None] = []
+        self.hold: asyncio.Event | None = None
+        self.at_once = 0
+        self.most_at_once = 0
+        self.queue: WorkQueue[str] = WorkQueue(
+            "thing", self.handle, clock=self.clock, chance=random.Random(0), workers=3
+        )
+
+    async def handle(self, key: str) -> float | None:
+        self.calls.append((round(self.clock.monotonic_s(), 3), key))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+            answer = self.answers.pop(0) if self.answers else None
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        finally:
+            self.at_once -= 1
+
+    async def turns(self) -> None:
+        """Let everything happen that happens without the clock."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def advance(self, seconds: float) -> None:
+        await self.turns()
+        self.clock.advance(seconds)
+        await self.turns()
+
+
+@asynccontextmanager
+async def working() -> AsyncIterator[Work]:
+    work = Work()
+    running = asyncio.ensure_future(work.queue.run())
+    try:
+        yield work
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@on_loop
+async def test_keys_are_worked_on_once_however_often_they_are_added() -> None:
+    async with working() as w:
+        for key in ("a", "b", "a", "a"):
+            w.queue.add(key)
+        await w.turns()
+        assert w.calls == [(0, "a"), (0, "b")]
+
+
+@on_loop
+async def test_a_key_is_in_one_workers_hands_and_goes_on_when_it_was_added_meanwhile() -> None:
+    async with working() as w:
+        w.hold = asyncio.Event()
+        w.queue.add("a")
+        await w.turns()
+        w.queue.add("a")
+        w.queue.add("a")
+        await w.turns()
+        assert len(w.calls) == 1
+        w.hold.set()
+        await w.turns()
+        assert len(w.calls) == 2
+        assert w.most_at_once == 1
+
+
+@on_loop
+async def test_no_more_are_worked_on_at_once_than_there_are_workers() -> None:
+    async with working() as w:
+        w.hold = asyncio.Event()
+        for number in range(10):
+            w.queue.add(str(number))
+        await w.turns()
+        assert w.at_once == 3
+        w.hold.set()
+        await w.turns()
+        assert len(w.calls) == 10
+        assert w.most_at_once == 3
+
+
+@on_loop
+async def test_moments_are_kept_and_the_earlier_of_two_counts() -> None:
+    async with working() as w:
+        w.queue.add("a", after_s=5)
+        w.queue.add("a", after_s=2)
+        w.queue.add("a", after_s=9)
+        w.queue.add("b", after_s=1)
+        for _ in range(20):
+            await w.advance(0.5)
+        assert w.calls == [(1, "b"), (2, "a")]
+
+
+@on_loop
+async def test_what_is_due_in_one_slot_is_done_in_one_go() -> None:
+    async with working() as w:
+        for number in range(1, 90):
+            w.queue.add(str(number), after_s=1 + number / 1000)
+        await w.advance(1.05)
+        assert w.calls == []
+        await w.advance(0.05)
+        await until(lambda: len(w.calls) == 89)
+
+
+@on_loop
+async def test_a_handler_says_when_it_wants_to_be_called_again() -> None:
+    async with working() as w:
+        w.answers = [10.0, 10.0, None]
+        w.queue.add("a")
+        for _ in range(50):
+            await w.advance(1)
+        assert w.calls == [(0, "a"), (10, "a"), (20, "a")]
+
+
+@pytest.mark.parametrize("fault", [BayplanError("no"), ValueError("bug")], ids=["a refusal", "a bug"])
+@on_loop
+async def test_what_fails_is_tried_again_ever_later_and_the_others_go_on(fault: Exception) -> None:
+    async with working() as w:
+        w.answers = [fault] * 12
+        w.queue.add("a")
+        for _ in range(800):
+            await w.advance(0.5)
+        moments = [at for at, _ in w.calls]
+        gaps = [later - before for before, later in pairwise(moments)]
+        assert len(moments) == 13
+        assert 0.5 <= gaps[0] <= 1.5
+        assert 2 <= gaps[2] <= 4.5
+        assert all(30 <= gap <= 60.5 for gap in gaps[6:])
+        w.queue.add("b")
+        await w.turns()
+        assert w.calls[-1][1] == "b"
+
+
+@on_loop
+async def test_success_makes_the_next_failure_a_first_one() -> None:
+    async with working() as w:
+        w.answers = [BayplanError("no"), BayplanError("no"), None, BayplanError("no")]
+        w.queue.add("a")
+        for _ in range(50):
+            await w.advance(0.1)
+        w.queue.add("a")
+        before = len(w.calls)
+        for _ in range(13):
+            await w.advance(0.1)
+        assert len(w.calls) == before + 2
+
+
+@on_loop
+async def test_what_is_forgotten_is_not_worked_on() -> None:
+    async with working() as w:
+        w.queue.add("a", after_s=1)
+        w.queue.add("b")
+        w.queue.forget("a")
+        w.queue.forget("b")
+        await w.advance(2)
+        assert w.calls == []
+        w.queue.add("b")
+        await w.turns()
+        assert w.calls == [(2, "b")]
+
+
+@on_loop
+async def test_added_now_it_does_not_wait_for_its_moment() -> None:
+    async with working() as w:
+        w.queue.add("a", after_s=5)
+        w.queue.add("a")
+        await w.turns()
+        await until(lambda: w.calls == [(0, "a")])
+        await w.advance(6)
+        assert w.calls == [(0, "a")]

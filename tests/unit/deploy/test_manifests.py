@@ -1,0 +1,137 @@
+"""What is deployed, as far as files tell: the chart and the overlays are compared by the end-to-end suite."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bayplan
+from bayplan.app import build_engine, configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.objects.kinds import KINDS, Kind
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+BASE = DEPLOY / "kustomize" / "base"
+CHART = DEPLOY / "helm" / "bayplan"
+CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+NOT_FOR_PODS = {"ResourceQuota", "PriorityClass"}
+"""Read by other parts than the pod engine, or only from files."""
+
+
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects of the base by kind and name."""
+    files = sorted(path for path in BASE.glob("*.yaml") if path.name != "kustomization.yaml")
+    trees = [tree for path in files for tree in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    return {(tree["kind"], tree["metadata"]["name"]): tree for tree in trees}
+
+
+def rules(kind: str = "ClusterRole") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = manifests()[kind, "bayplan"]["rules"]
+    return found
+
+
+def pod_spec() -> dict[str, Any]:
+    spec: dict[str, Any] = manifests()["Deployment", "bayplan"]["spec"]["template"]["spec"]
+    return spec
+
+
+def configuration() -> str:
+    return str(manifests()["ConfigMap", "bayplan"]["data"]["config.yaml"])
+
+
+def test_every_file_of_the_base_is_used() -> None:
+    listed = yaml.safe_load((BASE / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert sorted([*listed, "kustomization.yaml"]) == sorted(path.name for path in BASE.glob("*.yaml"))
+
+
+def test_everything_is_of_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    (image,) = yaml.safe_load((BASE / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
+    assert {chart["version"], chart["appVersion"], image["newTag"]} == {bayplan.__version__}
+    assert f"-t bayplan:{bayplan.__version__} " in CONTAINERFILE
+
+
+def test_the_configuration_is_accepted_and_has_its_own_name_and_lease() -> None:
+    registry = known_plugins()
+    config = configured(configuration(), registry)
+    assert list(build_engine(config, registry, Cache(), seed=0).scheduler_names) == ["bayplan"]
+    election = yaml.safe_load(configuration())["leaderElection"]
+    assert election == {"leaderElect": True, "resourceName": "bayplan", "resourceNamespace": "bayplan-system"}
+    named = [rule["resourceNames"] for rule in rules("Role") if "resourceNames" in rule]
+    assert named == [[election["resourceName"]]]
+    assert manifests()["Role", "bayplan"]["metadata"]["namespace"] == election["resourceNamespace"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "volcano" not in kind.group], ids=lambda kind: kind.name)
+def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
+    verbs = {
+        verb
+        for rule in rules()
+        if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {"list", "watch"} <= verbs or kind.name in NOT_FOR_PODS
+
+
+def test_no_rule_is_wide() -> None:
+    for rule in [*rules(), *rules("Role")]:
+        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
+        assert not {"secrets", "configmaps"} & set(rule["resources"])
+
+
+def test_two_run_and_one_at_a_time_may_be_disturbed() -> None:
+    assert manifests()["Deployment", "bayplan"]["spec"]["replicas"] == 2
+    assert manifests()["PodDisruptionBudget", "bayplan"]["spec"]["maxUnavailable"] == 1
+
+
+def test_the_pod_has_no_more_rights_than_it_needs() -> None:
+    (container,) = pod_spec()["containers"]
+    assert pod_spec()["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert str(pod_spec()["securityContext"]["runAsUser"]) in re.findall(r"^USER (\d+):", CONTAINERFILE, re.MULTILINE)
+
+
+def test_the_pod_reads_its_configuration_where_it_is_mounted() -> None:
+    (container,) = pod_spec()["containers"]
+    (mount,) = container["volumeMounts"]
+    assert f"--config={mount['mountPath']}/config.yaml" in container["args"]
+    assert {probe["httpGet"]["scheme"] for probe in (container["livenessProbe"], container["readinessProbe"])} == {
+        "HTTPS"
+    }
+
+
+def test_the_image_is_built_in_one_stage_and_runs_in_another_without_build_tools() -> None:
+    build, final = re.split(r"^FROM .*$", CONTAINERFILE, flags=re.MULTILINE)[1:]
+    assert re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE) == ["docker.io/library/python:3.11-slim"] * 2
+    assert "--requirement requirements.lock" in build
+    assert "pip uninstall --quiet --yes --root-user-action=ignore setuptools wheel pip" in final
+    assert "apt-get" not in CONTAINERFILE
+    copied = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE, re.MULTILINE)
+    for name in (name for line in copied for name in line.split()[:-1]):
+        assert (DEPLOY.parent / name).exists(), name
+
+
+def test_the_chart_explains_its_values() -> None:
+    lines = (CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r"[a-zA-Z]", line)]
+    assert [line.split(":")[0] for line in (lines[number] for number in keys)] == [
+        "replicas",
+        "image",
+        "imagePullSecrets",
+        "config",
+        "plugins",
+        "extraArgs",
+        "resources",
+        "priorityClassName",
+        "nodeSelector",
+        "tolerations",
+        "serviceMonitor",
+    ]
