@@ -32,6 +32,7 @@ from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.plugins import default_plugins
+from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.process import SchedulerProcess
@@ -137,6 +138,12 @@ async def scheduler_process(
         offered = await client.discover(_WATCHED)
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
+        extenders: Extenders | None = None
+        if configuration.extenders:
+            services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
+            for service in services.values():
+                stack.push_async_callback(service.close)
+            extenders = Extenders(services, may_write=client.may_write)
         live = live_scheduler(
             configuration,
             registry,
@@ -146,6 +153,7 @@ async def scheduler_process(
             clock=clock,
             chance=chance,
             claims=offered.get(kind_of(ResourceClaim)),
+            extenders=extenders,
         )
         informers = Informers(
             client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)

@@ -28,6 +28,7 @@ from bayplan.client.resources import (
     resource_of,
 )
 from bayplan.client.secret import Secret
+from bayplan.client.services import NotPosted, Service
 from bayplan.client.target import Target, find_target, in_cluster
 from bayplan.client.transport import Guard, Transport
 
@@ -50,10 +51,12 @@ __all__ = [
     "Informer",
     "Informers",
     "Listed",
+    "NotPosted",
     "Offered",
     "Resource",
     "Secret",
     "Selection",
+    "Service",
     "Target",
     "Timings",
     "Transport",

@@ -103,6 +103,11 @@ class Client:
         """From now on every write asks this first, at the last moment before it is sent."""
         self.transport.guard = guard
 
+    def may_write(self) -> None:
+        """Ask the guard, for a write that somebody else makes on our behalf. Raises `LeaseLost`."""
+        if self.transport.guard is not None:
+            self.transport.guard.check()
+
     # Reading.
 
     async def discover(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:

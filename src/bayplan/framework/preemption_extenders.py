@@ -1,14 +1,15 @@
 """Which candidates for preemption are left when those outside have had their say?
 
 Asked between the dry run and the choice. An extender is anything of the protocol's shape; how it is reached is not
-known here. Whoever must await one asks it outside and has `accepted` read the answer. Cost: that of the extenders.
+known here: `reducing` yields a question for each, and whoever drives it may await the answer. `reduced` is for those
+that answer at once. Cost: that of the extenders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bayplan.errors import BayplanError
 from bayplan.framework.preemption_victims import Victims, no_victim
@@ -16,6 +17,8 @@ from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.go_text import quote
 from bayplan.snapshot import NodeColumns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +50,36 @@ class PreemptionExtender(Protocol):
         ...
 
 
-def reduced(
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An extender is to say which of these candidates remain."""
+
+    extender: PreemptionExtender
+    pod: Pod
+    candidates: Mapping[str, Victims]
+
+    def answered(self) -> Answer:
+        """What an extender says that answers at once."""
+        try:
+            return self.extender.process_preemption(self.pod, self.candidates)
+        except BayplanError as fault:
+            return fault
+
+
+Left = Mapping[str, Victims] | Status
+"""The candidates that remain, or what went wrong."""
+
+
+def reducing(
     candidates: Mapping[str, Victims], pod: Pod, extenders: Iterable[PreemptionExtender], nodes: NodeColumns
-) -> Mapping[str, Victims] | Status:
+) -> Generator[Question, Answer, Left]:
     """The candidates that every extender leaves, each asked about what the ones before have left."""
     for extender in extenders:
         if not candidates:
             break
         if not extender.wants_preemption(pod):
             continue
-        answer: Answer
-        try:
-            answer = extender.process_preemption(pod, candidates)
-        except BayplanError as fault:
-            answer = fault
+        answer = yield Question(extender, pod, candidates)
         left = accepted(answer, extender, candidates, nodes)
         if isinstance(left, Status):
             return left
@@ -68,9 +87,27 @@ def reduced(
     return candidates
 
 
+def reduced(
+    candidates: Mapping[str, Victims], pod: Pod, extenders: Iterable[PreemptionExtender], nodes: NodeColumns
+) -> Left:
+    """The same where every extender answers at once."""
+    return at_once(reducing(candidates, pod, extenders, nodes))
+
+
+def at_once(steps: Generator[Question, Answer, T]) -> T:
+    """What comes out where every question is answered at once."""
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(question.answered())
+    except StopIteration as done:
+        outcome: T = done.value
+        return outcome
+
+
 def accepted(
     answer: Answer, extender: PreemptionExtender, candidates: Mapping[str, Victims], nodes: NodeColumns
-) -> Mapping[str, Victims] | Status:
+) -> Left:
     """The candidates after one extender's answer. One that fails ends it, unless it may be ignored."""
     try:
         if isinstance(answer, BayplanError):

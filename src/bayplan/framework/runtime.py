@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from bayplan.framework.boundary import Boundary, PluginFault, as_status
@@ -24,6 +25,7 @@ from bayplan.framework.points import (
     RESERVE,
     SCORE,
 )
+from bayplan.framework.preemption_extenders import Answer, Question, at_once
 from bayplan.framework.profile import Profile
 from bayplan.framework.scoring import Scoring
 from bayplan.framework.status import SUCCESS, Code, Status, error
@@ -77,13 +79,20 @@ class Framework:
         return SUCCESS
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
-        """Can something be done about a pod that fits nowhere? Success or UAU ends it; other reasons are collected."""
+        """Can something be done about a pod that fits nowhere? Plugins that ask extenders are answered at once."""
+        return at_once(self.post_filtering(cycle, diagnosis))
+
+    def post_filtering(self, cycle: Cycle, diagnosis: Diagnosis) -> Generator[Question, Answer, PostFilterAnswer]:
+        """The same, with a question wherever an extender has a say in preemption.
+
+        Success or UAU ends it; other reasons are collected.
+        """
         reasons: list[str] = []
         writes: list[object] = []
         nominate: str | None = None
         plugin_name = ""
         for plugin in self.profile.at(POST_FILTER):
-            answer = self._ask_post_filter(plugin, cycle, diagnosis)
+            answer = yield from self._ask_post_filter(plugin, cycle, diagnosis)
             writes += answer.writes
             if answer.status.ok or answer.status.code is Code.UNRESOLVABLE:
                 return PostFilterAnswer(answer.status, answer.nominate, answer.victims, tuple(writes))
@@ -99,15 +108,38 @@ class Framework:
     def close(self) -> None:
         self.profile.close()
 
-    def _ask_post_filter(self, plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+    def _ask_post_filter(
+        self, plugin: Any, cycle: Cycle, diagnosis: Diagnosis
+    ) -> Generator[Question, Answer, PostFilterAnswer]:
         try:
-            return self.boundary.call(plugin, POST_FILTER, _post_filter_answer, plugin, cycle, diagnosis)
+            if not getattr(plugin, "extenders", ()):
+                return self.boundary.call(plugin, POST_FILTER, _post_filter_answer, plugin, cycle, diagnosis)
+            steps = plugin.post_filter_asking(cycle, diagnosis)
+            answer: Answer | None = None
+            while True:
+                step = self.boundary.call(plugin, POST_FILTER, _next_step, plugin, steps, answer)
+                if isinstance(step, PostFilterAnswer):
+                    return step
+                answer = yield step
         except PluginFault as fault:
             return PostFilterAnswer(error(f'running PostFilter plugin "{plugin.name}": {fault.text}').by(plugin.name))
 
 
+def _next_step(
+    plugin: Any, steps: Generator[Question, Answer, Any], answer: Answer | None
+) -> Question | PostFilterAnswer:
+    """The next question of a plugin that asks, or what it says in the end."""
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as done:
+        return _as_answer(plugin, done.value)
+
+
 def _post_filter_answer(plugin: Any, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
-    answer = plugin.post_filter(cycle, diagnosis)
+    return _as_answer(plugin, plugin.post_filter(cycle, diagnosis))
+
+
+def _as_answer(plugin: Any, answer: Any) -> PostFilterAnswer:
     if isinstance(answer, PostFilterAnswer):
         return answer
     return PostFilterAnswer(as_status(answer, plugin.name, POST_FILTER))

@@ -9,7 +9,7 @@ kube-scheduler reads the pod anew from its lister first. Here an attempt is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.errors import ConfigError
@@ -28,7 +28,7 @@ from bayplan.framework.preemption import (
     leaves_by_preemption,
     resolvable_rows,
 )
-from bayplan.framework.preemption_extenders import PreemptionExtender, reduced
+from bayplan.framework.preemption_extenders import Answer, Left, PreemptionExtender, Question, at_once, reducing
 from bayplan.framework.preemption_victims import Victims, budgets_of
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
@@ -103,11 +103,15 @@ class DefaultPreemption:
     # PostFilter -------------------------------------------------------------------------------------------------
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
+        return at_once(self.post_filter_asking(cycle, diagnosis))
+
+    def post_filter_asking(self, cycle: Cycle, diagnosis: Diagnosis) -> Generator[Question, Answer, PostFilterAnswer]:
+        """The same where extenders have to be waited for."""
         candidates = self.candidates(cycle, diagnosis)
         if isinstance(candidates, PostFilterAnswer):
             return candidates
-        left = reduced(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
-        return _told(left) if isinstance(left, Status) else self.settle(cycle, left)
+        left = yield from reducing(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
+        return self.settle(cycle, left)
 
     def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
         """Victims by node; or the answer, where there is nothing left to choose from."""
@@ -121,8 +125,10 @@ class DefaultPreemption:
             return _told(error(found.faults))
         return _told(unschedulable(found.sentence(diagnosis.names)), nominate="")
 
-    def settle(self, cycle: Cycle, candidates: Mapping[str, Victims]) -> PostFilterAnswer:
-        """Choose among candidates, and say what is to be done."""
+    def settle(self, cycle: Cycle, candidates: Left) -> PostFilterAnswer:
+        """Choose among the candidates that are left, and say what is to be done."""
+        if isinstance(candidates, Status):
+            return _told(candidates)
         if not candidates:
             return _told(unschedulable(NO_CANDIDATE))
         node_name = cheapest(candidates, cycle.snapshot, self._handle.clock.now())

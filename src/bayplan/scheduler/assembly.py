@@ -8,14 +8,15 @@ from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.config.model import Configuration
-from bayplan.framework.points import QUEUE_SORT
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
-from bayplan.queueing import QueueProfile, QueueRecorder, QueueSettings, SchedulingQueue, queue_order
+from bayplan.queueing import QueueRecorder, SchedulingQueue
+from bayplan.scheduler.asking import Extenders
 from bayplan.scheduler.binding import Bindings
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.intake import DEFAULT_MAX_PARKED_S, queue_for
 from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events
@@ -34,6 +35,8 @@ def live_scheduler(
     claims: Resource | None = None,
     recorder: QueueRecorder | None = None,
     observer: Observer | None = None,
+    extenders: Extenders | None = None,
+    max_parked_s: float = DEFAULT_MAX_PARKED_S,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
 
@@ -42,7 +45,7 @@ def live_scheduler(
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
     engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes)
-    queue = _queue(engine, clock, recorder)
+    queue = queue_for(engine, SchedulingQueue, clock=clock, recorder=recorder, max_parked_s=max_parked_s)
     failures = Failures(engine, queue, client, writes, events, clock, chance)
     bindings = Bindings(
         engine,
@@ -50,32 +53,20 @@ def live_scheduler(
         bound=lambda queued, held: live.bound(queued, held),
         failed=lambda queued, status: live.binding_failed(queued, status),
         nominate=failures.nominate,
+        extender_bind=extenders.bind if extenders is not None else None,
     )
     evictions = Evictions(engine, queue, client, events, failures, bindings.pre_binds)
     routing = Routing(engine, queue)
     live = LiveScheduler(
-        engine, queue, routing, bindings, failures, evictions, events, clock, observer=observer or NoObserver()
+        engine,
+        queue,
+        routing,
+        bindings,
+        failures,
+        evictions,
+        events,
+        clock,
+        ask=extenders.ask if extenders is not None else None,
+        observer=observer or NoObserver(),
     )
     return live
-
-
-def _queue(engine: PodEngine, clock: LoopClock, recorder: QueueRecorder | None) -> SchedulingQueue:
-    configuration = engine.configuration
-    frameworks = {name: engine.framework(name) for name in engine.scheduler_names}
-    first = next(iter(frameworks.values()))
-    (sorter,) = first.profile.at(QUEUE_SORT)
-    extenders = bool(configuration.extenders)
-    settings = QueueSettings(
-        initial_backoff_s=float(configuration.pod_initial_backoff_seconds),
-        max_backoff_s=float(configuration.pod_max_backoff_seconds),
-    )
-    return SchedulingQueue(
-        {name: QueueProfile.of(framework, extenders=extenders) for name, framework in frameworks.items()},
-        queue_order(sorter, first.boundary),
-        clock=clock,
-        pods=engine.pending,
-        nominations=engine.nominations,
-        settings=settings,
-        prepare=engine.prepare,
-        recorder=recorder,
-    )

@@ -8,6 +8,7 @@ with extenders is driven by whoever can await (`decide_with`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,12 @@ from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 NO_NODES = "no nodes available to schedule pods"
 
-Attempt = Generator[ExtenderCall, ExtenderReply, "Decision"]
+Calls = tuple[ExtenderCall, ...]
+"""What is asked at once; the replies come in this order."""
+
+Replies = Sequence[ExtenderReply]
+Attempt = Generator[Calls, Replies, "Decision"]
+Ask = Callable[[ExtenderCall], Awaitable[ExtenderReply]]
 TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
 """Which of equally good rows: an index into them."""
 
@@ -103,6 +109,10 @@ class Attempts:
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
         )
         self._shares = not self.extenders and self.share.percentage is None and not self._finds_one
+        preempting = tuple(extender for extender in self.extenders if extender.config.preempt_verb)
+        for plugin in self.framework.profile.at(POST_FILTER):
+            if hasattr(plugin, "extenders"):
+                plugin.extenders = preempting
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""
@@ -111,23 +121,23 @@ class Attempts:
             return decision
         attempt = self._on_its_own(cycle)
         try:
-            call = next(attempt)
+            calls = next(attempt)
         except StopIteration as done:
             decision = done.value
             assert isinstance(decision, Decision)
             return decision
         raise ExtenderFault(
-            f"extender {call.extender.name} would have to be asked, and nothing here can call it; "
+            f"extender {calls[0].extender.name} would have to be asked, and nothing here can call it; "
             "leave `extenders` out of the configuration"
         )
 
-    async def decide_with(self, cycle: Cycle, ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]]) -> Decision:
+    async def decide_with(self, cycle: Cycle, ask: Ask) -> Decision:
         """Run an attempt, awaiting extenders by `ask`."""
         attempt = self.attempt(cycle)
         try:
-            call = next(attempt)
+            calls = next(attempt)
             while True:
-                call = attempt.send(await ask(call))
+                calls = attempt.send(await asyncio.gather(*map(ask, calls)))
         except StopIteration as done:
             decision: Decision = done.value
             return decision
@@ -155,7 +165,7 @@ class Attempts:
         if broken is not None:
             return Decision(status=broken, diagnosis=diagnosis, nominate="")
         if not len(rows):
-            return self._nowhere(cycle, diagnosis)
+            return (yield from self._nowhere_asking(cycle, diagnosis))
         return (yield from self._choose(cycle, diagnosis, _table_of(cycle, rows)))
 
     # sharing ----------------------------------------------------------------------------------------------------
@@ -183,7 +193,7 @@ class Attempts:
 
     def _feasible(
         self, cycle: Cycle, outcome: PreFilterOutcome
-    ) -> Generator[ExtenderCall, ExtenderReply, tuple[Diagnosis, RowVector]]:
+    ) -> Generator[Calls, Replies, tuple[Diagnosis, RowVector]]:
         filtering = self.framework.filtering
         nominated = cycle.snapshot.nodes.index.get(cycle.pod.status.nominated_node_name)
         earlier: Status = SUCCESS
@@ -239,9 +249,7 @@ class Attempts:
             return 1
         return candidates if self.share.percentage is None else nodes_to_find(candidates, self.share.percentage)
 
-    def _extended(
-        self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector
-    ) -> Generator[ExtenderCall, ExtenderReply, RowVector]:
+    def _extended(self, cycle: Cycle, diagnosis: Diagnosis, rows: RowVector) -> Generator[Calls, Replies, RowVector]:
         """Let each interested extender narrow the rows that are left, in order."""
         for extender in self.extenders:
             if not len(rows):
@@ -249,7 +257,7 @@ class Attempts:
             if not extender.config.filter_verb or not extender.is_interested(cycle.pod):
                 continue
             nodes = NodeTable(cycle.snapshot.nodes, rows)
-            reply = yield extender.filter_call(cycle.pod, nodes)
+            (reply,) = yield (extender.filter_call(cycle.pod, nodes),)
             try:
                 kept, failed = extender.read_filter(reply, nodes)
             except ExtenderFault as fault:
@@ -266,9 +274,7 @@ class Attempts:
 
     # choosing ---------------------------------------------------------------------------------------------------
 
-    def _choose(
-        self, cycle: Cycle, diagnosis: Diagnosis, nodes: NodeTable
-    ) -> Generator[ExtenderCall, ExtenderReply, Decision]:
+    def _choose(self, cycle: Cycle, diagnosis: Diagnosis, nodes: NodeTable) -> Generator[Calls, Replies, Decision]:
         if len(nodes) == 1:
             return Decision(nodes.names[0], diagnosis=diagnosis, nodes=nodes)
         scores = self.framework.scoring.score(cycle, nodes)
@@ -277,14 +283,13 @@ class Attempts:
         yield from self._prioritized(cycle, nodes, scores)
         return Decision(self.pick(nodes, scores.total), diagnosis=diagnosis, nodes=nodes, scores=scores)
 
-    def _prioritized(
-        self, cycle: Cycle, nodes: NodeTable, scores: Scores
-    ) -> Generator[ExtenderCall, ExtenderReply, None]:
-        """Add what extenders think; one that fails is left out."""
-        for extender in self.extenders:
-            if not extender.config.prioritize_verb or not extender.is_interested(cycle.pod):
-                continue
-            reply = yield extender.prioritize_call(cycle.pod, nodes)
+    def _prioritized(self, cycle: Cycle, nodes: NodeTable, scores: Scores) -> Generator[Calls, Replies, None]:
+        """Add what extenders think, all asked at once; one that fails is left out."""
+        asked = [each for each in self.extenders if each.config.prioritize_verb and each.is_interested(cycle.pod)]
+        if not asked:
+            return
+        replies = yield tuple(extender.prioritize_call(cycle.pod, nodes) for extender in asked)
+        for extender, reply in zip(asked, replies, strict=True):
             try:
                 scores.total += extender.read_prioritize(reply, nodes)
             except ExtenderFault:
@@ -299,17 +304,41 @@ class Attempts:
     # failing ----------------------------------------------------------------------------------------------------
 
     def _nowhere(self, cycle: Cycle, diagnosis: Diagnosis) -> Decision:
-        answer = PostFilterAnswer(SUCCESS, nominate="")
-        if self.framework.profile.at(POST_FILTER):
-            answer = self.framework.post_filter(cycle, diagnosis)
+        """For pods of a profile without extenders."""
+        if not self.framework.profile.at(POST_FILTER):
+            return _unplaced(diagnosis, _NOTHING_DONE)
+        answer = self.framework.post_filter(cycle, diagnosis)
+        diagnosis.post_filter_message = answer.status.message
+        return _unplaced(diagnosis, answer)
+
+    def _nowhere_asking(self, cycle: Cycle, diagnosis: Diagnosis) -> Attempt:
+        if not any(extender.wants_preemption(cycle.pod) for extender in self.extenders):
+            return self._nowhere(cycle, diagnosis)
+        steps = self.framework.post_filtering(cycle, diagnosis)
+        try:
+            question = next(steps)
+            while True:
+                extender = question.extender
+                assert isinstance(extender, Extender), "preemption asks those it was given"
+                (reply,) = yield (extender.preempt_call(cycle.pod, question.candidates),)
+                question = steps.send(extender.read_preempt(reply))
+        except StopIteration as done:
+            answer: PostFilterAnswer = done.value
             diagnosis.post_filter_message = answer.status.message
-        return Decision(
-            status=Status(Code.UNSCHEDULABLE, (diagnosis.sentence(),)),
-            diagnosis=diagnosis,
-            nominate=answer.nominate,
-            victims=tuple(pod.key for pod in answer.victims),
-            writes=answer.writes,
-        )
+            return _unplaced(diagnosis, answer)
+
+
+_NOTHING_DONE = PostFilterAnswer(SUCCESS, nominate="")
+
+
+def _unplaced(diagnosis: Diagnosis, answer: PostFilterAnswer) -> Decision:
+    return Decision(
+        status=Status(Code.UNSCHEDULABLE, (diagnosis.sentence(),)),
+        diagnosis=diagnosis,
+        nominate=answer.nominate,
+        victims=tuple(pod.key for pod in answer.victims),
+        writes=answer.writes,
+    )
 
 
 def _table_of(cycle: Cycle, rows: RowVector) -> NodeTable:

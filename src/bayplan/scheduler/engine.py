@@ -8,7 +8,7 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
@@ -33,8 +33,8 @@ from bayplan.framework.standing import Standing
 from bayplan.framework.status import Code, Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle import Attempts, Decision, TieBreak
-from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderReply
+from bayplan.scheduler.cycle import Ask, Attempts, Decision, TieBreak
+from bayplan.scheduler.extenders import Extender
 from bayplan.scheduler.recording import record_of
 from bayplan.scheduler.sampling import Sampler, Share, share_for
 from bayplan.snapshot import Catalog, PodInfo, Snapshot
@@ -263,7 +263,7 @@ class PodEngine:
         framework = self.framework(cycle.pod.scheduler_name)
         return self._placed(framework, cycle, self._attempts[framework.profile.scheduler_name].decide(cycle))
 
-    async def place_asking(self, pod: Pod | PodInfo, ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]]) -> Placed:
+    async def place_asking(self, pod: Pod | PodInfo, ask: Ask) -> Placed:
         """The same for a profile with extenders, which `ask` reaches. Nobody else may decide meanwhile."""
         cycle = self.begin(pod)
         framework = self.framework(cycle.pod.scheduler_name)

@@ -7,7 +7,7 @@ back. Keys are capitalised because the services are written against Go structs w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ import numpy as np
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.errors import BayplanError
 from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.preemption_extenders import Answer, NamedVictims
+from bayplan.framework.preemption_victims import Victims
 from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Pod
 from bayplan.snapshot import IntVector, NodeTable, RowVector
@@ -68,6 +70,27 @@ class HostScore(msgspec.Struct, frozen=True):
     score: int = 0
 
 
+class _MetaPod(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _MetaVictims(msgspec.Struct, frozen=True):
+    pods: tuple[_MetaPod, ...] | None = None
+    numpdbviolations: int = 0
+
+
+class PreemptAnswer(msgspec.Struct, frozen=True):
+    """An answer to preempt: always names of pods, whatever was sent."""
+
+    nodenametometavictims: dict[str, _MetaVictims] | None = None
+
+
+class BindAnswer(msgspec.Struct, frozen=True):
+    """An answer to bind: nothing, or why not."""
+
+    error: str | None = None
+
+
 class Extender:
     """One configured extender."""
 
@@ -78,6 +101,10 @@ class Extender:
     @property
     def name(self) -> str:
         return self.config.url_prefix
+
+    @property
+    def ignorable(self) -> bool:
+        return self.config.ignorable
 
     def is_interested(self, pod: Pod) -> bool:
         """Extenders without managed resources want every pod; others those that ask for one of them."""
@@ -138,7 +165,57 @@ class Extender:
         except OverflowError:
             raise ExtenderFault(f"extender {self.name} gave scores beyond 64 bits; it gives 0 to 10") from None
 
-    # both -------------------------------------------------------------------------------------------------------
+    # preempt ----------------------------------------------------------------------------------------------------
+
+    def wants_preemption(self, pod: Pod) -> bool:
+        return bool(self.config.preempt_verb) and self.is_interested(pod)
+
+    def preempt_call(self, pod: Pod, candidates: Mapping[str, Victims]) -> ExtenderCall:
+        told: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "NodeNameToVictims": None}
+        told["NodeNameToMetaVictims"] = None
+        capable = self.config.node_cache_capable
+        told["NodeNameToMetaVictims" if capable else "NodeNameToVictims"] = {
+            name: {
+                "Pods": [{"UID": victim.uid} if capable else msgspec.to_builtins(victim) for victim in victims.pods],
+                "NumPDBViolations": victims.violations,
+            }
+            for name, victims in candidates.items()
+        }
+        return ExtenderCall(self, self.config.preempt_verb, told)
+
+    def read_preempt(self, reply: ExtenderReply) -> Answer:
+        """The candidates that it leaves, or the fault that kept it from saying so."""
+        try:
+            answer = self._read(reply, self.config.preempt_verb, PreemptAnswer, _folded_victims)
+        except ExtenderFault as fault:
+            return fault
+        return {
+            name: NamedVictims(tuple(pod.uid for pod in victims.pods or ()), victims.numpdbviolations)
+            for name, victims in (answer.nodenametometavictims or {}).items()
+        }
+
+    def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
+        raise ExtenderFault(
+            f"extender {self.name} would have to be asked about {len(candidates)} nodes for pod {pod.key}, and nothing "
+            "here can call it; leave `preemptVerb` out of the configuration"
+        )
+
+    # bind -------------------------------------------------------------------------------------------------------
+
+    def binds(self, pod: Pod) -> bool:
+        return bool(self.config.bind_verb) and self.is_interested(pod)
+
+    def bind_call(self, pod: Pod, node_name: str) -> ExtenderCall:
+        told = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node_name}
+        return ExtenderCall(self, self.config.bind_verb, told)
+
+    def read_bind(self, reply: ExtenderReply) -> None:
+        """Raises `ExtenderFault` where the pod is not bound."""
+        answer = self._read(reply, self.config.bind_verb, BindAnswer)
+        if answer.error:
+            raise ExtenderFault(answer.error)
+
+    # all --------------------------------------------------------------------------------------------------------
 
     def _arguments(self, pod: Pod, nodes: NodeTable) -> dict[str, Any]:
         told: dict[str, Any] = {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": None}
@@ -148,13 +225,13 @@ class Extender:
             told["Nodes"] = {"metadata": {}, "items": [msgspec.to_builtins(node.node) for node in nodes]}
         return told
 
-    def _read(self, reply: ExtenderReply, verb: str, kind: type[T]) -> T:
+    def _read(self, reply: ExtenderReply, verb: str, kind: type[T], folded: Callable[[Any], Any] | None = None) -> T:
         if reply.failure:
             raise ExtenderFault(reply.failure)
         if reply.code != 200:
             raise ExtenderFault(f"failed {verb} with extender at URL {self.url(verb)}, code {reply.code}")
         try:
-            return msgspec.convert(_folded(msgspec.json.decode(reply.body)), kind)
+            return msgspec.convert((folded or _folded)(msgspec.json.decode(reply.body)), kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as fault:
             raise ExtenderFault(f"extender {self.name} answered {verb} with something else: {fault}") from None
 
@@ -186,3 +263,16 @@ def _folded(answer: Any) -> Any:
     if isinstance(answer, dict):
         return {key.lower(): value for key, value in answer.items()}
     return {} if answer is None else answer
+
+
+def _folded_victims(answer: Any) -> Any:
+    """The same for an answer to preempt, whose objects are nested; names of nodes stay as they are."""
+    top = _folded(answer)
+    by_node = top.get("nodenametometavictims") if isinstance(top, dict) else None
+    if not isinstance(by_node, dict):
+        return top
+    victims = {name: _folded(each) for name, each in by_node.items()}
+    for each in victims.values():
+        if isinstance(each, dict) and isinstance(each.get("pods"), list):
+            each["pods"] = _folded(each["pods"])
+    return {**top, "nodenametometavictims": victims}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,9 +19,9 @@ from bayplan.framework.status import Status, error
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.binding import Bindings
+from bayplan.scheduler.cycle import Ask
 from bayplan.scheduler.engine import Held, Placed, PodEngine
 from bayplan.scheduler.evicting import Evictions
-from bayplan.scheduler.extenders import ExtenderCall, ExtenderReply
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
@@ -57,7 +57,7 @@ class LiveScheduler:
     evictions: Evictions
     events: Events
     clock: LoopClock
-    ask: Callable[[ExtenderCall], Awaitable[ExtenderReply]] | None = None
+    ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
     _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from bayplan.app import build_engine, filled_cache
+from bayplan.config.load import load_default
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.config.model import ExtenderManagedResource
 from bayplan.framework.cycle import Cycle
@@ -17,12 +20,14 @@ from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status, unresolvable, unschedulable
 from bayplan.objects.core import Container, Pod, ResourceRequirements
+from bayplan.plugins import default_plugins
 from bayplan.scheduler.cycle import Attempts, Decision
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 from bayplan.scheduler.sampling import Sampler
 from bayplan.snapshot import NodeTable, NodeView
 from bayplan.testing.conformance.world import first_by_name
 from builders import FakeHandle, make_container, make_cycle, make_node, make_pod, make_snapshot
+from preemption_builders import node, vip, weak
 
 URL = "http://extender:8888/"
 
@@ -55,6 +60,7 @@ class World:
 
     def __init__(self, *extenders: Extender, replies: list[ExtenderReply], likes: Likes | None = None) -> None:
         self.calls: list[ExtenderCall] = []
+        self.most_at_once = self._under_way = 0
         self._replies = list(replies)
         plugins = (likes or Likes(),)
         profile = Profile("mine", {FILTER: plugins, SCORE: plugins}, {"Likes": 1}, {}, {}, {})
@@ -67,7 +73,12 @@ class World:
 
     async def _ask(self, call: ExtenderCall) -> ExtenderReply:
         self.calls.append(call)
-        return self._replies.pop(0)
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        reply = self._replies.pop(0)
+        await asyncio.sleep(0)
+        self._under_way -= 1
+        return reply
 
     def decide(self, *names: str, pod: Pod | None = None) -> Decision:
         snapshot = make_snapshot([make_node(name) for name in names])
@@ -304,3 +315,91 @@ def test_one_that_fails_to_prioritize_is_left_out(reply: ExtenderReply) -> None:
 def test_a_fault_is_one_that_people_can_mend() -> None:
     with pytest.raises(ExtenderFault, match="connection refused"):
         extender().read_filter(ExtenderReply(failure="connection refused"), make_snapshot([make_node()]).table)
+
+
+def test_all_are_asked_to_prioritize_at_once() -> None:
+    world = World(prioritizer(), prioritizer(weight=3), replies=[ok([]), ok([{"Host": "b", "Score": 1}])])
+    assert world.decide("a", "b").node == "b"
+    assert world.most_at_once == 2
+
+
+# preempt
+
+
+def preempter(**fields: Any) -> Extender:
+    return extender(filter_verb="", preempt_verb="preempt", **fields)
+
+
+def preempted(*replies: ExtenderReply, **fields: Any) -> tuple[Decision, list[ExtenderCall]]:
+    """What becomes of a strong pod where nodes a and b are full of weaker ones."""
+    configuration = load_default(default_plugins().args_kinds)
+    settings = preempter(**fields).config
+    weaker = [weak("x", node="a", cpu="3"), weak("y", node="b", cpu="3", priority=5)]
+    cache = filled_cache([node("a"), node("b"), *weaker])
+    engine = build_engine(replace(configuration, extenders=(settings,)), default_plugins(), cache, seed=0)
+    left, calls = list(replies), []
+
+    async def ask(call: ExtenderCall) -> ExtenderReply:
+        calls.append(call)
+        return left.pop(0)
+
+    return asyncio.run(engine.place_asking(vip(), ask)).decision, calls
+
+
+META_B = {"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": weak("y").uid}], "NumPDBViolations": 0}}}
+
+
+@pytest.mark.parametrize("folded", [False, True], ids=["as-go-writes-it", "in-small-letters"])
+def test_an_extender_strikes_candidates_off(folded: bool) -> None:
+    answer = json.loads(json.dumps(META_B).lower()) if folded else META_B
+    decision, calls = preempted(ok(answer))
+    assert (decision.nominate, decision.victims) == ("b", ("default/y",))
+    (call,) = calls
+    assert call.url == "http://extender:8888/preempt"
+    assert call.arguments["NodeNameToVictims"] is None
+    assert call.arguments["NodeNameToMetaVictims"] == {
+        "a": {"Pods": [{"UID": weak("x").uid}], "NumPDBViolations": 0},
+        "b": {"Pods": [{"UID": weak("y").uid}], "NumPDBViolations": 0},
+    }
+    assert call.arguments["Pod"]["metadata"]["name"] == "vip"
+
+
+def test_whole_victims_are_sent_to_those_who_do_not_know_the_nodes() -> None:
+    _, (call,) = preempted(ok(META_B), node_cache_capable=False)
+    assert call.arguments["NodeNameToMetaVictims"] is None
+    (victim,) = call.arguments["NodeNameToVictims"]["a"]["Pods"]
+    assert (victim["metadata"]["name"], victim["spec"]["nodeName"]) == ("x", "a")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        pytest.param(ok({}), "preemption: no candidate node for preemption", id="leaves-none"),
+        pytest.param(ExtenderReply(failure="down"), "preemption: down", id="silent"),
+        pytest.param(
+            ok({"NodeNameToMetaVictims": {"a": None}}),
+            'preemption: expected at least one victim pod on node "a"',
+            id="names-nobody",
+        ),
+        pytest.param(
+            ExtenderReply(500),
+            "preemption: failed preempt with extender at URL http://extender:8888/preempt, code 500",
+            id="500",
+        ),
+        pytest.param(ok({"NodeNameToMetaVictims": {"a": 3}}), "answered preempt with something else", id="nonsense"),
+    ],
+)
+def test_an_extender_may_end_preemption(reply: ExtenderReply, words: str) -> None:
+    decision, _ = preempted(reply)
+    assert words in decision.message
+    assert (decision.victims, decision.writes) == ((), ())
+
+
+def test_an_ignorable_one_that_is_silent_is_left_out() -> None:
+    decision, _ = preempted(ExtenderReply(failure="down"), ignorable=True)
+    assert decision.nominate == "a", "where the weaker pod is"
+
+
+def test_those_who_are_not_interested_have_no_say_in_preemption() -> None:
+    decision, calls = preempted(managed_resources=(ExtenderManagedResource(name=GPU),))
+    assert (decision.nominate, calls) == ("a", [])
