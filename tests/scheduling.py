@@ -84,6 +84,12 @@ def condition(found: dict[str, Any], kind: str = "PodScheduled") -> dict[str, An
     return next((each for each in told if each["type"] == kind), {})
 
 
+def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
+    """What events with a reason say."""
+    found = json.loads(cluster.kubectl("-n", namespace, "get", "events.events.k8s.io", "-o", "json"))
+    return [each["note"] for each in found["items"] if each["reason"] == reason]
+
+
 def until(holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S) -> None:
     """Wait for something to hold; a deadline, not a pause."""
     end_s = time.monotonic() + within_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import platform
 import random
@@ -19,7 +20,19 @@ from bayplan.batch.engine import BatchEngine
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, Client, Election, Informers, Selection, Target, Timings
+from bayplan.client import (
+    CORE_EVENTS,
+    EVENTS,
+    EVERYTHING,
+    Client,
+    Election,
+    EventSink,
+    Informers,
+    Selection,
+    Target,
+    Timings,
+    event_resource,
+)
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
@@ -36,7 +49,8 @@ from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.process import SchedulerProcess
-from bayplan.scheduler.telling import Events, NoEvents
+from bayplan.scheduler.telling import ProfileEvents
+from bayplan.telemetry.events import EventRecorder
 
 __all__ = [
     "batch_configured",
@@ -119,9 +133,8 @@ async def scheduler_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
     identity: str = "",
-    events: Events | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A pod engine on a cluster. Clients have limits of their own: decisions, and the lease."""
+    """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
@@ -135,7 +148,7 @@ async def scheduler_process(
                 user_agent=f"bayplan/{__version__}/scheduler",
             )
         )
-        offered = await client.discover(_WATCHED)
+        offered = await client.discover(_WATCHED, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
         extenders: Extenders | None = None
@@ -144,12 +157,25 @@ async def scheduler_process(
             for service in services.values():
                 stack.push_async_callback(service.close)
             extenders = Extenders(services, may_write=client.may_write)
+        telling = await stack.enter_async_context(
+            Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
+        )
+        sink = EventSink(telling, resource=event_resource(offered))
+        sending = asyncio.ensure_future(sink.run())
+        stack.callback(sending.cancel)
         live = live_scheduler(
             configuration,
             registry,
             Cache(),
             client,
-            events or NoEvents(),
+            ProfileEvents(
+                {
+                    profile.scheduler_name: EventRecorder(
+                        profile.scheduler_name, host=platform.node(), clock=clock, chance=chance, post=sink.post
+                    )
+                    for profile in configuration.profiles
+                }
+            ),
             clock=clock,
             chance=chance,
             claims=offered.get(kind_of(ResourceClaim)),
@@ -177,8 +203,9 @@ async def scheduler_process(
                 ),
             )
             client.guard(election)
+            telling.guard(election)
         stack.callback(live.engine.close)
-        yield SchedulerProcess(live, informers, election)
+        yield SchedulerProcess(live, informers, election, told=sink.drained)
 
 
 def build_batch_engine(

@@ -1,4 +1,4 @@
-"""HTTP extenders with a say on a real cluster: one that refuses, one that prefers, one that binds, and two that are down."""
+"""HTTP extenders with a say on a real cluster: one refuses, one prefers, one binds, and two are down."""
 
 from __future__ import annotations
 

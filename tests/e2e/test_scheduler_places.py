@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from scheduling import condition, node, node_of, pod, pods, scheduler, until
+from scheduling import condition, events, node, node_of, pod, pods, scheduler, until
 
 TWO_PROFILES = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -69,11 +69,14 @@ def test_a_pod_that_fits_nowhere_is_told_why_and_wakes_when_that_changes(
         told = condition(pods(cluster, namespace)["large"])
         assert (told["status"], told["reason"]) == ("False", "Unschedulable")
         assert "Insufficient cpu" in told["message"]
+        until(lambda: told["message"] in events(cluster, namespace, "FailedScheduling"), "the event says the same")
         larger = node(nodes[0], cpu="8")["status"]
         cluster.kubectl(
             "patch", "node", nodes[0], "--subresource=status", "--type=merge", "-p", json.dumps({"status": larger})
         )
         until(lambda: node_of(pods(cluster, namespace)["large"]) == nodes[0], "the pod has its node")
+        note = f"Successfully assigned {namespace}/large to {nodes[0]}"
+        until(lambda: note in events(cluster, namespace, "Scheduled"), "the event says where")
 
 
 @pytest.mark.usefixtures("nodes")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,6 +50,7 @@ class SchedulerProcess:
     live: LiveScheduler
     informers: Watching
     election: Leading | None = None
+    told: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
     patience_s: float = _PATIENCE_S
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -104,6 +105,8 @@ class SchedulerProcess:
         try:
             async with asyncio.timeout(self.patience_s):
                 await self.live.drain()
+                if self.told is not None:
+                    await self.told()
         except TimeoutError:
             log.warning(
                 "still under way after %.0f s, and left alone: a restart finds out how it ended", self.patience_s
