@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bayplan.client import TOKEN_REVIEWS, Resource
 from bayplan.clock import LoopClock, ManualClock
@@ -102,9 +102,16 @@ def trusting(folder: Path | None = None, pair: Pair | None = None, *, ca: str = 
     return context
 
 
+class Listening(Protocol):
+    """Anything on a port of loopback."""
+
+    @property
+    def port(self) -> int: ...
+
+
 @asynccontextmanager
 async def connected(
-    server: Server, context: ssl.SSLContext | None = None
+    server: Listening, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context or trusting())
     try:
@@ -114,7 +121,7 @@ async def connected(
 
 
 async def get(
-    server: Server,
+    server: Listening,
     path: str,
     *,
     method: str = "GET",
@@ -130,7 +137,7 @@ async def get(
     return reply_of(raw, no_body=method == "HEAD")
 
 
-async def exchange(server: Server, data: bytes, *, context: ssl.SSLContext | None = None) -> bytes:
+async def exchange(server: Listening, data: bytes, *, context: ssl.SSLContext | None = None) -> bytes:
     """Everything that is answered to some bytes until the server closes."""
     async with connected(server, context) as (reader, writer):
         writer.write(data)

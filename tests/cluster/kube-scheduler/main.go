@@ -1,10 +1,13 @@
-// kube-scheduler from its own module: the one statement of upstream's main.
+// kube-scheduler from its own module: upstream's main, with the imports that register JSON logs and the clients' metrics.
 package main
 
 import (
 	"os"
 
 	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
