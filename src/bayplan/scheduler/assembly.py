@@ -18,6 +18,7 @@ from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
+from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
 from bayplan.scheduler.writing import ApiWrites
 
@@ -43,18 +44,37 @@ def live_scheduler(
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
     engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes)
     queue = _queue(engine, clock, recorder)
-    failures = Failures(engine, queue, client, writes, events, clock, chance)
+    statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
+    failures = Failures(engine, queue, statuses, events)
     bindings = Bindings(
         engine,
         queue,
         bound=lambda queued, held: live.bound(queued, held),
-        failed=lambda queued, status: live.binding_failed(queued, status),
-        nominate=failures.nominate,
+        failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
+        nominate=statuses.nominate,
     )
-    evictions = Evictions(engine, queue, client, events, failures, bindings.pre_binds)
+    evictions = Evictions(
+        engine,
+        client,
+        writes,
+        statuses,
+        events,
+        clock,
+        bindings.pre_binds,
+        activate=lambda pod: live.activate(pod),
+    )
     routing = Routing(engine, queue)
     live = LiveScheduler(
-        engine, queue, routing, bindings, failures, evictions, events, clock, observer=observer or NoObserver()
+        engine,
+        queue,
+        routing,
+        bindings,
+        failures,
+        evictions,
+        writes,
+        events,
+        clock,
+        observer=observer or NoObserver(),
     )
     return live
 
