@@ -20,7 +20,7 @@ from bayplan.framework.status import SUCCESS, Code, Status, error
 LONGEST_WAIT_S = 15 * 60.0
 
 Together = Callable[[Sequence[Awaitable[Status]]], Awaitable[Sequence[Status]]]
-"""Runs awaitables side by side and returns their results in order."""
+"""Runs awaitables side by side and returns their results in order; or, once one has failed, that one alone."""
 
 
 @dataclass(slots=True)

@@ -31,11 +31,13 @@ class WaitingPod:
         if not self.deadlines_s:
             self._settle(SUCCESS)
 
-    def reject(self, plugin: str, message: str) -> None:
-        self._settle(Status(Code.UNSCHEDULABLE, (message,), plugin=plugin))
+    def reject(self, plugin: str, message: str) -> bool:
+        """Whether that settles it: somebody may have been quicker."""
+        return self._settle(Status(Code.UNSCHEDULABLE, (message,), plugin=plugin))
 
-    def preempt(self, plugin: str, message: str) -> None:
-        self._settle(Status(Code.ERROR, (message,), plugin=plugin))
+    def preempt(self, plugin: str, message: str) -> bool:
+        """The same for a pod that is to be tried again, since nothing is wrong with it."""
+        return self._settle(Status(Code.ERROR, (message,), plugin=plugin))
 
     def expire(self, now_s: float) -> None:
         """Reject for the plugin whose patience ended first, if any has."""
@@ -45,11 +47,13 @@ class WaitingPod:
             waited = Duration(round(self.timeouts_s[name] * SECOND))
             self.reject(name, f"rejected due to timeout after waiting {waited} at plugin {name}")
 
-    def _settle(self, status: Status) -> None:
-        if self.outcome is None:
-            self.outcome = status
-            if self.on_settled is not None:
-                self.on_settled(status)
+    def _settle(self, status: Status) -> bool:
+        if self.outcome is not None:
+            return False
+        self.outcome = status
+        if self.on_settled is not None:
+            self.on_settled(status)
+        return True
 
 
 class WaitingPods:
@@ -74,4 +78,5 @@ class WaitingPods:
 
     def next_deadline_s(self) -> float | None:
         """When `expire` is worth calling next."""
-        return min((deadline for pod in self._pods.values() for deadline in pod.deadlines_s.values()), default=None)
+        waiting = (pod for pod in self._pods.values() if pod.outcome is None)
+        return min((deadline for pod in waiting for deadline in pod.deadlines_s.values()), default=None)

@@ -5,7 +5,7 @@ Asked at Bind, in the binding cycle. Cost: one request.
 
 from __future__ import annotations
 
-from bayplan.errors import BayplanError
+from bayplan.errors import ApiError, BayplanError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Handle
 from bayplan.framework.intents import BindPod
@@ -27,6 +27,8 @@ class DefaultBinder:
     async def bind(self, cycle: Cycle, node_name: str) -> Status | None:
         try:
             await self._writes.perform(BindPod(cycle.pod, node_name))
+        except ApiError as fault:
+            return error(fault.details)  # in the server's own words, which people look for
         except BayplanError as fault:
             return error(str(fault))
         return None

@@ -167,16 +167,25 @@ class ParkedPods:
 
     # events -----------------------------------------------------------------------------------------------------
 
-    def woken(self, occasion: Occasion, *, at_most: int | None = None, own: QueuedPod | None = None) -> Iterator[Found]:
+    def woken(
+        self,
+        occasion: Occasion,
+        *,
+        at_most: int | None = None,
+        own: QueuedPod | None = None,
+        spare_own: bool = False,
+    ) -> Iterator[Found]:
         """The pods that the event makes worth another try, each to be taken out by the caller as it comes.
 
-        `at_most`: pods of higher priority are left alone. `own`: the parked pod that the event is about, if any.
-        Pods that are parked after this call have seen the event already.
+        `at_most`: pods of higher priority are left alone. `own`: the parked pod that the event is about, if any, which
+        `spare_own` leaves alone. Pods that are parked after this call have seen the event already.
         """
-        return self._woken(occasion, at_most, own, self._last)
+        return self._woken(occasion, at_most, own, spare_own, self._last)
 
-    def _woken(self, occasion: Occasion, at_most: int | None, own: QueuedPod | None, started: int) -> Iterator[Found]:
-        if own is not None:
+    def _woken(
+        self, occasion: Occasion, at_most: int | None, own: QueuedPod | None, spare_own: bool, started: int
+    ) -> Iterator[Found]:
+        if own is not None and not spare_own:
             yield from self._woken_itself(own, occasion, at_most)
         if occasion.event.is_wildcard and occasion.new is not None:
             return  # it means that pod and no other

@@ -232,9 +232,10 @@ class SchedulingQueue:
         new: KubeObject | None = None,
         *,
         at_most: int | None = None,
+        spare_own: bool = False,
     ) -> int:
         """Something happened: wake the parked pods that it may help. Returns how many moved."""
-        return sum(self.moving(event, old, new, at_most=at_most))
+        return sum(self.moving(event, old, new, at_most=at_most, spare_own=spare_own))
 
     def moving(
         self,
@@ -243,11 +244,12 @@ class SchedulingQueue:
         new: KubeObject | None = None,
         *,
         at_most: int | None = None,
+        spare_own: bool = False,
     ) -> Iterator[int]:
         """The same in slices, each the number of pods that it moved: between two of them the queue may be used.
 
         The event counts from this call on, whenever the slices are taken. `at_most`: only for pods of this priority or
-        less; pods in flight replay the event whatever theirs.
+        less; pods in flight replay the event whatever theirs. `spare_own`: the pod that it is about stays where it is.
         """
         if not self._hints.interests_anybody(event):
             return iter(())
@@ -257,7 +259,8 @@ class SchedulingQueue:
         own = None if about is None else self._pools.get(about.key)
         if own is not None and (own.pool is not Pool.PARKED or not occasion.is_about(own.pod)):
             own = None
-        return self._move(self._pools.parked.woken(occasion, at_most=at_most, own=own), event.name)
+        woken = self._pools.parked.woken(occasion, at_most=at_most, own=own, spare_own=spare_own)
+        return self._move(woken, event.name)
 
     def _move(self, woken: Iterable[tuple[QueuedPod, Strategy] | None], event: str) -> Iterator[int]:
         moved = 0

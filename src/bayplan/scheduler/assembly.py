@@ -19,6 +19,7 @@ from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.intake import DEFAULT_MAX_PARKED_S, queue_for
 from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
+from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
 from bayplan.scheduler.writing import ApiWrites
 
@@ -46,16 +47,26 @@ def live_scheduler(
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
     engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes)
     queue = queue_for(engine, SchedulingQueue, clock=clock, recorder=recorder, max_parked_s=max_parked_s)
-    failures = Failures(engine, queue, client, writes, events, clock, chance)
+    statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
+    failures = Failures(engine, queue, statuses, events)
     bindings = Bindings(
         engine,
         queue,
         bound=lambda queued, held: live.bound(queued, held),
-        failed=lambda queued, status: live.binding_failed(queued, status),
-        nominate=failures.nominate,
+        failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
+        nominate=statuses.nominate,
         extender_bind=extenders.bind if extenders is not None else None,
     )
-    evictions = Evictions(engine, queue, client, events, failures, bindings.pre_binds)
+    evictions = Evictions(
+        engine,
+        client,
+        writes,
+        statuses,
+        events,
+        clock,
+        bindings.pre_binds,
+        activate=lambda pod: live.activate(pod),
+    )
     routing = Routing(engine, queue)
     live = LiveScheduler(
         engine,
@@ -64,6 +75,7 @@ def live_scheduler(
         bindings,
         failures,
         evictions,
+        writes,
         events,
         clock,
         ask=extenders.ask if extenders is not None else None,

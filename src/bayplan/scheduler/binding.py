@@ -1,7 +1,8 @@
 """The way of a pod from its node's choice to its binding: Permit's waits, PreBind, Bind, PostBind.
 
 One coroutine a pod, started when it is assumed. Whatever goes wrong takes everything back: what plugins reserved, what
-the cache counted, and the pod returns to the queue with the reason on it. The order of steps is kube-scheduler's.
+the cache counted, and the pod returns to the queue with the reason on it. The order of steps is kube-scheduler's. Pods
+may wait at Permit and in PreBind for minutes, so nothing that is scarce is held there; bindings on the wire are few.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueuedPod, SchedulingQueue
-from bayplan.scheduler.engine import Held, Placed, PodEngine
+from bayplan.scheduler.engine import Held, Placed, PodEngine, refusal
 
 log = logging.getLogger(__name__)
 
 ExtenderBind = Callable[[Pod, str], Awaitable[Status | None]]
 """Asks the extenders that bind; None where none of them is interested."""
+
+NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -31,27 +34,39 @@ class PreBinds:
     _causes: dict[str, str] = field(default_factory=dict)
 
     def cancel(self, uid: str, cause: str) -> bool:
-        """Whether there was something to cancel."""
+        """Whether there was something to cancel: then the pod is not bound, even if PreBind has just ended."""
         task = self._tasks.get(uid)
         if task is None:
             return False
-        self._causes[uid] = cause
+        self._causes.setdefault(uid, cause)
         task.cancel()
         return True
 
     async def run(self, uid: str, work: Awaitable[Status]) -> Status:
         task = self._tasks[uid] = asyncio.ensure_future(work)
         try:
-            return await task
+            status = await task
         except asyncio.CancelledError:
-            cause = self._causes.get(uid)
-            if cause is None or (current := asyncio.current_task()) is None or current.cancelling():
+            current = asyncio.current_task()
+            if uid not in self._causes or current is None or current.cancelling():
                 task.cancel()
                 raise
-            return error(cause)
+            status = SUCCESS
         finally:
             self._tasks.pop(uid, None)
-            self._causes.pop(uid, None)
+            cause = self._causes.pop(uid, None)
+        return status if cause is None else error(cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a binding ended. `rejectors`: the plugins that the pod then waits for; only Permit still makes it wait."""
+
+    status: Status
+    rejectors: frozenset[str] = NOBODY
+
+
+_BOUND = Outcome(SUCCESS)
 
 
 @dataclass(slots=True)
@@ -61,11 +76,13 @@ class Bindings:
     engine: PodEngine
     queue: SchedulingQueue
     bound: Callable[[QueuedPod, Held], None]
-    failed: Callable[[QueuedPod, Status], None]
+    failed: Callable[[QueuedPod, Status, frozenset[str]], None]
     nominate: Callable[[Pod, str], Awaitable[None]]
     at_once: int = 64
     extender_bind: ExtenderBind | None = None
     pre_binds: PreBinds = field(default_factory=PreBinds)
+    on_the_wire: int = 0
+    """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
     _room: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,44 +91,56 @@ class Bindings:
     async def carry_out(self, queued: QueuedPod, placed: Placed) -> None:
         held = placed.held
         assert held is not None
-        status = await self._bind(queued, held, waits=placed.waiting)
-        if status.ok:
-            self.bound(queued, held)
-            await held.framework.committing.post_bind(held.cycle, held.pod.spec.node_name)
-            self._activate(held)
+        try:
+            outcome = await self._outcome(queued, held, waits=placed.waiting)
+        except Exception as fault:  # a bug of ours costs the pod one attempt, and never leaves it counted on its node
+            log.exception("the binding of pod %s broke", queued.key)
+            outcome = Outcome(error(f"{type(fault).__name__}: {fault}"))
+        if not outcome.status.ok:
+            self._take_back(queued, held, outcome)
             return
-        self._take_back(queued, held, status)
+        self.bound(queued, held)
+        await held.framework.committing.post_bind(held.cycle, held.pod.spec.node_name)
+        self.activate(held)
 
-    async def _bind(self, queued: QueuedPod, held: Held, *, waits: bool) -> Status:
+    async def _outcome(self, queued: QueuedPod, held: Held, *, waits: bool) -> Outcome:
         """Every step until the API server has the binding; whatever a step says other than success ends it."""
         committing, cycle, node_name = held.framework.committing, held.cycle, held.pod.spec.node_name
         plan = committing.plan_pre_bind(cycle, node_name)
         if not plan.status.ok:
-            return plan.status
+            return Outcome(plan.status)
         if plan.has_work or waits:
             await self.nominate(cycle.pod, node_name)
         if waits:
-            status = await self._permitted(held)
-            if not status.ok:
-                return status
+            outcome = await self._permitted(held)
+            if not outcome.status.ok:
+                return outcome
         self.queue.done(queued.uid)  # from here on a failure is an error, whatever happened in the cluster meanwhile
-        async with self._room:
-            if plan.has_work:
-                work = committing.pre_bind(cycle, node_name, plan, _together)
-                status = await self.pre_binds.run(queued.uid, work)
-                if not status.ok:
-                    return status
-            if self.extender_bind is not None:
-                answer = await self.extender_bind(cycle.pod, node_name)
-                if answer is not None:
-                    return answer
-            return await committing.bind(cycle, node_name)
+        if plan.has_work:
+            work = committing.pre_bind(cycle, node_name, plan, _together)
+            status = await self.pre_binds.run(queued.uid, work)
+            if not status.ok:
+                return Outcome(status)
+        self.on_the_wire += 1
+        try:
+            async with self._room:
+                return Outcome(await self._written(held))
+        finally:
+            self.on_the_wire -= 1
 
-    async def _permitted(self, held: Held) -> Status:
+    async def _written(self, held: Held) -> Status:
+        cycle, node_name = held.cycle, held.pod.spec.node_name
+        if self.extender_bind is not None:
+            answer = await self.extender_bind(cycle.pod, node_name)
+            if answer is not None:
+                return answer
+        return await held.framework.committing.bind(cycle, node_name)
+
+    async def _permitted(self, held: Held) -> Outcome:
         """Wait for the plugins that Permit waits for."""
         waiting = self.engine.waiting.get(held.pod.uid)
         if waiting is None:
-            return SUCCESS
+            return _BOUND
         outcome: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
 
         def settled(status: Status) -> None:
@@ -125,26 +154,38 @@ class Bindings:
             status = await outcome
         finally:
             self.engine.stop_waiting(held.pod.uid)
-        if status.ok or status.rejected:
-            return status
-        return error(f"waiting on permit for pod: {status.message}").by(status.plugin)
+        if status.rejected:
+            return Outcome(refusal(status), frozenset({status.plugin}))
+        return Outcome(status if status.ok else error(f"waiting on permit for pod: {status.message}").by(status.plugin))
 
-    def _take_back(self, queued: QueuedPod, held: Held, status: Status) -> None:
-        known = self.engine.cache.is_assumed(held.pod.uid)
-        self.engine.take_back(held)
-        if not status.rejected and known:
+    def _take_back(self, queued: QueuedPod, held: Held, outcome: Outcome) -> None:
+        """A pod that was rejected must not be woken by its own going: it would be tried again without a reason."""
+        gone = self.engine.take_back(held)
+        if gone and not outcome.status.rejected:
             self.queue.move_all(ASSIGNED_POD_DELETE, held.pod, None)
-        self.failed(queued, status)
-        if status.rejected and known:
-            self.queue.move_all(ASSIGNED_POD_DELETE, held.pod, None)
+        self.failed(queued, outcome.status, outcome.rejectors)
+        if gone and outcome.status.rejected:
+            self.queue.move_all(ASSIGNED_POD_DELETE, held.pod, None, spare_own=True)
 
-    def _activate(self, held: Held) -> None:
+    def activate(self, held: Held) -> None:
+        """Pods that plugins asked for during this pod's way are tried now."""
         pods = held.cycle.pods_to_activate
         if pods:
-            self.queue.activate(pods.values())
+            self.queue.activate(list(pods.values()))
+            pods.clear()
 
 
 async def _together(work: Sequence[Awaitable[Status]]) -> Sequence[Status]:
     if len(work) == 1:
         return [await work[0]]
-    return await asyncio.gather(*work)
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        for ended in asyncio.as_completed(tasks):
+            status = await ended
+            if not status.ok:
+                return [status]
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

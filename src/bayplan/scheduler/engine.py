@@ -307,11 +307,11 @@ class PodEngine:
         status = framework.committing.reserve(cycle, decision.node)
         if not status.ok:
             self.cache.forget(bound)
-            return Placed(decision, _refusal(status))
+            return Placed(decision, refusal(status))
         permit = framework.committing.permit(cycle, decision.node)
         if not permit.status.ok:
             self.take_back(Held(framework, cycle, bound))
-            return Placed(decision, _refusal(permit.status))
+            return Placed(decision, refusal(permit.status))
         held = Held(framework, cycle, bound)
         if permit.waits:
             self.waiting.add(bound, permit.waits, self._clock.monotonic_s())
@@ -330,7 +330,7 @@ class PodEngine:
             held = self._held.pop(waiting.pod.uid)
             if not waiting.outcome.ok:
                 self.take_back(held)
-            settled.append((held.pod, _refusal(waiting.outcome)))
+            settled.append((held.pod, refusal(waiting.outcome)))
         return settled
 
     def stop_waiting(self, uid: str) -> None:
@@ -338,10 +338,13 @@ class PodEngine:
         self.waiting.remove(uid)
         self._held.pop(uid, None)
 
-    def take_back(self, held: Held) -> None:
-        """Undo what was reserved and assumed."""
+    def take_back(self, held: Held) -> bool:
+        """Undo what was reserved and assumed. False: the API server shows the pod on a node, so there it stays."""
         held.framework.committing.unreserve(held.cycle, held.pod.spec.node_name)
+        if self.cache.pod(held.pod.uid) is not None and not self.cache.is_assumed(held.pod.uid):
+            return False
         self.cache.forget(held.pod)
+        return True
 
     def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
         profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)
@@ -367,7 +370,7 @@ class PodEngine:
         )
 
 
-def _refusal(status: Status) -> Status:
+def refusal(status: Status) -> Status:
     """A refusal after the node was chosen, in the words of a pod that had one node to go to."""
     if not status.rejected:
         return status

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.client import PODS, STRATEGIC_PATCH, Client
-from bayplan.errors import ApiError, NotFound
+from bayplan.client import PODS, Client
+from bayplan.clock import Clock
+from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
 from bayplan.framework.points import POST_FILTER
 from bayplan.framework.preemption import ClearNomination, EvictVictim
 from bayplan.objects.core import Pod
-from bayplan.queueing import SchedulingQueue
 from bayplan.scheduler.binding import PreBinds
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
+from bayplan.scheduler.writing import ApiWrites
 
 log = logging.getLogger(__name__)
 
@@ -39,68 +40,105 @@ class Preempting(Protocol):
 
 
 @dataclass(slots=True)
+class Room:
+    """What has to be done for one preemptor."""
+
+    preemptor: Pod
+    cleared: list[Pod]
+    victims: list[EvictVictim]
+    plugin: Preempting | None
+
+
+@dataclass(slots=True)
 class Evictions:
-    """Carries out the writes of a PostFilter answer."""
+    """Carries out the writes of a PostFilter answer. `activate` has a pod tried again at once."""
 
     engine: PodEngine
-    queue: SchedulingQueue
     client: Client
+    writes: ApiWrites
+    statuses: PodStatuses
     events: Events
-    failures: Failures
+    clock: Clock
     pre_binds: PreBinds
+    activate: Callable[[Pod], None]
 
-    def begin(self, preemptor: Pod, writes: Sequence[object]) -> None:
-        """Hold the preemptor back, and start."""
-        victims = [intent for intent in writes if isinstance(intent, EvictVictim)]
+    def prepare(self, preemptor: Pod, writes: Sequence[object]) -> Room | None:
+        """Hold the preemptor back, if there is somebody to be evicted. What else was decided is written at once."""
+        cleared, victims = [], []
+        for intent in writes:
+            if isinstance(intent, EvictVictim):
+                victims.append(intent)
+            elif isinstance(intent, ClearNomination):
+                cleared.append(intent.pod)
+            else:
+                self.writes.submit(intent)
         if not victims:
-            return
+            return None
         plugin = self._plugin(preemptor, victims[0].plugin)
         if plugin is not None:
             plugin.begins(preemptor)
-        self.failures.writes.start(
-            self._carry_out(preemptor, writes, victims, plugin), f"making room for {preemptor.key}"
-        )
+        return Room(preemptor, cleared, victims, plugin)
 
-    async def _carry_out(
-        self, preemptor: Pod, writes: Sequence[object], victims: list[EvictVictim], plugin: Preempting | None
-    ) -> None:
+    def start(self, room: Room, told: asyncio.Task[None] | None) -> None:
+        """Begin. `told`: what is being written into the preemptor's status, its nomination among it."""
+        self.writes.start(self._make(room, told), f"making room for {room.preemptor.key}")
+
+    async def _make(self, room: Room, told: asyncio.Task[None] | None) -> None:
+        done = False
         try:
-            for intent in writes:
-                if isinstance(intent, ClearNomination):
-                    await self._clear(intent.pod)
-            others, last = [each for each in victims if not each.last], [each for each in victims if each.last]
-            await asyncio.gather(*map(self._evict, others))
-            for victim in last:
-                if plugin is not None:
-                    plugin.waits_for(preemptor, partial(self._leaves, victim.victim.uid))
-                await self._evict(victim)
-        except ApiError as fault:
-            log.warning("cannot make room for pod %s: %s", preemptor.key, fault)
-            self._release(preemptor, plugin)
-            self.queue.activate([preemptor])
+            done = await self._cleared(room.cleared)
+            done = await self._evicted(room, told) and done
+        except BayplanError as fault:
+            done = False
+            log.warning("cannot make room for pod %s: %s", room.preemptor.key, fault)
         finally:
-            self._release(preemptor, plugin)
+            if room.plugin is not None:
+                room.plugin.finished(room.preemptor)
+            if not done:
+                self.activate(room.preemptor)
 
-    def _release(self, preemptor: Pod, plugin: Preempting | None) -> None:
-        if plugin is not None:
-            plugin.finished(preemptor)
+    async def _evicted(self, room: Room, told: asyncio.Task[None] | None) -> bool:
+        """Whether something is still to come that wakes the preemptor: the going of the last victim.
 
-    async def _clear(self, pod: Pod) -> None:
-        try:
-            await self.failures.clear_nomination(pod)
-        except ApiError as fault:
-            log.warning("cannot clear the nomination of pod %s: %s", pod.key, fault)
+        One watch tells of all pods in order. So the last is deleted only when the preemptor's nomination is written:
+        whoever hears of its going has heard of the nomination, and the preemptor does not preempt a second time.
+        """
+        others, last = [each for each in room.victims if not each.last], [each for each in room.victims if each.last]
+        answers = await asyncio.gather(*map(self._evict, others), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        if told is not None:
+            await asyncio.wait([told])
+        for victim in last:
+            leaves = partial(self._leaves, victim.victim.uid)
+            if room.plugin is not None:
+                room.plugin.waits_for(room.preemptor, leaves)
+            if not await self._evict(victim) and leaves():
+                return False  # it went by itself, and maybe while the preemptor was not listening
+        return True
 
-    async def _evict(self, intent: EvictVictim) -> None:
+    async def _cleared(self, pods: list[Pod]) -> bool:
+        """Whether all nominations could be cleared; the evictions go on without."""
+        done = True
+        for pod in pods:
+            try:
+                await self.statuses.clear_nomination(pod)
+            except ApiError as fault:
+                done = False
+                log.warning("cannot clear the nomination of pod %s: %s", pod.key, fault)
+        return done
+
+    async def _evict(self, intent: EvictVictim) -> bool:
+        """Whether the victim was still there."""
         victim = intent.victim
         waiting = self.engine.waiting.get(victim.uid)
         if waiting is not None:
-            waiting.preempt(intent.plugin, intent.waiting_message)
-            in_memory = True
+            in_memory = waiting.preempt(intent.plugin, intent.waiting_message)
         else:
             in_memory = self.pre_binds.cancel(victim.uid, intent.cancel_message)
         if not in_memory and not await self._delete(intent):
-            return
+            return False
         self.events.record(
             victim,
             intent.event_type,
@@ -109,28 +147,24 @@ class Evictions:
             intent.note(in_memory=in_memory),
             related=intent.preemptor,
         )
+        return True
 
     async def _delete(self, intent: EvictVictim) -> bool:
-        """Whether the victim was still there."""
+        """Tell the victim why, and delete it. A namesake that came after it is nobody's victim."""
         victim = intent.victim
+        if not intent.already_told:
+            condition = {**msgspec.to_builtins(intent.condition), "lastTransitionTime": self._now()}
+            patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
+            if not await self.statuses.patch(victim, patch):
+                return False
         try:
-            if not intent.already_told:
-                condition = {**msgspec.to_builtins(intent.condition), "lastTransitionTime": _now(self.failures)}
-                await self.client.patch(
-                    PODS,
-                    {"status": {"conditions": [condition]}},
-                    name=victim.name,
-                    namespace=victim.namespace,
-                    subresource="status",
-                    kind=STRATEGIC_PATCH,
-                )
-            await self.client.delete(PODS, name=victim.name, namespace=victim.namespace)
-        except NotFound:
+            await self.client.delete(PODS, name=victim.name, namespace=victim.namespace, uid=victim.uid)
+        except (NotFound, Conflict):
             return False
         return True
 
     def _leaves(self, uid: str) -> bool:
-        """Whether the last victim is known to be terminating, or gone."""
+        """Whether a victim is known to be terminating, or gone."""
         pod = self.engine.cache.pod(uid)
         return pod is None or pod.terminating
 
@@ -138,6 +172,5 @@ class Evictions:
         plugins = self.engine.framework(preemptor.scheduler_name).profile.at(POST_FILTER)
         return next((plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "begins")), None)
 
-
-def _now(failures: Failures) -> str:
-    return failures.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _now(self) -> str:
+        return self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from bayplan.clock import LoopClock
 from bayplan.framework.status import Status, error
+from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.binding import Bindings
@@ -25,12 +26,16 @@ from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
+from bayplan.scheduler.writing import ApiWrites
 
 log = logging.getLogger(__name__)
 
 SLICE_S = 0.004
-_MOST_BINDING = 1024
-"""So many pods may be on their way to a node at once; more wait in the queue, where priority still counts."""
+_MOST_ON_THE_WIRE = 1024
+"""So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts."""
+_MOST_FOLLOWING = 25
+"""After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Observer(Protocol):
@@ -55,12 +60,15 @@ class LiveScheduler:
     bindings: Bindings
     failures: Failures
     evictions: Evictions
+    writes: ApiWrites
     events: Events
     clock: LoopClock
     ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
     _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
+    _flushing: Iterator[int] | None = None
+    _slices_behind: int = 0
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _binding: set[asyncio.Task[None]] = field(default_factory=set)
     _deciding: bool = True
@@ -81,10 +89,20 @@ class LiveScheduler:
         self._deciding = False
 
     async def drain(self) -> None:
-        """Wait for pods that are on their way to a node, and for what is being written."""
+        """Wait for pods that are on their way to a node, and for what is being written. Nobody waits at Permit."""
+        for waiting in self.engine.waiting.all():
+            waiting.preempt("", "the scheduler stops")
         while self._binding:
             await asyncio.gather(*self._binding, return_exceptions=True)
-        await self.failures.writes.drain()
+        await self.writes.drain()
+
+    async def abandon(self) -> None:
+        """Leave everything that is under way as it is; who starts next finds out how far it came."""
+        for task in self._binding:
+            task.cancel()
+        while self._binding:
+            await asyncio.gather(*self._binding, return_exceptions=True)
+        await self.writes.abandon()
 
     @property
     def is_idle(self) -> bool:
@@ -94,6 +112,8 @@ class LiveScheduler:
     # the loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        while not self._follow_a_slice():  # nobody decides on half a picture
+            await asyncio.sleep(0)
         while True:
             self._woken.clear()
             if await self._turn():
@@ -105,19 +125,22 @@ class LiveScheduler:
         """What `run` does besides deciding: for a process that waits to be elected."""
         while True:
             self._woken.clear()
-            self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
-            if self._follow():
+            if self._follow_a_slice():
                 await self._woken.wait()
             else:
                 await asyncio.sleep(0)
 
     async def _turn(self) -> bool:
         """One slice of work; false where there is none left."""
-        self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
-        if not self._follow():
+        if not self._follow_a_slice():
+            self._slices_behind += 1
+            if self._slices_behind < _MOST_FOLLOWING:
+                return True
+            self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
+        self._slices_behind = 0
+        if not self._do_what_is_due():
             return True
-        self._do_what_is_due()
-        while self._deciding and len(self._binding) < _MOST_BINDING:
+        while self._deciding and self.bindings.on_the_wire < _MOST_ON_THE_WIRE:
             queued = self.queue.pop()
             if queued is None:
                 return bool(self._heard)
@@ -126,8 +149,9 @@ class LiveScheduler:
                 return True
         return bool(self._heard)
 
-    def _follow(self) -> bool:
+    def _follow_a_slice(self) -> bool:
         """Follow what was told; false where the slice ended before that was done."""
+        self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
         while self._following is not None or self._heard:
             if self._following is None:
                 self._following = self._routed(*self._heard.popleft())
@@ -144,11 +168,9 @@ class LiveScheduler:
             item = new if new is not None else old
             log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
 
-    def _do_what_is_due(self) -> None:
+    def _do_what_is_due(self) -> bool:
+        """What time and plugins ask for; false where the slice ended before that was done."""
         now_s = self.clock.monotonic_s()
-        wakeup_s = self.queue.next_wakeup_s()
-        if wakeup_s is not None and wakeup_s <= now_s:
-            self.queue.flush()
         deadline_s = self.engine.waiting.next_deadline_s()
         if deadline_s is not None and deadline_s <= now_s:
             for waiting in self.engine.waiting.all():
@@ -157,10 +179,20 @@ class LiveScheduler:
             pods = list(self.engine.activated.values())
             self.engine.activated.clear()
             self.queue.activate(pods)
+        wakeup_s = self.queue.next_wakeup_s()
+        if self._flushing is None and wakeup_s is not None and wakeup_s <= now_s:
+            self._flushing = self.queue.flushing()
+        for _ in self._flushing or ():
+            if self.clock.monotonic_s() > self._slice_ends_s:
+                return False
+        self._flushing = None
+        return True
 
     async def _rest(self) -> None:
         """Until something happens, or is due."""
         due = [at for at in (self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s()) if at is not None]
+        if self.engine.activated:
+            due.append(self.clock.monotonic_s())
         if not due:
             await self._woken.wait()
             return
@@ -184,19 +216,23 @@ class LiveScheduler:
         if self.engine.cache.pod(pod.uid) is not None:  # assumed: it is on its way already
             self.queue.done(queued.uid)
             return
-        start_s = self.clock.monotonic_s()
         try:
-            placed = await self._placed(queued)
+            await self._try(queued)
         except Exception as fault:  # a bug of ours costs the pod one attempt, never the process
             log.exception("an attempt to place pod %s broke", pod.key)
-            self.failures.handle(queued, _broken(fault), None, "")
-            return
+            self.failures.handle(queued, error(f"{type(fault).__name__}: {fault}"), "")
+
+    async def _try(self, queued: QueuedPod) -> None:
+        start_s = self.clock.monotonic_s()
+        placed = await self._placed(queued)
         took_s = self.clock.monotonic_s() - start_s
+        profile = queued.pod.scheduler_name
         if placed.held is None:
-            self.observer.attempt("unschedulable" if placed.status.rejected else "error", pod.scheduler_name, took_s)
+            self.observer.attempt("unschedulable" if placed.status.rejected else "error", profile, took_s)
             self._failed(queued, placed)
             return
-        self.observer.attempt("scheduled", pod.scheduler_name, took_s)
+        self.observer.attempt("scheduled", profile, took_s)
+        self.bindings.activate(placed.held)
         self._start_binding(queued, placed)
 
     async def _placed(self, queued: QueuedPod) -> Placed:
@@ -206,20 +242,16 @@ class LiveScheduler:
 
     def _failed(self, queued: QueuedPod, placed: Placed) -> None:
         decision = placed.decision
-        if decision.node is not None:  # refused at Reserve or Permit
-            self.failures.handle(queued, placed.status, None, "")
-            return
-        if decision.writes:
-            self.evictions.begin(queued.pod, decision.writes)
-        self.failures.handle(queued, placed.status, decision.diagnosis, decision.nominate)
+        refused = decision.node is not None  # at Reserve or Permit
+        room = self.evictions.prepare(queued.pod, decision.writes) if decision.writes and not refused else None
+        told = self.failures.handle(queued, placed.status, "" if refused else decision.nominate, *placed.rejectors)
+        if room is not None:
+            self.evictions.start(room, told)
 
     def _start_binding(self, queued: QueuedPod, placed: Placed) -> None:
-        task = asyncio.ensure_future(self._bind(queued, placed))
+        task = asyncio.ensure_future(self.bindings.carry_out(queued, placed))
         self._binding.add(task)
         task.add_done_callback(self._binding_ended)
-
-    async def _bind(self, queued: QueuedPod, placed: Placed) -> None:
-        await self.bindings.carry_out(queued, placed)
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:
         self._binding.discard(task)
@@ -235,10 +267,11 @@ class LiveScheduler:
         scheduled(self.events, queued.pod, held.pod.spec.node_name)
         log.info("pod %s is bound to node %s", queued.key, held.pod.spec.node_name)
 
-    def binding_failed(self, queued: QueuedPod, status: Status) -> None:
+    def binding_failed(self, queued: QueuedPod, status: Status, rejectors: frozenset[str] = _NOBODY) -> None:
         """A pod that had a node does not get it, and no longer waits for it."""
-        self.failures.handle(queued, status, None, "")
+        self.failures.handle(queued, status, "", rejectors)
 
-
-def _broken(fault: Exception) -> Status:
-    return error(f"{type(fault).__name__}: {fault}")
+    def activate(self, pod: Pod) -> None:
+        """Have a pod tried again at once."""
+        self.queue.activate([pod])
+        self._woken.set()

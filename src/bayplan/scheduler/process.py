@@ -88,7 +88,9 @@ class SchedulerProcess:
                 return STOPPED
             return _verdict(watching, deciding, holding)
         finally:
-            for task in (deciding, watching, stopping, holding):
+            await _ended(deciding)
+            await self.live.abandon()
+            for task in (watching, stopping, holding):
                 await _ended(task)
 
     async def _elected(self, election: Leading, *ends: asyncio.Future[Any]) -> bool:

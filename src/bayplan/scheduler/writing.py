@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
-from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
+from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.intents import BindPod
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -28,6 +28,7 @@ T = TypeVar("T", bound=KubeObject)
 log = logging.getLogger(__name__)
 
 _TRIES = 5
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 5.0
 
 
 class Unperformable(BayplanError):
@@ -87,6 +88,12 @@ class ApiWrites:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def abandon(self) -> None:
+        """Give up everything that was submitted."""
+        for task in self._tasks:
+            task.cancel()
+        await self.drain()
+
     async def _logged(self, work: Coroutine[Any, Any, Any], what: str) -> None:
         try:
             await work
@@ -98,8 +105,32 @@ class ApiWrites:
     # pods and volumes -------------------------------------------------------------------------------------------
 
     async def _bind(self, intent: BindPod) -> None:
+        """Bind; where no answer says whether that was done, look. Until then the pod keeps its node: it may have it."""
         meta = intent.pod.metadata
-        await self._client.bind(meta.namespace, meta.name, intent.node_name, uid=meta.uid)
+        try:
+            await self._client.bind(meta.namespace, meta.name, intent.node_name, uid=meta.uid)
+        except Unreachable as lost:
+            if not lost.sent or not await self._is_on(intent):
+                raise
+            log.info("pod %s is on node %s, though the answer was lost: %s", intent.pod.key, intent.node_name, lost)
+        except ServerError as fault:
+            if not await self._is_on(intent):
+                raise
+            log.info("pod %s is on node %s all the same: %s", intent.pod.key, intent.node_name, fault)
+
+    async def _is_on(self, intent: BindPod) -> bool:
+        """Whether the server has the pod on this node. Asked until there is an answer."""
+        meta = intent.pod.metadata
+        pause_s = _FIRST_LOOK_S
+        while True:
+            try:
+                found = await self._client.get(Pod, meta.namespace, meta.name)
+                return found.uid == meta.uid and found.spec.node_name == intent.node_name
+            except (Unreachable, ServerError, TooManyRequests):
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LAST_LOOK_S)
+            except ApiError:
+                return False
 
     async def _promise_volume(self, intent: PromiseVolume) -> PersistentVolume:
         return await self._client.patched(PersistentVolume, intent.patch(), name=intent.volume.name)
@@ -111,13 +142,21 @@ class ApiWrites:
         )
 
     async def _await_volumes(self, intent: AwaitVolumes) -> None:
-        async with asyncio.timeout(intent.timeout_s):
-            while True:
-                await self._clock.sleep(intent.every_s)
-                if not self._exists(intent.pod):
-                    raise pod_gone(intent.pod)
-                if intent.done():
-                    return
+        def done() -> bool:
+            if not self._exists(intent.pod):
+                raise pod_gone(intent.pod)
+            return intent.done()
+
+        await self._until(done, intent.every_s, intent.timeout_s)
+
+    async def _until(self, done: Callable[[], bool], every_s: float, timeout_s: float) -> None:
+        """Ask again and again, the first time after one interval; `TimeoutError` when time is up."""
+        end_s = self._clock.monotonic_s() + timeout_s
+        while (left_s := end_s - self._clock.monotonic_s()) > 0:
+            await self._clock.sleep(min(every_s, left_s))
+            if done():
+                return
+        raise TimeoutError
 
     # devices ----------------------------------------------------------------------------------------------------
 
@@ -127,11 +166,11 @@ class ApiWrites:
             try:
                 return await self._reserve_once(intent, claim)
             except Conflict as fault:
-                conflict = fault
+                conflict = fault.details
                 claim = await self._client.get(
                     ResourceClaim, claim.namespace, claim.name, resource=self._claim_resource()
                 )
-        raise conflict
+        raise ApiError(f"{intent.describe()}: {conflict}", code=409, reason="Conflict")
 
     async def _reserve_once(self, intent: devices.ReserveClaim, claim: ResourceClaim) -> ResourceClaim:
         finalizer = intent.finalizer_patch(claim)
@@ -186,9 +225,8 @@ class ApiWrites:
 
     async def _await_devices(self, intent: devices.AwaitDevices) -> None:
         self._events.record(intent.pod, NORMAL, intent.reason, intent.action, intent.note)
-        async with asyncio.timeout(intent.timeout_s):
-            while not intent.done():
-                await self._clock.sleep(intent.every_s)
+        if not intent.done():
+            await self._until(intent.done, intent.every_s, intent.timeout_s)
 
     async def _patch_claim(
         self, claim: ResourceClaim, patch: dict[str, Any], *, subresource: str = "", kind: str = MERGE_PATCH
@@ -220,4 +258,4 @@ class _saying:  # noqa: N801
 
     def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
         if isinstance(fault, ApiError) and not isinstance(fault, Conflict):
-            raise ApiError(f"{self._doing}: {fault}", code=fault.code, reason=fault.reason) from fault
+            raise ApiError(f"{self._doing}: {fault.details}", code=fault.code, reason=fault.reason) from fault

@@ -130,9 +130,10 @@ class _ListeningQueue(SchedulingQueue):
         new: KubeObject | None = None,
         *,
         at_most: int | None = None,
+        spare_own: bool = False,
     ) -> Iterator[int]:
         self._hear(event, old, new, at_most)
-        return super().moving(event, old, new, at_most=at_most)
+        return super().moving(event, old, new, at_most=at_most, spare_own=spare_own)
 
     def _hear(
         self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None, at_most: int | None = None
