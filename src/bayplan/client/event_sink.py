@@ -48,7 +48,7 @@ class EventSink:
         """Writes that the server did not take, or that never reached it."""
         self.stored = 0
         """Writes that the server took."""
-        self._client = client
+        self.client = client
         self._resource = resource
         self._book: EventBook = SeriesBook(client.clock) if resource.group else CoreBook(client.clock)
         self._senders = senders
@@ -111,7 +111,7 @@ class EventSink:
         while True:
             for write in self._book.sweep():
                 self._submit(write)
-            await self._client.clock.sleep(FINISH.total_seconds())
+            await self.client.clock.sleep(FINISH.total_seconds())
 
     # Sending.
 
@@ -129,7 +129,7 @@ class EventSink:
 
     async def _deliver(self, write: EventWrite) -> None:
         """Try until it is stored, refused, or tried often enough."""
-        clock, chance = self._client.clock, self._client.chance
+        clock, chance = self.client.clock, self.client.chance
         tries = 1 if write.last else TRIES
         for number in range(1, tries + 1):
             if await self._attempt(write):
@@ -166,12 +166,12 @@ class EventSink:
     async def _request(self, write: EventWrite) -> None:
         if write.patch is not None:
             try:
-                await self._client.patch(self._resource, write.patch, namespace=write.namespace, name=write.name)
+                await self.client.patch(self._resource, write.patch, namespace=write.namespace, name=write.name)
             except NotFound:
                 pass  # removed meanwhile
             else:
                 return
-        await self._client.create(self._resource, write.body, namespace=write.namespace)
+        await self.client.create(self._resource, write.body, namespace=write.namespace)
 
 
 def event_resource(offered: Offered) -> Resource:
