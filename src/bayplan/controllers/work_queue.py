@@ -84,16 +84,15 @@ class WorkQueue(Generic[K]):
         if key in self._waiting:
             return
         self._waiting.add(key)
-        if key not in self._busy:  # else it goes on when its worker is done
-            self._ready.append(key)
-            self._work.release()
+        self._ready.append(key)
+        self._work.release()
 
     async def _worker(self) -> None:
         while True:
             await self._work.acquire()
             key = self._ready.popleft()
             if key not in self._waiting or key in self._busy:
-                continue  # forgotten since
+                continue  # forgotten since, or another worker goes on with it when it is done
             self._waiting.discard(key)
             self._busy.add(key)
             try:

@@ -327,6 +327,7 @@ async def test_a_pod_of_the_same_name_is_not_taken_for_the_one_before() -> None:
         await until(lambda: stale)
         await w.later(5)
         assert w.api.phase(path) == ""
+        assert w.asked("PATCH", "pods/p") == 1, "the watch will tell of the other one"
         w.api.put(path, w.api.objects[path])
         await until(lambda: w.api.phase(path) == "Running")
 
