@@ -7,7 +7,7 @@ import logging
 import platform
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -37,7 +37,14 @@ from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
-from bayplan.framework.discovery import Kind, found_in, installed, with_installed_plugins, with_plugins_from
+from bayplan.framework.discovery import (
+    Kind,
+    found_in,
+    installed,
+    looks,
+    with_installed_plugins,
+    with_plugins_from,
+)
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
@@ -49,6 +56,7 @@ from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.process import SchedulerProcess
+from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.events import EventRecorder
 
@@ -62,6 +70,7 @@ __all__ = [
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
+    "plugin_source",
     "scheduler_process",
 ]
 
@@ -99,6 +108,16 @@ def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False)
     return actions
 
 
+def plugin_source(text: str | None, folders: Sequence[Path], *, trust_writable: bool = False) -> PluginSource:
+    """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
+
+    def loaded() -> tuple[Configuration, Registry]:
+        registry = known_plugins(folders, trust_writable=trust_writable)
+        return configured(text, registry), registry
+
+    return PluginSource(lambda: looks(folders), loaded)
+
+
 def configured(text: str | None, registry: Registry) -> Configuration:
     """A configuration from the text of a file, or the default one."""
     kinds = registry.args_kinds
@@ -133,8 +152,12 @@ async def scheduler_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
     identity: str = "",
+    plugins: PluginSource | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease."""
+    """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease.
+
+    `plugins`: where they come from, if they are to be loaded again when they change.
+    """
     clock, chance = clock or SystemClock(), chance or random.Random()
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
@@ -205,7 +228,8 @@ async def scheduler_process(
             client.guard(election)
             telling.guard(election)
         stack.callback(live.engine.close)
-        yield SchedulerProcess(live, informers, election, told=sink.drained)
+        beside = (Reloading(live, plugins, clock).run,) if plugins is not None else ()
+        yield SchedulerProcess(live, informers, election, told=sink.drained, beside=beside)
 
 
 def build_batch_engine(

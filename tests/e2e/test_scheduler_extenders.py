@@ -130,7 +130,7 @@ def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any
     assert {told["PodName"]: told["Node"] for told in asked} == {name: node_of(each) for name, each in found.items()}
 
 
-def test_an_extender_that_is_down_matters_only_where_it_may_not_be_ignored(
+def test_who_is_down_matters_unless_ignorable(
     cluster: Cluster, namespace: str, mine: dict[str, Any], tmp_path: Path
 ) -> None:
     config = (

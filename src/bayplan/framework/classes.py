@@ -90,11 +90,14 @@ class Shelf(Generic[T]):
 class Kind:
     """What is known of a pod beforehand: the place of each plugin's part, and of all of them together."""
 
-    __slots__ = ("parts", "together")
+    __slots__ = ("home", "parts", "together")
 
-    def __init__(self, parts: tuple[Kept[Part] | None, ...], together: Kept[Standing] | None) -> None:
+    def __init__(
+        self, parts: tuple[Kept[Part] | None, ...], together: Kept[Standing] | None, home: EvaluationClock
+    ) -> None:
         self.parts = parts  # None: the plugin is asked about this pod alone
         self.together = together  # None: so is the profile
+        self.home = home  # whose it is: a profile may have been built anew since
 
 
 class Classes:
@@ -133,7 +136,7 @@ class Classes:
         revision: int
         kind: Kind | None
         revision, kind = info.kinds.get(self._name, (-1, None))
-        if kind is None or revision != self._revision:
+        if kind is None or revision != self._revision or kind.home is not self._clock:
             kind = self._signed(info)
             info.kinds[self._name] = (self._revision, kind)
         return kind
@@ -143,7 +146,7 @@ class Classes:
             self._place(role, shelf, info) if role.signs else None
             for role, shelf in zip(self._roles, self._parts, strict=True)
         )
-        return Kind(places, None if None in places else self._standings.place(places))
+        return Kind(places, None if None in places else self._standings.place(places), self._clock)
 
     def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
         """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""

@@ -5,16 +5,22 @@ the pod engine has a `name` and a method of some extension point; a plugin of th
 `on_session_open`, an action a `name` and `execute`. Files of all kinds may lie in one folder. What cannot be loaded is
 named with file, line and remedy; nothing is half registered. A file that others may write is refused, because it runs
 with the scheduler's rights.
+
+A file that has changed since it was run is run again, and so is one whose neighbours have: what did not change keeps
+its classes, so that whoever compares two registries sees which plugins are new.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import stat
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import cache_from_source, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,7 +77,20 @@ def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[
         _refuse_writable(folder)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # so that files can import their neighbours
-    found: list[type[Any]] = []
+    _forget_changed_neighbours(folder)
+    try:
+        return list(_classes_in(folder, kind, trust_writable=trust_writable))
+    finally:
+        for neighbour in _neighbours(folder):
+            vars(neighbour).setdefault(_VERSION, _version(Path(str(neighbour.__file__))))
+
+
+def looks(folders: Iterable[Path]) -> tuple[object, ...]:
+    """What can be seen of the files of some folders without reading them: equal as long as nothing has changed."""
+    return tuple(_version(path) for folder in folders for path in sorted(folder.glob("*.py")))
+
+
+def _classes_in(folder: Path, kind: Kind, *, trust_writable: bool) -> Iterator[type[Any]]:
     for path in sorted(folder.glob("*.py")):
         if not trust_writable:
             _refuse_writable(path)
@@ -80,8 +99,7 @@ def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[
         kinds = [(each, kind_of(each)) for each in _classes_of(_run(path))]
         if not any(known for _, known in kinds):
             raise _no_plugin(path, [each for each, _ in kinds])
-        found += [each for each, known in kinds if known is kind]
-    return found
+        yield from (each for each, known in kinds if known is kind)
 
 
 def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
@@ -116,28 +134,78 @@ def _refuse_writable(path: Path) -> None:
         )
 
 
+def _version(path: Path) -> tuple[object, ...]:
+    """Which version of a file this is. A ConfigMap's files are links into a folder that is replaced: other inodes."""
+    try:
+        seen = path.stat()
+    except OSError:  # it went while we looked
+        return (str(path),)
+    return str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino, seen.st_dev
+
+
+def _neighbours(folder: Path) -> list[ModuleType]:
+    """Modules that files of the folder have imported from it by name."""
+    files = {str(path) for path in folder.absolute().glob("*.py")}
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if not name.startswith(MODULE_OF_FILE) and getattr(module, "__file__", None) in files
+    ]
+
+
+def _forget_changed_neighbours(folder: Path) -> None:
+    """Have neighbours imported again if one of them has changed, and all files run again that may have used them."""
+    neighbours = _neighbours(folder)
+    if all(vars(each).get(_VERSION) == _version(Path(str(each.__file__))) for each in neighbours):
+        return
+    importlib.invalidate_caches()
+    for each in neighbours:
+        del sys.modules[each.__name__]
+        with suppress(OSError):  # what was compiled counts as new for a second: too long for who edits and looks
+            Path(cache_from_source(str(each.__file__))).unlink()
+    for name, module in sys.modules.items():
+        if name.startswith(MODULE_OF_FILE) and Path(str(module.__file__)).parent == folder.absolute():
+            setattr(module, _VERSION, None)
+
+
+class _Fresh(SourceFileLoader):
+    """Compiles what the file holds now; the cache of compiled files cannot tell two versions of one second apart."""
+
+    def get_code(self, fullname: str) -> Any:  # noqa: ARG002
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _run(path: Path) -> ModuleType:
     """The module of a file; one that was run before, and has not changed since, is not run again."""
     name = MODULE_OF_FILE + path.stem
-    version = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    version = _version(path)
     known = sys.modules.get(name)
     if known is not None and getattr(known, _VERSION, None) == version:
         return known
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path, loader=_Fresh(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     setattr(module, _VERSION, version)
     sys.modules[name] = module  # dataclasses and pickling look their module up by name
     try:
         spec.loader.exec_module(module)
     except SyntaxError as fault:
-        del sys.modules[name]
-        raise PluginError(f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python") from fault
+        raise _unusable(
+            name, known, f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python"
+        ) from fault
     except (Exception, SystemExit) as fault:  # a file that ends with sys.exit() must not end the scheduler
-        del sys.modules[name]
-        raise PluginError(f"{path} failed while it was loaded: {type(fault).__name__}: {fault}") from fault
+        text = f"{path} failed while it was loaded: {type(fault).__name__}: {fault}"
+        raise _unusable(name, known, text) from fault
     return module
+
+
+def _unusable(name: str, known: ModuleType | None, text: str) -> PluginError:
+    """The file cannot be used. Whoever runs the version before goes on with its module."""
+    del sys.modules[name]
+    if known is not None:
+        sys.modules[name] = known
+    return PluginError(text)
 
 
 def _classes_of(module: ModuleType) -> Iterator[type[Any]]:

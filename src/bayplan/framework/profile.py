@@ -74,21 +74,28 @@ def close_all(plugins: Iterable[Any]) -> None:
             log.exception("plugin %s failed while it was closed", plugin.name)
 
 
-def build_profile(config: ProfileConfig, registry: Registry, handle: Handle) -> Profile:
-    """The profile that a configuration describes; `ConfigError` in kube-scheduler's words when it cannot be."""
-    builder = _Builder(config, registry, handle)
+def build_profile(
+    config: ProfileConfig, registry: Registry, handle: Handle, kept: Mapping[str, Any] | None = None
+) -> Profile:
+    """The profile that a configuration describes; `ConfigError` in kube-scheduler's words when it cannot be.
+
+    `kept`: plugins by name that need not be made anew.
+    """
+    kept = kept or {}
+    builder = _Builder(config, registry, handle, kept)
     try:
         return builder.build()
     except BayplanError:
-        close_all(builder.instances.values())
+        close_all(plugin for name, plugin in builder.instances.items() if name not in kept)
         raise
 
 
 class _Builder:
-    def __init__(self, config: ProfileConfig, registry: Registry, handle: Handle) -> None:
+    def __init__(self, config: ProfileConfig, registry: Registry, handle: Handle, kept: Mapping[str, Any]) -> None:
         self._config = config
         self._registry = registry
         self._handle = handle
+        self._kept = kept
         self.instances: dict[str, Any] = {}
 
     def build(self) -> Profile:
@@ -115,7 +122,8 @@ class _Builder:
         wanted = {ref.name for point in (*BUILD_ORDER, None) for ref in self._set(point).enabled}
         for entry in self._registry:
             if entry.name in wanted:
-                self.instances[entry.name] = self._constructed(entry)
+                kept = self._kept.get(entry.name)
+                self.instances[entry.name] = self._constructed(entry) if kept is None else kept
 
     def _constructed(self, entry: Entry) -> Any:
         args = self._config.plugin_config.get(entry.name)

@@ -8,16 +8,18 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
 from typing import Any
 
+from msgspec.structs import replace as replace_struct
+
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.config.extenders import apply_extenders
-from bayplan.config.model import Configuration
+from bayplan.config.model import Configuration, Profile
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.classes import Classes
@@ -26,7 +28,7 @@ from bayplan.framework.filtering import Filtering
 from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.points import QUEUE_SORT
-from bayplan.framework.profile import build_profile
+from bayplan.framework.profile import build_profile, close_all
 from bayplan.framework.registry import Registry
 from bayplan.framework.runtime import Framework
 from bayplan.framework.standing import Standing
@@ -144,6 +146,16 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Profiles that were built and are not in use yet. `changed`: plugins that are not what they were."""
+
+    configuration: Configuration
+    registry: Registry
+    attempts: Mapping[str, Attempts]
+    changed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Entered:
     """A pod with the moment it entered the queue."""
 
@@ -183,9 +195,10 @@ class PodEngine:
         self._sampler = Sampler()
         self._latest: Decision | None = None  # what was decided last, and is still to be read
         self._tie_break: TieBreak = tie_break or (lambda _, rows: chance.randrange(len(rows)))
+        self._handles: dict[str, EngineHandle] = {}
+        self._registry = Registry()
         self._attempts: dict[str, Attempts] = {}
-        for profile in configuration.profiles:
-            self._attempts[profile.scheduler_name] = self._build(profile.scheduler_name, registry)
+        self.install(self.rebuilt(configuration, registry))
 
     @property
     def scheduler_names(self) -> Iterable[str]:
@@ -346,9 +359,78 @@ class PodEngine:
         self.cache.forget(held.pod)
         return True
 
-    def _build(self, scheduler_name: str, registry: Registry) -> Attempts:
-        profile = next(item for item in self.configuration.profiles if item.scheduler_name == scheduler_name)
-        handle = EngineHandle(
+    # profiles ---------------------------------------------------------------------------------------------------
+
+    def rebuilt(self, configuration: Configuration, registry: Registry) -> Rebuilt:
+        """The profiles of a configuration with the plugins of a registry. Nothing changes before they are installed.
+
+        A plugin whose class and arguments are the same is kept, with what it knows; the others are made anew.
+        """
+        configuration = replace_struct(self.configuration, profiles=apply_extenders(configuration).profiles)
+        changed = {entry.name for entry in registry if self._registry.get(entry.name) != entry}
+        changed |= {entry.name for entry in self._registry if entry.name not in registry}
+        attempts: dict[str, Attempts] = {}
+        try:
+            for profile in configuration.profiles:
+                kept = self._kept(profile, changed)
+                attempts[profile.scheduler_name] = self._build(profile, configuration, registry, kept)
+        except BayplanError:
+            for name, each in attempts.items():
+                close_all(self._only_in(each, name))
+            raise
+        return Rebuilt(configuration, registry, attempts, frozenset(changed))
+
+    def install(self, rebuilt: Rebuilt) -> list[Any]:
+        """Go on with other profiles, between two attempts. Returns the plugins that nobody is going to ask again,
+        except about pods that were placed before."""
+        retired = [
+            plugin
+            for name, old in self._attempts.items()
+            for plugin in old.framework.profile.instances.values()
+            if name not in rebuilt.attempts or not _has(rebuilt.attempts[name], plugin)
+        ]
+        self.configuration, self._registry = rebuilt.configuration, rebuilt.registry
+        self._attempts = dict(rebuilt.attempts)
+        for name, attempts in self._attempts.items():
+            self._handles[name].framework = attempts.framework
+        return retired
+
+    def _kept(self, profile: Profile, changed: Set[str]) -> dict[str, Any]:
+        """Plugins of a profile that need not be made anew."""
+        name = profile.scheduler_name
+        if name not in self._attempts:
+            return {}
+        before = next(each for each in self.configuration.profiles if each.scheduler_name == name).plugin_config
+        return {
+            plugin.name: plugin
+            for plugin in self._attempts[name].framework.profile.instances.values()
+            if plugin.name not in changed and before.get(plugin.name) == profile.plugin_config.get(plugin.name)
+        }
+
+    def _only_in(self, attempts: Attempts, name: str) -> Iterator[Any]:
+        """The plugins that were made for profiles which are not used after all."""
+        old = self._attempts.get(name)
+        for plugin in attempts.framework.profile.instances.values():
+            if old is None or not _has(old, plugin):
+                yield plugin
+
+    def _build(
+        self, profile: Profile, configuration: Configuration, registry: Registry, kept: Mapping[str, Any]
+    ) -> Attempts:
+        handle = self._handles.setdefault(profile.scheduler_name, self._handle())
+        completed = build_profile(profile, registry, handle, kept)
+        framework = Framework(completed, handle, self.timings)
+        return Attempts(
+            framework=framework,
+            tie_break=self._tie_break,
+            sampler=self._sampler,
+            share=share_for(configuration, completed.percentage_of_nodes_to_score, framework),
+            extenders=tuple(map(Extender, configuration.extenders)),
+            classes=Classes(completed, framework.boundary) if self._share else None,
+        )
+
+    def _handle(self) -> EngineHandle:
+        return EngineHandle(
             self._clock,
             self._chance,
             self.cache,
@@ -358,16 +440,10 @@ class PodEngine:
             self.pending,
             self.activated,
         )
-        completed = build_profile(profile, registry, handle)
-        handle.framework = Framework(completed, handle, self.timings)
-        return Attempts(
-            framework=handle.framework,
-            tie_break=self._tie_break,
-            sampler=self._sampler,
-            share=share_for(self.configuration, completed.percentage_of_nodes_to_score, handle.framework),
-            extenders=tuple(map(Extender, self.configuration.extenders)),
-            classes=Classes(completed, handle.framework.boundary) if self._share else None,
-        )
+
+
+def _has(attempts: Attempts, plugin: Any) -> bool:
+    return any(each is plugin for each in attempts.framework.profile.instances.values())
 
 
 def refusal(status: Status) -> Status:

@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from bayplan.clock import LoopClock
+from bayplan.framework.profile import close_all
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.binding import Bindings
 from bayplan.scheduler.cycle import Ask
-from bayplan.scheduler.engine import Held, Placed, PodEngine
+from bayplan.scheduler.engine import Held, Placed, PodEngine, Rebuilt
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.intake import queue_profiles
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
 from bayplan.scheduler.writing import ApiWrites
@@ -51,6 +53,25 @@ class NoObserver:
 
 
 @dataclass(slots=True)
+class Retired:
+    """Plugins that were replaced, and the pods under way that still need them. They are closed when the last is."""
+
+    plugins: Sequence[Any]
+    users: set[asyncio.Task[None]]
+
+    def is_done_with(self, task: asyncio.Task[None]) -> bool:
+        self.users.discard(task)
+        return self.close_if_idle()
+
+    def close_if_idle(self) -> bool:
+        if self.users:
+            return False
+        close_all(self.plugins)
+        self.plugins = ()
+        return True
+
+
+@dataclass(slots=True)
 class LiveScheduler:
     """Runs one pod engine. `hear` is the handler of every informer; `run` goes on until it is cancelled."""
 
@@ -73,6 +94,8 @@ class LiveScheduler:
     _binding: set[asyncio.Task[None]] = field(default_factory=set)
     _deciding: bool = True
     _slice_ends_s: float = 0.0
+    _rebuilt: Rebuilt | None = None
+    _retired: list[Retired] = field(default_factory=list)
 
     # what is told -----------------------------------------------------------------------------------------------
 
@@ -82,6 +105,11 @@ class LiveScheduler:
         self._woken.set()
 
     def wake(self) -> None:
+        self._woken.set()
+
+    def renew(self, rebuilt: Rebuilt) -> None:
+        """Go on with other profiles as soon as no attempt is under way and all that was told is followed."""
+        self._rebuilt = rebuilt
         self._woken.set()
 
     def stop_deciding(self) -> None:
@@ -152,14 +180,24 @@ class LiveScheduler:
     def _follow_a_slice(self) -> bool:
         """Follow what was told; false where the slice ended before that was done."""
         self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
-        while self._following is not None or self._heard:
+        while self._following is not None or self._heard or self._rebuilt is not None:
             if self._following is None:
-                self._following = self._routed(*self._heard.popleft())
+                self._following = self._routed(*self._heard.popleft()) if self._heard else self._install()
             for _ in self._following:
                 if self.clock.monotonic_s() > self._slice_ends_s:
                     return False
             self._following = None
         return True
+
+    def _install(self) -> Iterator[int]:
+        """Swap profiles, and wake the pods that changed plugins had rejected. Pods under way keep what they have."""
+        rebuilt, self._rebuilt = self._rebuilt, None
+        assert rebuilt is not None
+        plugins = self.engine.install(rebuilt)
+        retired = Retired(plugins, set(self._binding))
+        if not retired.close_if_idle():
+            self._retired.append(retired)
+        return self.queue.install(queue_profiles(self.engine), rebuilt.changed)
 
     def _routed(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
         try:
@@ -255,6 +293,7 @@ class LiveScheduler:
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:
         self._binding.discard(task)
+        self._retired = [each for each in self._retired if not each.is_done_with(task)]
         self._woken.set()
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("a binding broke", exc_info=fault)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +52,8 @@ class SchedulerProcess:
     election: Leading | None = None
     told: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
     patience_s: float = _PATIENCE_S
+    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    """What else runs as long as the process does, and ends it when it breaks."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
@@ -69,7 +71,7 @@ class SchedulerProcess:
     async def run(self) -> int:
         """Returns an exit code."""
         stopping = asyncio.ensure_future(self._stop.wait())
-        watching = asyncio.ensure_future(self.informers.run())
+        watching = asyncio.gather(self.informers.run(), *(work() for work in self.beside))
         deciding: asyncio.Task[None] | None = None
         holding: asyncio.Future[None] | None = None
         try:

@@ -1,0 +1,64 @@
+"""Have the files of plugins changed, and can what they hold now be used?
+
+Asked every few seconds while the process runs. A look costs a stat a file. What changed is loaded and built while the
+old plugins go on; if that fails they go on for good, and the reason is told once for each state of the files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bayplan.clock import LoopClock
+from bayplan.config.model import Configuration
+from bayplan.errors import BayplanError
+from bayplan.framework.registry import Registry
+from bayplan.scheduler.live import LiveScheduler
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSource:
+    """Where plugins come from: what their files look like from outside, and how they are loaded."""
+
+    looks: Callable[[], object]
+    load: Callable[[], tuple[Configuration, Registry]]
+
+
+@dataclass(slots=True)
+class Reloading:
+    """Keeps the plugins of a live scheduler in step with their files."""
+
+    live: LiveScheduler
+    source: PluginSource
+    clock: LoopClock
+    every_s: float = EVERY_S
+    fault: str = ""  # why the files of now are not in use; empty where they are
+    _seen: object = field(default=None)
+
+    async def run(self) -> None:
+        while True:
+            self.look()
+            await self.clock.sleep(self.every_s)
+
+    def look(self) -> None:
+        """Take over what has changed since the last look."""
+        try:
+            seen = self.source.looks()
+            if seen == self._seen:
+                return
+            self._seen = seen
+            rebuilt = self.live.engine.rebuilt(*self.source.load())
+        except (BayplanError, OSError) as fault:
+            if str(fault) != self.fault:
+                log.error("plugins are not reloaded, and those loaded before go on: %s", fault)
+            self.fault = str(fault)
+            return
+        self.fault = ""
+        if rebuilt.changed:
+            log.info("plugins are reloaded: %s", ", ".join(sorted(rebuilt.changed)))
+            self.live.renew(rebuilt)
