@@ -135,7 +135,8 @@ class LiveScheduler:
     @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
-        return not (self._heard or self._following or self._binding or self.queue.counts()["active"])
+        under_way = self._heard or self._rebuilt or self._following or self._binding
+        return not (under_way or self.queue.counts()["active"])
 
     # the loop ---------------------------------------------------------------------------------------------------
 
