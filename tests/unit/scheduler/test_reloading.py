@@ -21,7 +21,6 @@ from bayplan.objects.core import Pod
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.reloading import Reloading
-from bayplan.scheduler.telling import NoEvents
 from builders import make_node, make_pod
 from wire_server import on_loop, until
 
@@ -68,6 +67,10 @@ class Writer:
     async def patch(self, *_: Any, **__: Any) -> None: ...
 
 
+class Silence:
+    def record(self, *_: Any, **__: Any) -> None: ...
+
+
 class Running:
     """A scheduler at work on plugins of a folder."""
 
@@ -82,7 +85,7 @@ class Running:
             registry,
             Cache(),
             cast(Client, self.writer),
-            NoEvents(),
+            Silence(),
             clock=self.clock,
             chance=random.Random(0),
         )
