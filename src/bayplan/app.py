@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import platform
 import random
@@ -36,7 +37,9 @@ from bayplan.client import (
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration, LeaderElection
+from bayplan.config.own_settings import OwnSettings
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
+from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import (
     Kind,
     found_in,
@@ -55,10 +58,12 @@ from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.intake import DEFAULT_MAX_PARKED_S
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.events import EventRecorder
+from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
     "batch_configured",
@@ -153,14 +158,18 @@ async def scheduler_process(
     chance: random.Random | None = None,
     identity: str = "",
     plugins: PluginSource | None = None,
+    settings: OwnSettings | None = None,
+    max_parked_s: float = DEFAULT_MAX_PARKED_S,
 ) -> AsyncIterator[SchedulerProcess]:
     """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease.
 
     `plugins`: where they come from, if they are to be loaded again when they change.
     """
     clock, chance = clock or SystemClock(), chance or random.Random()
+    settings = settings or OwnSettings()
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
         client = await stack.enter_async_context(
             Client(
                 target,
@@ -196,6 +205,8 @@ async def scheduler_process(
             chance=chance,
             claims=offered.get(kind_of(ResourceClaim)),
             extenders=extenders,
+            max_parked_s=max_parked_s,
+            settings=settings,
         )
         informers = Informers(
             client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
@@ -211,8 +222,22 @@ async def scheduler_process(
             client.guard(election)
             telling.guard(election)
         stack.callback(live.engine.close)
-        beside = (Reloading(live, plugins, clock).run,) if plugins is not None else ()
-        yield SchedulerProcess(live, informers, election, told=sink.drained, beside=beside)
+        reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        yield SchedulerProcess(
+            live,
+            informers,
+            election,
+            told=sink.drained,
+            patience_s=settings.stop_seconds,
+            when_synced=_freeze_memory,
+            beside=reloading,
+        )
+
+
+def _freeze_memory() -> None:
+    """What was read at start stays for long: collections need not look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from bayplan.clock import Clock
@@ -140,6 +141,25 @@ def _label(answer: object) -> str:
     if isinstance(answer, Status):
         return answer.code.label
     return Code.ERROR.label if answer is _NONE else Code.SUCCESS.label
+
+
+def call_under_way(frame: FrameType | None) -> str:
+    """Which plugin the code of a frame was called by, or for, at which point; empty where none is.
+
+    Read off the stack, from the inside: calls leave no trace of their own, so that they cost nothing.
+    """
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            plugin, point = frame.f_locals.get("plugin"), frame.f_locals.get("point")
+            if plugin is not None and point is not None:
+                return f"plugin {plugin.name} at {point.key}"
+        frame = frame.f_back
+    return ""
+
+
+_CALLS = frozenset(
+    method.__code__ for method in (Boundary.call, Boundary.timed, Boundary.ask_untimed, Boundary.await_call)
+)
 
 
 def as_status(answer: object, plugin: str, point: Point) -> Status:

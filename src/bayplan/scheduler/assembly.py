@@ -8,6 +8,7 @@ from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.config.model import Configuration
+from bayplan.config.own_settings import OwnSettings
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueueRecorder, SchedulingQueue
@@ -22,6 +23,7 @@ from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
 from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.decisions import DecisionRing
 
 
 def live_scheduler(
@@ -38,14 +40,18 @@ def live_scheduler(
     observer: Observer | None = None,
     extenders: Extenders | None = None,
     max_parked_s: float = DEFAULT_MAX_PARKED_S,
+    settings: OwnSettings | None = None,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
+
+    settings = settings or OwnSettings()
 
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
-    engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes)
+    records = DecisionRing(settings.records_mebibytes << 20)
+    engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes, records=records)
     queue = queue_for(engine, SchedulingQueue, clock=clock, recorder=recorder, max_parked_s=max_parked_s)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
@@ -55,6 +61,7 @@ def live_scheduler(
         bound=lambda queued, held: live.bound(queued, held),
         failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
         nominate=statuses.nominate,
+        at_once=settings.writes_at_once,
         extender_bind=extenders.bind if extenders is not None else None,
     )
     evictions = Evictions(
@@ -80,5 +87,6 @@ def live_scheduler(
         clock,
         ask=extenders.ask if extenders is not None else None,
         observer=observer or NoObserver(),
+        slice_s=settings.slice_milliseconds / 1e3,
     )
     return live

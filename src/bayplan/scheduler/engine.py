@@ -177,6 +177,7 @@ class PodEngine:
         tie_break: TieBreak | None = None,
         share: bool = True,
         writes: Writes | None = None,
+        records: DecisionRing | None = None,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -186,7 +187,7 @@ class PodEngine:
         self.activated: dict[str, Pod] = {}  # by key: pods that plugins want tried now
         self._held: dict[str, Held] = {}
         self.timings = PluginTimings()
-        self.records = DecisionRing()
+        self.records = records or DecisionRing()
         self._clock = clock
         self._chance = chance
         self._writes: Writes = writes or NoWrites()

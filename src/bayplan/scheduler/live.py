@@ -86,6 +86,7 @@ class LiveScheduler:
     clock: LoopClock
     ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
+    slice_s: float = SLICE_S
     _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
@@ -135,19 +136,24 @@ class LiveScheduler:
     @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
-        return not (self._heard or self._following or self._binding or self.queue.counts()["active"])
+        under_way = self._heard or self._rebuilt or self._following or self._binding
+        return not (under_way or self.queue.counts()["active"])
 
     # the loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        while not self._follow_a_slice():  # nobody decides on half a picture
-            await asyncio.sleep(0)
+        await self.catch_up()  # nobody decides on half a picture
         while True:
             self._woken.clear()
             if await self._turn():
                 await asyncio.sleep(0)
                 continue
             await self._rest()
+
+    async def catch_up(self) -> None:
+        """Follow all that was told so far."""
+        while not self._follow_a_slice():
+            await asyncio.sleep(0)
 
     async def follow(self) -> None:
         """What `run` does besides deciding: for a process that waits to be elected."""
@@ -164,7 +170,7 @@ class LiveScheduler:
             self._slices_behind += 1
             if self._slices_behind < _MOST_FOLLOWING:
                 return True
-            self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
+            self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
         self._slices_behind = 0
         if not self._do_what_is_due():
             return True
@@ -179,7 +185,7 @@ class LiveScheduler:
 
     def _follow_a_slice(self) -> bool:
         """Follow what was told; false where the slice ended before that was done."""
-        self._slice_ends_s = self.clock.monotonic_s() + SLICE_S
+        self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
         while self._following is not None or self._heard or self._rebuilt is not None:
             if self._following is None:
                 self._following = self._routed(*self._heard.popleft()) if self._heard else self._install()

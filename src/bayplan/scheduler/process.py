@@ -52,6 +52,7 @@ class SchedulerProcess:
     election: Leading | None = None
     told: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
     patience_s: float = _PATIENCE_S
+    when_synced: Callable[[], object] = lambda: None
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else runs as long as the process does, and ends it when it breaks."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,6 +78,9 @@ class SchedulerProcess:
         try:
             if not await _before(self.informers.wait_synced(), stopping, watching):
                 return STOPPED
+            if not await _before(self.live.catch_up(), stopping, watching):
+                return STOPPED
+            self.when_synced()
             log.info("caches are synchronised")
             if self.election is not None:
                 if not await self._elected(self.election, stopping, watching):

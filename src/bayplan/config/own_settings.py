@@ -1,0 +1,91 @@
+"""What may be set about Bayplan that kube-scheduler has no name for? The file of `--settings`.
+
+Upstream's configuration files get no new keys, so these have a file of their own. Read once at start, strictly: a key
+that is misspelt is an error and not a default. Cost: one small decode.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from bayplan.errors import ConfigError, ObjectError
+from bayplan.objects.yaml import is_json, to_json
+
+API_VERSION = "bayplan.dev/v1alpha1"
+KIND = "BayplanConfiguration"
+STAGE = "settings"
+
+
+class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Bayplan's own settings, with their defaults."""
+
+    writes_at_once: Annotated[int, Meta(ge=1, le=4096)] = 64
+    """Pods in PreBind and Bind at the same time; more wait for their turn."""
+    slice_milliseconds: Annotated[int, Meta(ge=1, le=100)] = 4
+    """How long decisions go on before connections and watches get their turn."""
+    watchdog_seconds: Annotated[int, Meta(ge=0, le=3600)] = 30
+    """After so long without a turn of the loop the process says who holds it, and ends. 0: never."""
+    records_mebibytes: Annotated[int, Meta(ge=1, le=65536)] = 16
+    """How much is remembered about decisions."""
+    plugin_poll_seconds: Annotated[int, Meta(ge=1, le=3600)] = 2
+    """How often the files of --plugins-dir are looked at."""
+    stop_seconds: Annotated[int, Meta(ge=0, le=3600)] = 20
+    """How long what is under way may take when the process is told to stop."""
+
+
+class _File(OwnSettings, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+
+
+def load_settings(text: str, place: str) -> OwnSettings:
+    """The settings that a text (YAML or JSON) describes; `place` names it in complaints."""
+    found = _tree(text, place)
+    _check_keys(found, place)
+    if (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
+        raise _refused(
+            f"{place} is {found.get('kind') or 'of no kind'} of {found.get('apiVersion') or 'no apiVersion'}; "
+            f"write apiVersion: {API_VERSION} and kind: {KIND}"
+        )
+    try:
+        settings = msgspec.convert(found, _File)
+    except msgspec.ValidationError as fault:
+        what, _, where = str(fault).partition(" - at `$.")
+        key = where.rstrip("`")
+        raise _refused(f"{place}: {key}: {_lowered(what)}, and it is {found.get(key)!r}") from None
+    return OwnSettings(**{name: getattr(settings, name) for name in OwnSettings.__struct_fields__})
+
+
+def _tree(text: str, place: str) -> dict[str, Any]:
+    try:
+        conversion = None if is_json(text) else to_json(text)
+        if conversion is not None and conversion.fault:
+            raise _refused(f"{place}: {conversion.fault}")
+        found = msgspec.json.decode(text if conversion is None else conversion.text)
+    except (ObjectError, msgspec.DecodeError) as fault:
+        raise _refused(f"{place} is neither YAML nor JSON: {fault}") from None
+    if not isinstance(found, dict):
+        raise _refused(f"{place} holds no object; write apiVersion: {API_VERSION}, kind: {KIND} and what is to be set")
+    return found
+
+
+def _check_keys(found: dict[str, Any], place: str) -> None:
+    known = list(_File.__struct_encode_fields__)
+    for key in found:
+        if key in known:
+            continue
+        near = get_close_matches(key, known, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"known keys: {', '.join(sorted(known))}"
+        raise _refused(f'{place}: there is no key "{key}"; {hint}')
+
+
+def _lowered(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+def _refused(text: str) -> ConfigError:
+    return ConfigError(text, stage=STAGE)
