@@ -240,7 +240,14 @@ class NodeColumns:
     def add_pod(self, row: int, info: PodInfo) -> None:
         """Count a pod on a row."""
         self.pods[row].append(info)
-        self._account(row, info, 1)
+        weight = info.weight(self.vocabulary)
+        if len(weight.amounts) > len(self._usage):
+            self._reserve_resources()
+        column = self._usage[: len(weight.amounts), row]
+        column += weight.amounts  # past 64 bits it wraps around, as Go's int64 does
+        self._bound += weight.bound
+        if self._bound >= SMALL:
+            self._find_bound()
         for port in info.host_ports:
             self._take_port(row, port)
 
@@ -251,7 +258,10 @@ class NodeColumns:
         gone = pods[position]
         pods[position] = pods[-1]
         pods.pop()
-        self._account(row, gone, -1)
+        amounts = gone.weight(self.vocabulary).amounts
+        if len(amounts) > len(self._usage):
+            self._reserve_resources()
+        self._usage[: len(amounts), row] -= amounts
         for port in gone.host_ports:
             self._free_port(row, port)
 
@@ -278,19 +288,6 @@ class NodeColumns:
         return self.allocatable[:, row].tobytes() + self._usage[:, row].tobytes()
 
     # inside -----------------------------------------------------------------------------------------------------
-
-    def _account(self, row: int, info: PodInfo, sign: int) -> None:
-        _, weight, largest = info.weight(self.vocabulary)
-        if len(weight) > len(self._usage):
-            self._reserve_resources()
-        column = self._usage[: len(weight), row]
-        if sign > 0:
-            column += weight  # past 64 bits it wraps around, as Go's int64 does
-            self._bound += largest
-            if self._bound >= SMALL:
-                self._find_bound()
-        else:
-            column -= weight
 
     def _find_bound(self) -> None:
         """So many pods came that their sum is no longer known to be small anywhere: look."""
