@@ -294,7 +294,7 @@ class Cache:
         if state is None or theirs.nodes[row] is not mine.nodes[row] or snapshot.pods.holds(slot):
             return False
         snapshot.touched.note(row)
-        theirs.add_pod(row, state.info)  # what the cache did to its own columns, on equal ones
+        theirs.show_pod(row, state.info)  # what the cache did to its own columns, on equal ones
         theirs.see_images(row, self._images.seen_by(mine.names[row]))
         snapshot.pods.put(slot, state.info, row, state.kind, state.affinity)
         seen.content[row] = self._content[row]

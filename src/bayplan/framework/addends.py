@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from bayplan.framework.parts import NOTHING, Part, Weighted
+from bayplan.framework.parts import Part
+from bayplan.framework.weighing import NOTHING, ByRow, Weighted
 from bayplan.snapshot import BoolVector, IntVector
 
 
@@ -31,23 +32,18 @@ class Addend:
         return self.weighted is not NOTHING if self.part.compares else self.part.scoring
 
     @property
-    def vector(self) -> IntVector | None:
-        """Scores by row, weighted where the plugin does not score alone; None where they are the same everywhere."""
+    def raw(self) -> IntVector | None:
+        """The scores of one that scores alone, where they may differ from row to row."""
         part = self.part
-        if not part.scores_alone:
-            return self.weighted.vector
         # Pods that come and go may make one speak up that looks at them.
         return None if part.silent and not part.role.looks_at_pods else part.raw
 
     @property
-    def factor(self) -> int:
-        return self.part.role.weight if self.part.scores_alone else 1
-
-    @property
-    def given(self) -> tuple[IntVector | None, int]:
-        """A vector and its factor, or one number for all rows."""
-        vector = self.vector
-        return (None, self.weighted.flat) if vector is None else (vector, self.factor)
+    def given(self) -> tuple[ByRow | None, int]:
+        """A number for each row and its factor, or one number for all rows."""
+        part = self.part
+        by_row, factor = (self.raw, part.role.weight) if part.scores_alone else (self.weighted.by_row, 1)
+        return (None, self.weighted.flat) if by_row is None else (by_row, factor)
 
     def has_moved(self) -> bool:
         """Whether its scores may have changed on rows that nothing happened to, as far as the plugin can tell."""
@@ -61,7 +57,7 @@ class Addend:
 
     def over(self, rows: BoolVector) -> IntVector:
         if self.part.scores_alone:
-            return self.part.raw[rows] * self.factor
+            return self.part.raw[rows] * self.part.role.weight
         return self.weighted.over(rows)
 
 
@@ -70,30 +66,43 @@ class Cast(NamedTuple):
 
     by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
     by_pods: list[Part]  # and all others
+    followers: list[Part]  # both
     names: tuple[str, ...]  # of the score plugins
-    scores: list[tuple[IntVector | None, int]]  # what each has given
+    scores: list[tuple[ByRow | None, int]]  # what each has given
+    alone: list[tuple[IntVector, int]]  # of those who score alone
     shifting: list[tuple[int, Addend]]  # those who do not score alone, with their place in `scores`
     simple: bool  # pods that come or go on a row are followed by asking these about that row
 
     @classmethod
     def of(cls, parts: list[Part], addends: list[Addend]) -> Cast:
-        followers = [part for part in parts if part.role.looks_at_pods and (part.filtering or part.scoring)]
+        by_amounts: list[Part] = []
+        by_pods: list[Part] = []
+        for part in parts:
+            if part.role.looks_at_pods and (part.filtering or part.scoring):
+                (by_amounts if part.role.sees_amounts and part.scores_alone else by_pods).append(part)
         speaking = [addend for addend in addends if addend.speaks]
         shifting = [(place, addend) for place, addend in enumerate(speaking) if not addend.part.scores_alone]
+        apart = [(a.raw, a.part.role.weight) for a in speaking if a.part.scores_alone]
         return cls(
-            [part for part in followers if part.role.sees_amounts and part.scores_alone],
-            [part for part in followers if not part.role.sees_amounts or not part.scores_alone],
-            tuple(addend.part.role.name for addend in speaking),
+            by_amounts,
+            by_pods,
+            by_pods + by_amounts,
+            tuple([addend.part.role.name for addend in speaking]),
             [addend.given for addend in speaking],
+            [(raw, weight) for raw, weight in apart if raw is not None],
             shifting,
             bool(addends) and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
         )
 
-    def total(self, row: int) -> int:
+    def alone_at(self, row: int) -> int:
+        """What a row has of those who score alone."""
         total = 0
-        for vector, factor in self.scores:
-            if vector is None:
-                total += factor
-                continue
-            total += vector.item(row) * factor
+        for raw, weight in self.alone:
+            total += raw.item(row) * weight
+        return total
+
+    def total_at(self, row: int) -> int:
+        total = 0
+        for by_row, factor in self.scores:
+            total += factor if by_row is None else by_row.item(row) * factor
         return total

@@ -251,6 +251,11 @@ class NodeColumns:
         for port in info.host_ports:
             self._take_port(row, port)
 
+    def show_pod(self, row: int, info: PodInfo) -> None:
+        """The same on a snapshot, which replaces lists and does not change them: who holds one holds the old pods."""
+        self.pods[row] = self.pods[row].copy()
+        self.add_pod(row, info)
+
     def remove_pod(self, row: int, info: PodInfo) -> None:
         """Take a pod off a row. Its place in the list goes to the last one, as the order of victims expects."""
         pods = self.pods[row]

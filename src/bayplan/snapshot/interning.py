@@ -52,11 +52,6 @@ class Interner(Generic[K]):
             del self._id[value]
             self.released.append(number)
 
-    def like(self, value: K) -> K:
-        """The value that is kept for equal ones, where there is one: it is found faster than its equals."""
-        known = self.values[number] if (number := self.get(value)) >= 0 else None
-        return value if known is None else known
-
     def get(self, value: K) -> int:
         """The id of `value`, or -1 where nobody uses it."""
         return self._id.get(value, -1)

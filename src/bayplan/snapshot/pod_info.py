@@ -24,7 +24,7 @@ from bayplan.objects.resources import (
     filter_requests,
     fit_score_requests,
 )
-from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary
+from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PodInfo:
 
     @cached_property
     def kind(self) -> PodKind:
-        return PodKind(self.pod.metadata.namespace, self.pod.metadata.labels)
+        return like_kind(PodKind(self.pod.metadata.namespace, self.pod.metadata.labels))
 
     def bound_to(self, node_name: str) -> PodInfo:
         """The same pod on a node, with everything that was computed already: none of it depends on the node."""
@@ -131,7 +131,6 @@ class PodInfo:
     def complete(self, vocabulary: Vocabulary) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
         self.weight(vocabulary)
-        _ = self.host_ports, self.affinity, self.claim_keys
-        self.kind = vocabulary.kinds.like(self.kind)
+        _ = self.host_ports, self.affinity, self.claim_keys, self.kind
         for compute in (filter_requests, fit_score_requests, balanced_requests):
             self.once(compute)
