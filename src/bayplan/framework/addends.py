@@ -6,7 +6,9 @@ compares, and then its scores may move on all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from bayplan.framework.parts import Part
@@ -72,6 +74,7 @@ class Cast(NamedTuple):
     alone: list[tuple[IntVector, int]]  # of those who score alone
     shifting: list[tuple[int, Addend]]  # those who do not score alone, with their place in `scores`
     simple: bool  # pods that come or go on a row are followed by asking these about that row
+    pack: Callable[..., bytes]  # a total and what each has given, as int64
 
     @classmethod
     def of(cls, parts: list[Part], addends: list[Addend]) -> Cast:
@@ -92,6 +95,7 @@ class Cast(NamedTuple):
             [(raw, weight) for raw, weight in apart if raw is not None],
             shifting,
             bool(addends) and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
+            _packing(1 + len(speaking)),
         )
 
     def alone_at(self, row: int) -> int:
@@ -106,3 +110,13 @@ class Cast(NamedTuple):
         for by_row, factor in self.scores:
             total += factor if by_row is None else by_row.item(row) * factor
         return total
+
+    def spelled_out(self, row: int) -> bytes:
+        """The total of a row, where the pod fits, and what each score plugin gave to it."""
+        given = [factor if by_row is None else by_row.item(row) * factor for by_row, factor in self.scores]
+        return self.pack(sum(given), *given)
+
+
+@lru_cache(maxsize=64)
+def _packing(count: int) -> Callable[..., bytes]:
+    return Struct(f"{count}q").pack

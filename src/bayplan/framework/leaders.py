@@ -8,11 +8,8 @@ The best rows are those of the best groups, so nothing is computed over all rows
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
-from heapq import merge
-from itertools import islice
-from typing import overload
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +18,9 @@ from bayplan.snapshot import IntVector, RowVector
 
 Rows = RowVector | Sequence[int]
 """Rows in order."""
+
+_MOST_MERGED = 16
+"""So many sets of groups that tie are kept merged; there are seven of three zones."""
 
 
 class Leaders:
@@ -32,9 +32,6 @@ class Leaders:
         self.total = total
         self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
         self._top = 0  # the total of the best rows
-
-    def total_at(self, row: int) -> int:
-        return self.total.item(row)
 
     def put(self, row: int, total: int) -> None:
         """One row's total is another."""
@@ -96,13 +93,14 @@ class GroupLeaders:
     `of_row` belongs to whoever made the groups: it moves there, and `put` reads for the row where it is now.
     """
 
-    __slots__ = ("_best", "_flat", "_group_of", "_groups", "_scores", "_total", "alone", "of_row")
+    __slots__ = ("_best", "_flat", "_group_of", "_groups", "_merged", "_scores", "_total", "alone", "of_row")
 
     def __init__(self, alone: IntVector, of_row: RowVector, scores: Sequence[int], flat: int) -> None:
         self.alone = alone
         self.of_row = of_row
         self._group_of = of_row.copy()
         self._groups = self._counted(len(scores))  # those that have members
+        self._merged: dict[tuple[int, ...], list[int]] = {}  # the best rows of groups that have tied
         self.weigh(scores, flat)
 
     def _counted(self, size: int) -> dict[int, _Group]:
@@ -118,11 +116,8 @@ class GroupLeaders:
         """The score of each group, and what is added to all rows alike."""
         self._scores = scores
         self._flat = flat
-        self._best: Rows | None = None
+        self._best: list[int] | None = None
         self._total: IntVector | None = None
-
-    def total_at(self, row: int) -> int:
-        return self.alone.item(row) + self._scores[self._group_of.item(row)] + self._flat
 
     @property
     def total(self) -> IntVector:
@@ -150,10 +145,14 @@ class GroupLeaders:
         group.members -= 1
         if not group.members:
             del self._groups[number]
+            self._forget(number)
         elif group.held and alone == group.top:
             group.held -= 1
-            if group.rows is not None:
-                del group.rows[bisect_left(group.rows, row)]
+            if group.held:
+                for rows in self._lists_with(number, group):
+                    del rows[bisect_left(rows, row)]
+            else:
+                self._forget(number)
 
     def _enter(self, number: int, row: int, alone: int) -> None:
         group = self._groups.get(number)
@@ -163,10 +162,22 @@ class GroupLeaders:
         group.members += 1
         if group.held and alone > group.top:
             group.top, group.held, group.rows = alone, 1, [row]
+            self._forget(number)
         elif group.held and alone == group.top:
             group.held += 1
-            if group.rows is not None:
-                insort(group.rows, row)
+            for rows in self._lists_with(number, group):
+                insort(rows, row)
+
+    def _lists_with(self, number: int, group: _Group) -> list[list[int]]:
+        """The lists that hold the best rows of a group."""
+        if group.rows is None:
+            return []
+        return [group.rows, *[rows for tied, rows in self._merged.items() if number in tied]]
+
+    def _forget(self, number: int) -> None:
+        """A group has other best rows."""
+        for tied in [tied for tied in self._merged if number in tied]:
+            del self._merged[tied]
 
     def best_rows(self) -> Rows:
         """The rows with the highest total, in order."""
@@ -175,7 +186,7 @@ class GroupLeaders:
             best = self._best = self._find_best()
         return best
 
-    def _find_best(self) -> Rows:
+    def _find_best(self) -> list[int]:
         found: list[int] = []
         top, scores = 0, self._scores
         for number, group in self._groups.items():
@@ -186,8 +197,16 @@ class GroupLeaders:
                 top, found = total, [number]
             elif total == top:
                 found.append(number)
-        tied = [self._rows(number) for number in found]
-        return tied[0] if len(tied) == 1 else TiedRows(tied)
+        return self._rows(found[0]) if len(found) == 1 else self._merge(tuple(sorted(found)))
+
+    def _merge(self, tied: tuple[int, ...]) -> list[int]:
+        """The best rows of groups that tie. They do so again and again, in turns, so the list is kept."""
+        rows = self._merged.get(tied)
+        if rows is None:
+            if len(self._merged) >= _MOST_MERGED:
+                self._merged.clear()
+            rows = self._merged[tied] = sorted([row for number in tied for row in self._rows(number)])
+        return rows
 
     def _look(self, number: int, group: _Group) -> None:
         rows = (self._group_of == number).nonzero()[0]
@@ -208,48 +227,3 @@ class GroupLeaders:
         if len(best) >= count:
             return _headed(first, best[:count], count)
         return ranked(self.total, first, count)
-
-
-class TiedRows(Sequence[int]):
-    """Several lists of rows, each in order, as one list in order that is not made."""
-
-    __slots__ = ("_length", "_lists")
-
-    def __init__(self, lists: Sequence[list[int]]) -> None:
-        self._lists = lists
-        self._length = sum(map(len, lists))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[int]:
-        return merge(*self._lists)
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        if isinstance(place, slice):
-            start, stop, step = place.indices(self._length)
-            return list(islice(self, start, stop, step))
-        if not -self._length <= place < self._length:
-            raise IndexError(place)
-        return self._row_at(place % self._length)
-
-    def _row_at(self, place: int) -> int:
-        """The first row up to which there are more rows than `place`: guessed, as if they were evenly spread."""
-        lists, halve = self._lists, False
-        low, high = min([rows[0] for rows in lists]), max([rows[-1] for rows in lists])
-        below, until = 0, self._length  # how many come before `low`, and up to `high`
-        while low < high:
-            share = (high - low) // 2 if halve else (high - low) * (place - below) // (until - below)
-            halve = not halve  # whatever the rows are, every second guess halves what is left
-            guess, count = low + share, 0
-            for rows in lists:
-                count += bisect_right(rows, guess)
-            if count > place:
-                high, until = guess, count
-            else:
-                low, below = guess + 1, count
-        return low

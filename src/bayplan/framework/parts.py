@@ -112,7 +112,9 @@ class Part:
     def catch_up(self) -> None:
         """Follow the snapshot."""
         role, snapshot = self.role, self.cycle.snapshot
-        if snapshot.layout != self._layout or (role.watches and self._depends_on() != self._stamp):
+        if snapshot.layout != self._layout or (
+            role.watches and (self._depends_on() if role.outside else role.depends_on(self.cycle)) != self._stamp
+        ):
             self.evaluate()
             return
         if role.moves and self.scoring:

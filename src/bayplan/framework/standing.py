@@ -9,7 +9,6 @@ were asked in full since; for a pod that comes once it is put together and throw
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from struct import pack
 from typing import NamedTuple
 
 import numpy as np
@@ -464,15 +463,11 @@ class Standing:
 
     def scores_at(self, rows: list[int]) -> bytes:
         """For each of these rows its total, and what each of `scoring` gave to it."""
-        told = self._told
-        return b"".join([told.get(row) or self._tell(row) for row in rows])
-
-    def _tell(self, row: int) -> bytes:
-        numbers = [self._leaders.total_at(row)]
-        for by_row, factor in (self._cast or self._find_cast()).scores:
-            numbers.append(factor if by_row is None else by_row.item(row) * factor)
-        told = self._told[row] = pack(f"{len(numbers)}q", *numbers)
-        return told
+        told, cast = self._told, self._cast or self._find_cast()
+        for row in rows:
+            if row not in told:
+                told[row] = cast.spelled_out(row)
+        return b"".join([told[row] for row in rows])
 
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""

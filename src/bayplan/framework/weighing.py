@@ -71,7 +71,8 @@ class Weighted:
         weighted._vector = None
         weighted.groups = None
         if groups.lowest != groups.highest:
-            weighted.groups = GroupScores([int(score) * weight for score in groups.scores], groups.of_row)
+            scores = groups.scores if isinstance(groups.scores, list) else [int(score) for score in groups.scores]
+            weighted.groups = GroupScores([score * weight for score in scores], groups.of_row)
         return weighted
 
     @property

@@ -45,7 +45,7 @@ class HostCharge:
         return nodes.pick(self.counts)
 
     def shift(self, row: int, by: int) -> None:
-        self.counts[row] += by
+        self.counts[row] = self.counts.item(row) + by
 
 
 @dataclass(slots=True)
@@ -62,8 +62,9 @@ class DomainCharge:
         return self.counts[nodes.pick(self.ids)]
 
     def shift(self, row: int, by: int) -> None:
-        if self.included[row] and self.ids[row] >= 0:
-            self.counts[self.ids[row]] += by
+        domain = self.ids.item(row)
+        if domain >= 0 and self.included.item(row):
+            self.counts[domain] = self.counts.item(domain) + by
 
 
 @dataclass(slots=True)
@@ -89,10 +90,12 @@ class SoftState:
             if len(self._counted) >= _REMEMBERED_KINDS:
                 self._counted.clear()
             counted = self._counted[info.kind] = [charge.constraint.is_counted(info.pod) for charge in self.charges]
+        if True not in counted:
+            return
+        self.version = new_version()
         for charge, counts in zip(self.charges, counted, strict=True):
             if counts:
                 charge.shift(row, by)
-                self.version = new_version()
                 if self._groups is not None and not self._groups.shift(charge, row, by):
                     self._groups = None
 

@@ -180,8 +180,11 @@ class PodEngine:
 
     def framework(self, scheduler_name: str) -> Framework:
         """The profile that serves a scheduler name."""
+        return self._attempts_of(scheduler_name).framework
+
+    def _attempts_of(self, scheduler_name: str) -> Attempts:
         try:
-            return self._attempts[scheduler_name].framework
+            return self._attempts[scheduler_name]
         except KeyError:
             known = ", ".join(self._attempts)
             raise ConfigError(
@@ -239,17 +242,16 @@ class PodEngine:
 
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
-        framework = self.framework(pod.scheduler_name)
-        decision = self._attempts[framework.profile.scheduler_name].decide(self.begin(pod))
+        decision = self._attempts_of(pod.scheduler_name).decide(self.begin(pod))
         self.records.add(record_of(pod, decision, self._clock.now()))
         return decision.in_detail()
 
     def place(self, pod: Pod | PodInfo) -> Placed:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
         cycle = self.begin(pod)
-        framework = self.framework(cycle.pod.scheduler_name)
-        decision = self._latest = self._attempts[framework.profile.scheduler_name].decide(cycle)
-        placed = self._carry_out(framework, cycle, decision)
+        attempts = self._attempts_of(cycle.pod.scheduler_name)
+        decision = self._latest = attempts.decide(cycle)
+        placed = self._carry_out(attempts.framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
             decision = replace(decision.in_detail(), node=placed.node, status=placed.status)
         self.records.add(record_of(cycle.pod, decision, self._clock.now()))
