@@ -63,47 +63,19 @@ class Addend:
         return self.weighted.over(rows)
 
 
-class Cast(NamedTuple):
-    """Who has something to say about these pods."""
+class Spoken(NamedTuple):
+    """What score plugins say of these pods, those who say anything."""
 
-    by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
-    by_pods: list[Part]  # and all others
-    followers: list[Part]  # both
-    names: tuple[str, ...]  # of the score plugins
+    addends: list[Addend]
+    names: tuple[str, ...]
     scores: list[tuple[ByRow | None, int]]  # what each has given
-    alone: list[tuple[IntVector, int]]  # of those who score alone
-    shifting: list[tuple[int, Addend]]  # those who do not score alone, with their place in `scores`
-    simple: bool  # pods that come or go on a row are followed by asking these about that row
     pack: Callable[..., bytes]  # a total and what each has given, as int64
 
     @classmethod
-    def of(cls, parts: list[Part], addends: list[Addend]) -> Cast:
-        by_amounts: list[Part] = []
-        by_pods: list[Part] = []
-        for part in parts:
-            if part.role.looks_at_pods and (part.filtering or part.scoring):
-                (by_amounts if part.role.sees_amounts and part.scores_alone else by_pods).append(part)
+    def of(cls, addends: list[Addend]) -> Spoken:
         speaking = [addend for addend in addends if addend.speaks]
-        shifting = [(place, addend) for place, addend in enumerate(speaking) if not addend.part.scores_alone]
-        apart = [(a.raw, a.part.role.weight) for a in speaking if a.part.scores_alone]
-        return cls(
-            by_amounts,
-            by_pods,
-            by_pods + by_amounts,
-            tuple([addend.part.role.name for addend in speaking]),
-            [addend.given for addend in speaking],
-            [(raw, weight) for raw, weight in apart if raw is not None],
-            shifting,
-            bool(addends) and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
-            _packing(1 + len(speaking)),
-        )
-
-    def alone_at(self, row: int) -> int:
-        """What a row has of those who score alone."""
-        total = 0
-        for raw, weight in self.alone:
-            total += raw.item(row) * weight
-        return total
+        names = tuple([addend.part.role.name for addend in speaking])
+        return cls(speaking, names, [addend.given for addend in speaking], _packing(1 + len(speaking)))
 
     def total_at(self, row: int) -> int:
         total = 0
@@ -120,3 +92,40 @@ class Cast(NamedTuple):
 @lru_cache(maxsize=64)
 def _packing(count: int) -> Callable[..., bytes]:
     return Struct(f"{count}q").pack
+
+
+class Cast(NamedTuple):
+    """Who has to be asked when pods come and go."""
+
+    by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
+    by_pods: list[Part]  # and all others
+    followers: list[Part]  # both
+    alone: list[tuple[IntVector, int]]  # the scores of those who score alone, and their weights
+    shifting: list[tuple[int, Addend]]  # those who do not, with their place among those who speak
+    simple: bool  # pods that come or go on a row are followed by asking these about that row
+
+    @classmethod
+    def of(cls, parts: list[Part], spoken: Spoken, *, scores: bool) -> Cast:
+        """`scores`: whether anybody would score at all."""
+        by_amounts: list[Part] = []
+        by_pods: list[Part] = []
+        for part in parts:
+            if part.role.looks_at_pods and (part.filtering or part.scoring):
+                (by_amounts if part.role.sees_amounts and part.scores_alone else by_pods).append(part)
+        shifting = [(place, addend) for place, addend in enumerate(spoken.addends) if not addend.part.scores_alone]
+        apart = [(a.raw, a.part.role.weight) for a in spoken.addends if a.part.scores_alone]
+        return cls(
+            by_amounts,
+            by_pods,
+            by_pods + by_amounts,
+            [(raw, weight) for raw, weight in apart if raw is not None],
+            shifting,
+            scores and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
+        )
+
+    def alone_at(self, row: int) -> int:
+        """What a row has of those who score alone."""
+        total = 0
+        for raw, weight in self.alone:
+            total += raw.item(row) * weight
+        return total

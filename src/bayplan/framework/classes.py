@@ -213,7 +213,8 @@ class Classes:
             if kept is not None:
                 kept.used = self._attempt
         filters, scores = [parts[number] for number in self._filters], [parts[number] for number in self._scores]
-        standing = Standing(cycle.snapshot, parts, filters, scores, self._clock)
+        once = together is None or not together.met
+        standing = Standing(cycle.snapshot, parts, filters, scores, self._clock, once=once)
         if together is not None:
             self._standings.keep(together, standing)
         return standing

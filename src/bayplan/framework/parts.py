@@ -41,6 +41,10 @@ _MOST_REASONS = 128  # with more, from texts that change with the rows, the rows
 
 CodeVector = npt.NDArray[np.int8]
 
+_NO_CODES: CodeVector = np.zeros(0, dtype=np.int8)
+_NO_SCORES: IntVector = np.zeros(0, dtype=np.int64)
+_NO_ROWS: BoolVector = np.zeros(0, dtype=np.bool_)
+
 
 def too_many(changed: int, rows: int) -> bool:
     """Whether so many changed rows are better evaluated together with all others."""
@@ -87,20 +91,20 @@ class Part:
         self.version = self.filter_version = self.changes = 0
         self.filtering = False  # whether the plugin has something to say about these pods
         self.rejects = False  # whether it may reject some row
-        self.codes: CodeVector = np.zeros(0, dtype=np.int8)
+        self.codes: CodeVector = _NO_CODES
         self.reasons: list[Given] = []
         self._places: dict[str, list[int]] = {}  # of each text among the reasons
         self.scoring = False
         self.silent = True  # whether it is known to give 0 to every row
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
-        self.raw: IntVector = np.zeros(0, dtype=np.int64)
+        self.raw: IntVector = _NO_SCORES
         self._stamp: Hashable = None
         self._scores_stamp: Hashable = None
         self._answer: NarrowTo | Status | None = None
         self._layout = -1
         self._cursor = 0
         self._weighted: tuple[int, bool, Weighted] | None = None  # at which `changes`, and whether for any candidates
-        self._weighted_for: BoolVector = np.zeros(0, dtype=np.bool_)
+        self._weighted_for: BoolVector = _NO_ROWS
 
     @property
     def is_known(self) -> bool:
@@ -166,7 +170,8 @@ class Part:
             return
         self.filtering = self._pre_filtered() and role.filters
         self.filter_version += self.filtering
-        self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
+        count = len(cycle.snapshot)
+        self.codes = np.zeros(count, dtype=np.int8) if self.filtering else _no_codes(count)
         self.reasons, self._places = [], {}
         self.rejects = False
         if self.filtering:

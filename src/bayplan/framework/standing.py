@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.addends import Addend, Cast
+from bayplan.framework.addends import Addend, Cast, Spoken
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
 from bayplan.framework.leaders import GroupLeaders, Leaders, Rows
@@ -49,15 +49,18 @@ class Standing:
         filters: list[Part],
         scores: list[Part],
         clock: EvaluationClock,
+        *,
+        once: bool = False,
     ) -> None:
         self.snapshot = snapshot
+        self._once = once  # nobody will ask it to keep up
         self._clock = clock
         self._evaluations = 0
         self._parts = parts
         self._filters = filters
         self._scores = [Addend(part) for part in scores]
-        self._watching = [part for part in parts if part.role.watches]
-        self._steady = [part for part in parts if not part.role.watches]
+        self._watching: list[Part] | None = None  # None: it was never asked to keep up
+        self._steady: list[Part] = []
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
         self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
         self._leaders: Leaders | GroupLeaders = Leaders(np.zeros(0, dtype=np.int64))
@@ -72,6 +75,7 @@ class Standing:
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
         self._told: dict[int, bytes] = {}  # what `scores_at` said of rows
         self._cast: Cast | None = None  # None: to be found out
+        self._spoken: Spoken | None = None  # the same
         self._known: Cycle | None = None  # None: to be collected from the parts
         self._table: tuple[BoolVector, NodeTable] | None = None
         self._asked_by_amounts: list[tuple[Part, bool, bool]] = []
@@ -86,6 +90,9 @@ class Standing:
         if snapshot.layout != self._layout:
             self._rebuild()
             return
+        if self._watching is None:
+            self._watching = [part for part in self._parts if part.role.watches]
+            self._steady = [part for part in self._parts if not part.role.watches]
         for part in self._watching:
             part.catch_up()
         row = snapshot.touched.single_since(self._touched)
@@ -164,7 +171,7 @@ class Standing:
                 leaders.put(row, cast.alone_at(row) + self._flat)
             elif isinstance(leaders, Leaders):
                 self._alone[row] = cast.alone_at(row)
-                leaders.put(row, cast.total_at(row))
+                leaders.put(row, self._speaking().total_at(row))
         if cast.shifting:
             moved = self._shift(cast, changed=self.feasible is not candidates)
             if isinstance(leaders, GroupLeaders):
@@ -202,9 +209,9 @@ class Standing:
                 self._weigh(addend)
             if addend.weighted is not before:
                 moved = True
-                cast.scores[place] = addend.given
+                self._speaking().scores[place] = addend.given
             if not addend.speaks:
-                self._cast = None
+                self._cast = self._spoken = None
         return moved
 
     def _weigh_anew(self, cast: Cast) -> None:
@@ -250,7 +257,7 @@ class Standing:
         return None if groups is None else (groups, flat)
 
     def _find_cast(self) -> Cast:
-        cast = self._cast = Cast.of(self._parts, self._scores)
+        cast = self._cast = Cast.of(self._parts, self._speaking(), scores=bool(self._scores))
         asked = [(part, part.filtering, part.scoring) for part in cast.by_amounts]
         if asked != self._asked_by_amounts:
             self._asked_by_amounts = asked
@@ -300,15 +307,17 @@ class Standing:
         self._mark()
 
     def _mark(self) -> None:
+        self._cast = self._spoken = None
+        self._shifts = 0
+        self._told.clear()
+        if self._once:
+            return
         snapshot = self.snapshot
         self._layout = snapshot.layout
         self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
         self._versions = [part.version for part in self._parts]
         self._filter_versions = [part.filter_version for part in self._filters]
         self._evaluations = self._clock.evaluations
-        self._cast = None
-        self._shifts = 0
-        self._told.clear()
 
     # filters ----------------------------------------------------------------------------------------------------
 
@@ -328,8 +337,9 @@ class Standing:
             if part.own and not part.role.filters:
                 part.evaluate()
         self.owner, self.feasible = owner, feasible
-        self.candidates = int(np.count_nonzero(feasible))
-        self._reasons = None
+        rejecting = any(part.rejects for part in self._filters)
+        self.candidates = int(np.count_nonzero(feasible)) if rejecting else count
+        self._reasons = None if rejecting else ()
 
     def _settle_rows(self, rows: Sequence[int]) -> None:
         where = np.array(rows, dtype=np.intp)
@@ -379,13 +389,18 @@ class Standing:
         return self._table[1]
 
     def _add_up(self) -> None:
-        alone: IntVector | None = None
+        alone = first = None
         for addend in self._scores:
             part = addend.part
             if part.scores_alone and part.scoring and not part.silent:
                 scores = part.alone(self.feasible)
-                alone = scores.copy() if alone is None else np.add(alone, scores, out=alone)
-        self._alone = np.zeros(len(self.feasible), dtype=np.int64) if alone is None else alone
+                if first is None:
+                    first = scores
+                else:
+                    alone = first + scores if alone is None else np.add(alone, scores, out=alone)
+        if alone is None:
+            alone = np.zeros(len(self.feasible), dtype=np.int64) if first is None else first.copy()
+        self._alone = alone
         self._sum()
 
     def _sum(self) -> None:
@@ -437,9 +452,7 @@ class Standing:
         known = self._known
         if known is None:
             known = self._known = Cycle(cycle.info, self.snapshot)
-            for part in self._parts:
-                if not part.own:
-                    known.adopt(part.cycle)
+            known.adopt_all([part.cycle for part in self._parts if not part.own])
         cycle.share(known)
 
     def scores(self) -> Scores:
@@ -459,14 +472,20 @@ class Standing:
     @property
     def scoring(self) -> tuple[str, ...]:
         """The score plugins that have something to say."""
-        return (self._cast or self._find_cast()).names
+        return self._speaking().names
+
+    def _speaking(self) -> Spoken:
+        spoken = self._spoken
+        if spoken is None:
+            spoken = self._spoken = Spoken.of(self._scores)
+        return spoken
 
     def scores_at(self, rows: list[int]) -> bytes:
         """For each of these rows its total, and what each of `scoring` gave to it."""
-        told, cast = self._told, self._cast or self._find_cast()
+        told, spoken = self._told, self._speaking()
         for row in rows:
             if row not in told:
-                told[row] = cast.spelled_out(row)
+                told[row] = spoken.spelled_out(row)
         return b"".join([told[row] for row in rows])
 
     def rejections(self) -> tuple[RejectionCount, ...]:

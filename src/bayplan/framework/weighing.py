@@ -97,7 +97,10 @@ class Weighted:
 
 def out_of_range(scores: IntVector) -> bool:
     """Whether one of them is no score."""
-    return len(scores) > 0 and bool(scores.view(np.uint64).max() > MAX_SCORE)  # negative ones are very large
+    if not len(scores):
+        return False
+    unsigned = scores.view(np.uint64)  # negative ones are very large
+    return unsigned.item(unsigned.argmax()) > MAX_SCORE
 
 
 def as_vector(answer: object, count: int) -> IntVector:
