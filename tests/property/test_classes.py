@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
+from bayplan.framework.leaders import GroupLeaders
 from bayplan.objects.core import Namespace, Node, Pod, Service
 from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet
@@ -260,6 +261,41 @@ class History:
             self.placed[pod.uid] = pod.bound_to(shared.node)
 
 
+class Rollout(History):
+    """Deployments that are spread over nodes that all have room, and seldom anything else."""
+
+    def node(self, name: str) -> Node:
+        labels = {HOST: name, ZONE: self.chance.choice("abc")}
+        room = {"cpu": self.chance.choice(["64", "96"]), "memory": "512Gi", "pods": "110"}
+        return convert({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": room}}, Node)
+
+    def template(self, number: int) -> dict[str, Any]:
+        container = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": f"{100 * (number + 1)}m"}}}
+        spec: dict[str, Any] = {"containers": [container]}
+        keys = self.chance.choice([[], [ZONE], [HOST], [ZONE, HOST], [ZONE, HOST]])
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": self.chance.choice([1, 3]),
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": "a0"}},
+            }
+            for key in keys
+        ]
+        return {"metadata": {"namespace": "default", "labels": {"app": f"a{number % 3 % 2}"}}, "spec": spec}
+
+    def step(self) -> None:
+        draw = self.chance.random()
+        if draw < 0.02:
+            super().step()
+        elif draw < 0.1 and self.placed:
+            self.each("remove_pod", self.placed.pop(self.chance.choice(sorted(self.placed))))
+        elif draw < 0.15 and self.placed:
+            self.relabel(self.chance.choice(sorted(self.placed)))
+        else:
+            self.place()
+
+
 def told(decision: Decision) -> dict[str, Any]:
     """Everything that a decision says."""
     answer: dict[str, Any] = {"node": decision.node, "message": decision.message, "victims": decision.victims}
@@ -299,6 +335,20 @@ def test_sharing_changes_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_on_larger_clusters(seed: int) -> None:
     assert not live(History(random.Random(100 + seed), nodes=90))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_deployments_that_are_spread(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    puts: list[int] = []
+    put = GroupLeaders.put
+
+    def counted(leaders: GroupLeaders, row: int, alone: int) -> None:
+        puts.append(row)
+        put(leaders, row, alone)
+
+    monkeypatch.setattr(GroupLeaders, "put", counted)
+    assert not live(Rollout(random.Random(600 + seed), nodes=40, templates=3))
+    assert len(puts) > STEPS // 20, "scores by groups are what is tested here"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,10 +6,13 @@ compares, and then its scores may move on all rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
-from bayplan.framework.parts import NOTHING, Part, Weighted
+from bayplan.framework.parts import Part
+from bayplan.framework.weighing import NOTHING, ByRow, Weighted
 from bayplan.snapshot import BoolVector, IntVector
 
 
@@ -31,23 +34,18 @@ class Addend:
         return self.weighted is not NOTHING if self.part.compares else self.part.scoring
 
     @property
-    def vector(self) -> IntVector | None:
-        """Scores by row, weighted where the plugin does not score alone; None where they are the same everywhere."""
+    def raw(self) -> IntVector | None:
+        """The scores of one that scores alone, where they may differ from row to row."""
         part = self.part
-        if not part.scores_alone:
-            return self.weighted.vector
         # Pods that come and go may make one speak up that looks at them.
         return None if part.silent and not part.role.looks_at_pods else part.raw
 
     @property
-    def factor(self) -> int:
-        return self.part.role.weight if self.part.scores_alone else 1
-
-    @property
-    def given(self) -> tuple[IntVector | None, int]:
-        """A vector and its factor, or one number for all rows."""
-        vector = self.vector
-        return (None, self.weighted.flat) if vector is None else (vector, self.factor)
+    def given(self) -> tuple[ByRow | None, int]:
+        """A number for each row and its factor, or one number for all rows."""
+        part = self.part
+        by_row, factor = (self.raw, part.role.weight) if part.scores_alone else (self.weighted.by_row, 1)
+        return (None, self.weighted.flat) if by_row is None else (by_row, factor)
 
     def has_moved(self) -> bool:
         """Whether its scores may have changed on rows that nothing happened to, as far as the plugin can tell."""
@@ -61,39 +59,73 @@ class Addend:
 
     def over(self, rows: BoolVector) -> IntVector:
         if self.part.scores_alone:
-            return self.part.raw[rows] * self.factor
+            return self.part.raw[rows] * self.part.role.weight
         return self.weighted.over(rows)
 
 
+class Spoken(NamedTuple):
+    """What score plugins say of these pods, those who say anything."""
+
+    addends: list[Addend]
+    names: tuple[str, ...]
+    scores: list[tuple[ByRow | None, int]]  # what each has given
+    pack: Callable[..., bytes]  # a total and what each has given, as int64
+
+    @classmethod
+    def of(cls, addends: list[Addend]) -> Spoken:
+        speaking = [addend for addend in addends if addend.speaks]
+        names = tuple([addend.part.role.name for addend in speaking])
+        return cls(speaking, names, [addend.given for addend in speaking], _packing(1 + len(speaking)))
+
+    def total_at(self, row: int) -> int:
+        total = 0
+        for by_row, factor in self.scores:
+            total += factor if by_row is None else by_row.item(row) * factor
+        return total
+
+    def spelled_out(self, row: int) -> bytes:
+        """The total of a row, where the pod fits, and what each score plugin gave to it."""
+        given = [factor if by_row is None else by_row.item(row) * factor for by_row, factor in self.scores]
+        return self.pack(sum(given), *given)
+
+
+@lru_cache(maxsize=64)
+def _packing(count: int) -> Callable[..., bytes]:
+    return Struct(f"{count}q").pack
+
+
 class Cast(NamedTuple):
-    """Who has something to say about these pods."""
+    """Who has to be asked when pods come and go."""
 
     by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
     by_pods: list[Part]  # and all others
-    names: tuple[str, ...]  # of the score plugins
-    scores: list[tuple[IntVector | None, int]]  # what each has given
-    shifting: list[tuple[int, Addend]]  # those who do not score alone, with their place in `scores`
+    followers: list[Part]  # both
+    alone: list[tuple[IntVector, int]]  # the scores of those who score alone, and their weights
+    shifting: list[tuple[int, Addend]]  # those who do not, with their place among those who speak
     simple: bool  # pods that come or go on a row are followed by asking these about that row
 
     @classmethod
-    def of(cls, parts: list[Part], addends: list[Addend]) -> Cast:
-        followers = [part for part in parts if part.role.looks_at_pods and (part.filtering or part.scoring)]
-        speaking = [addend for addend in addends if addend.speaks]
-        shifting = [(place, addend) for place, addend in enumerate(speaking) if not addend.part.scores_alone]
+    def of(cls, parts: list[Part], spoken: Spoken, *, scores: bool) -> Cast:
+        """`scores`: whether anybody would score at all."""
+        by_amounts: list[Part] = []
+        by_pods: list[Part] = []
+        for part in parts:
+            if part.role.looks_at_pods and (part.filtering or part.scoring):
+                (by_amounts if part.role.sees_amounts and part.scores_alone else by_pods).append(part)
+        shifting = [(place, addend) for place, addend in enumerate(spoken.addends) if not addend.part.scores_alone]
+        apart = [(a.raw, a.part.role.weight) for a in spoken.addends if a.part.scores_alone]
         return cls(
-            [part for part in followers if part.role.sees_amounts and part.scores_alone],
-            [part for part in followers if not part.role.sees_amounts or not part.scores_alone],
-            tuple(addend.part.role.name for addend in speaking),
-            [addend.given for addend in speaking],
+            by_amounts,
+            by_pods,
+            by_pods + by_amounts,
+            [(raw, weight) for raw, weight in apart if raw is not None],
             shifting,
-            bool(addends) and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
+            scores and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
         )
 
-    def total(self, row: int) -> int:
+    def alone_at(self, row: int) -> int:
+        """What a row has of those who score alone."""
         total = 0
-        for vector, factor in self.scores:
-            if vector is None:
-                total += factor
-                continue
-            total += vector.item(row) * factor
+        for raw, weight in self.alone:
+            total += raw.item(row) * weight
         return total

@@ -16,11 +16,13 @@ from typing import Generic, TypeVar
 
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.parts import CannotShare, EvaluationClock, Part, Role
+from bayplan.framework.parts import EvaluationClock, Part
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
 from bayplan.framework.profile import Profile
+from bayplan.framework.roles import Role
 from bayplan.framework.standing import Standing
 from bayplan.framework.status import Code, Status
+from bayplan.framework.weighing import CannotShare
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 
@@ -214,7 +216,8 @@ class Classes:
             if kept is not None:
                 kept.used = self._attempt
         filters, scores = [parts[number] for number in self._filters], [parts[number] for number in self._scores]
-        standing = Standing(cycle.snapshot, parts, filters, scores, self._clock)
+        once = together is None or not together.met
+        standing = Standing(cycle.snapshot, parts, filters, scores, self._clock, once=once)
         if together is not None:
             self._standings.keep(together, standing)
         return standing

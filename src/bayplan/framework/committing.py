@@ -54,11 +54,12 @@ class Committing:
         self._idle_after_skip = {
             plugin.name for plugin in self._plugins[RESERVE] if getattr(plugin, "reserves_what_it_filters", False)
         }
+        self._reserving, self._permitting = self._plugins[RESERVE], self._plugins[PERMIT]
         self._boundary = boundary
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status:
         """Ask every Reserve plugin; on failure all of them are undone, also those that were not asked."""
-        for plugin in self._plugins[RESERVE]:
+        for plugin in self._reserving:
             if plugin.name in self._idle_after_skip and plugin.name in cycle.skip_filter:
                 continue
             status = self._ask(plugin, RESERVE, plugin.reserve, cycle, node_name)
@@ -77,10 +78,10 @@ class Committing:
 
     def permit(self, cycle: Cycle, node_name: str) -> PermitOutcome:
         """Ask every Permit plugin; a rejection ends it, waits are collected."""
-        if not self._plugins[PERMIT]:
+        if not self._permitting:
             return _PERMITTED
         outcome = PermitOutcome()
-        for plugin in self._plugins[PERMIT]:
+        for plugin in self._permitting:
             try:
                 answer = self._boundary.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
                 if isinstance(answer, Wait):

@@ -6,7 +6,7 @@ whose value changes while preemption tries things out says how to clone it; all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from bayplan.objects.core import Pod
@@ -78,6 +78,14 @@ class Cycle:
         self._state.update(other._state)
         self.skip_filter |= other.skip_filter
         self.skip_score |= other.skip_score
+
+    def adopt_all(self, others: Sequence[Cycle]) -> None:
+        """The same from several."""
+        for other in others:
+            if other._state:
+                self._state.update(other._state)
+        self.skip_filter = self.skip_filter.union(*[other.skip_filter for other in others])
+        self.skip_score = self.skip_score.union(*[other.skip_score for other in others])
 
     def share(self, other: Cycle) -> None:
         """The same from one that is changed no more; most often this attempt has heard nothing yet."""

@@ -15,7 +15,7 @@ numbers for one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Collection, Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -25,9 +25,11 @@ import numpy.typing as npt
 from bayplan.framework.boundary import Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
-from bayplan.framework.plugin import MAX_SCORE, NarrowTo, ScoreGroups, amounts_alone, row_alone
+from bayplan.framework.plugin import MAX_SCORE, NarrowTo
 from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.roles import Role
 from bayplan.framework.status import Code, Status
+from bayplan.framework.weighing import NOTHING, CannotShare, Weighted, as_vector, out_of_range
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 FEW_ROWS = 2
@@ -35,52 +37,18 @@ FEW_ROWS = 2
 
 _ALWAYS_REFRESHED = 32
 _REFRESHED_SHARE = 8
-_SHIPPED = "bayplan.plugins."
 _MOST_REASONS = 128  # with more, from texts that change with the rows, the rows of now are asked afresh
 
 CodeVector = npt.NDArray[np.int8]
 
-
-class CannotShare(Exception):
-    """This pod needs an attempt of its own: a plugin rejects it outright, narrows the nodes or breaks."""
+_NO_CODES: CodeVector = np.zeros(0, dtype=np.int8)
+_NO_SCORES: IntVector = np.zeros(0, dtype=np.int64)
+_NO_ROWS: BoolVector = np.zeros(0, dtype=np.bool_)
 
 
 def too_many(changed: int, rows: int) -> bool:
     """Whether so many changed rows are better evaluated together with all others."""
     return changed > max(_ALWAYS_REFRESHED, rows // _REFRESHED_SHARE)
-
-
-class Role:
-    """What a plugin does in one profile, and what it says about itself."""
-
-    def __init__(self, plugin: Any, points: frozenset[str], weight: int) -> None:
-        self.plugin = plugin
-        self.name: str = plugin.name
-        self.weight = weight
-        self.pre_filters, self.filters = PRE_FILTER.key in points, FILTER.key in points
-        self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
-        self.signs = hasattr(plugin, "signature")
-        self.outside = not type(plugin).__module__.startswith(_SHIPPED)  # then whatever it does is watched for its time
-        self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
-        self.filters_tables = hasattr(plugin, "filter_nodes")
-        self.filters_one = hasattr(plugin, "filter")
-        self.scores_tables = hasattr(plugin, "score_nodes")
-        self.scores_one = hasattr(plugin, "score")
-        self.wants_rows_left = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
-        self.normalizes = hasattr(plugin, "normalize")
-        self.compares = bool(getattr(plugin, "compares_candidates", False))
-        self.moves = hasattr(plugin, "scores_depend_on")
-        self.groups = self.compares and hasattr(plugin, "score_groups")
-        depends_on = getattr(type(plugin), "depends_on", None)
-        self.watches = depends_on is not row_alone and depends_on is not amounts_alone
-        self.sees_amounts = depends_on is amounts_alone
-        self.sits_out: Callable[[Cycle], bool] | None = getattr(plugin, "sits_out", None)
-        self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
-
-
-def _anything(cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """What a plugin depends on that does not say: it has changed since, whenever that was."""
-    return object()
 
 
 class EvaluationClock:
@@ -123,20 +91,20 @@ class Part:
         self.version = self.filter_version = self.changes = 0
         self.filtering = False  # whether the plugin has something to say about these pods
         self.rejects = False  # whether it may reject some row
-        self.codes: CodeVector = np.zeros(0, dtype=np.int8)
+        self.codes: CodeVector = _NO_CODES
         self.reasons: list[Given] = []
         self._places: dict[str, list[int]] = {}  # of each text among the reasons
         self.scoring = False
         self.silent = True  # whether it is known to give 0 to every row
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
-        self.raw: IntVector = np.zeros(0, dtype=np.int64)
+        self.raw: IntVector = _NO_SCORES
         self._stamp: Hashable = None
         self._scores_stamp: Hashable = None
         self._answer: NarrowTo | Status | None = None
         self._layout = -1
         self._cursor = 0
         self._weighted: tuple[int, bool, Weighted] | None = None  # at which `changes`, and whether for any candidates
-        self._weighted_for: BoolVector = np.zeros(0, dtype=np.bool_)
+        self._weighted_for: BoolVector = _NO_ROWS
 
     @property
     def is_known(self) -> bool:
@@ -148,7 +116,9 @@ class Part:
     def catch_up(self) -> None:
         """Follow the snapshot."""
         role, snapshot = self.role, self.cycle.snapshot
-        if snapshot.layout != self._layout or (role.watches and self._depends_on() != self._stamp):
+        if snapshot.layout != self._layout or (
+            role.watches and (self._depends_on() if role.outside else role.depends_on(self.cycle)) != self._stamp
+        ):
             self.evaluate()
             return
         if role.moves and self.scoring:
@@ -165,7 +135,7 @@ class Part:
             self._refresh(rows)
         self._cursor = end
 
-    def follow(self, rows: set[int], start: int, end: int) -> None:
+    def follow(self, rows: Collection[int], start: int, end: int) -> None:
         """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
         if self._cursor != start or self._layout != self.cycle.snapshot.layout or len(self.reasons) > _MOST_REASONS:
             if self._cursor != end:
@@ -200,7 +170,8 @@ class Part:
             return
         self.filtering = self._pre_filtered() and role.filters
         self.filter_version += self.filtering
-        self.codes = np.zeros(len(cycle.snapshot), dtype=np.int8)
+        count = len(cycle.snapshot)
+        self.codes = np.zeros(count, dtype=np.int8) if self.filtering else _no_codes(count)
         self.reasons, self._places = [], {}
         self.rejects = False
         if self.filtering:
@@ -240,7 +211,7 @@ class Part:
         except (Exception, SystemExit) as fault:
             raise PluginFault.raised(role.plugin, DEPENDS_ON.key, fault) from fault
 
-    def _refresh(self, rows: set[int]) -> None:
+    def _refresh(self, rows: Collection[int]) -> None:
         self.changes += 1
         if self.role.outside:
             point = FILTER if self.filtering else SCORE
@@ -248,7 +219,7 @@ class Part:
         else:
             self._ask_again(rows)
 
-    def _ask_again(self, rows: set[int]) -> None:
+    def _ask_again(self, rows: Collection[int]) -> None:
         role, cycle = self.role, self.cycle
         columns = cycle.snapshot.nodes
         few = len(rows) <= FEW_ROWS
@@ -275,9 +246,9 @@ class Part:
                 self._filter_table(table)
         if scoring:
             table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
-            self.raw[table.rows] = scores = _vector(role.plugin.score_nodes(cycle, table), len(table))
+            self.raw[table.rows] = scores = as_vector(role.plugin.score_nodes(cycle, table), len(table))
             self.silent = False
-            self.wild |= _out_of_range(scores)
+            self.wild |= out_of_range(scores)
 
     # filtering --------------------------------------------------------------------------------------------------
 
@@ -414,8 +385,8 @@ class Part:
     def _score_all(self) -> None:
         table = self.cycle.snapshot.table
         # A copy: what a plugin returned may be a column, or something it keeps.
-        self.raw = np.array(_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
-        self.wild = _out_of_range(self.raw)
+        self.raw = np.array(as_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
+        self.wild = out_of_range(self.raw)
         self.silent = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 
     def weighted(self, feasible: BoolVector, candidates: NodeTable) -> Weighted:
@@ -446,7 +417,7 @@ class Part:
         self.scoring = self.pre_score(self.cycle.snapshot.table) and self.role.scores
         if self.scoring:
             self._boundary.timed(self.role.plugin, SCORE, self._score_all)
-        else:
+        if self.scores_alone or not self.scoring:
             self.version += 1
             self._clock.evaluations += 1
         self._scores_stamp = self.scores_stamp()
@@ -471,57 +442,21 @@ class Part:
                 if groups is not None:
                     return Weighted.of_groups(groups, role.weight)
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
-            final = _vector(answer, len(candidates))
+            final = as_vector(answer, len(candidates))
             if role.watches and not role.moves:  # what it just counted is what it depends on from now on
                 self._stamp = self._depends_on()
         else:
             final = self.raw[feasible]  # a copy: normalising may work in place
         if role.normalizes:
             answer = self._boundary.timed(role.plugin, SCORE, role.plugin.normalize, self.cycle, candidates, final)
-            final = _vector(answer, len(candidates))
+            final = as_vector(answer, len(candidates))
         return Weighted(final, role.weight, None if all_rows else feasible)
 
     def alone(self, feasible: BoolVector) -> IntVector:
         """What a plugin that scores alone adds to each total; what it says of others than candidates is no matter."""
-        if self.wild and _out_of_range(self.raw[feasible]):
+        if self.wild and out_of_range(self.raw[feasible]):
             raise CannotShare
         return self.raw if self.role.weight == 1 else self.raw * self.role.weight
-
-
-class Weighted:
-    """Parts of totals: one number a row, or one number where it is the same on all candidates."""
-
-    __slots__ = ("flat", "vector")
-
-    def __init__(self, scores: IntVector, weight: int, candidates: BoolVector | None) -> None:
-        if _out_of_range(scores):
-            raise CannotShare
-        self.vector: IntVector | None = None
-        self.flat = scores.item(0) * weight if len(scores) else 0
-        if len(scores) and (scores != scores[0]).any():
-            scores = scores * weight
-            if candidates is not None:
-                whole = np.zeros(len(candidates), dtype=np.int64)
-                whole[candidates] = scores
-                scores = whole
-            self.vector = scores
-
-    @classmethod
-    def of_groups(cls, groups: ScoreGroups, weight: int) -> Weighted:
-        """From scores that groups of rows have in common, where all rows are candidates."""
-        if groups.lowest < 0 or groups.highest > MAX_SCORE:
-            raise CannotShare
-        weighted = cls.__new__(cls)
-        weighted.flat = groups.lowest * weight
-        same = groups.lowest == groups.highest
-        weighted.vector = None if same else (groups.scores * weight).take(groups.of_row)
-        return weighted
-
-    def over(self, rows: BoolVector) -> IntVector:
-        """For each of these rows."""
-        if self.vector is not None:
-            return self.vector[rows]
-        return np.full(np.count_nonzero(rows), self.flat, dtype=np.int64)
 
 
 @lru_cache(maxsize=16)
@@ -529,17 +464,3 @@ def _no_codes(count: int) -> CodeVector:
     codes = np.zeros(count, dtype=np.int8)
     codes.flags.writeable = False
     return codes
-
-
-def _out_of_range(scores: IntVector) -> bool:
-    return len(scores) > 0 and bool(scores.view(np.uint64).max() > MAX_SCORE)  # negative ones are very large
-
-
-def _vector(answer: object, count: int) -> IntVector:
-    if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
-        raise CannotShare
-    return np.ascontiguousarray(answer, dtype=np.int64)
-
-
-NOTHING = Weighted(np.zeros(0, dtype=np.int64), 0, None)
-"""What a plugin adds that sits a pod out."""

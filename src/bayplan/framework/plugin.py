@@ -140,7 +140,7 @@ def amounts_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
 class ScoreGroups(NamedTuple):
     """Final scores of a table whose rows fall into few groups that score alike."""
 
-    scores: IntVector  # of each group, normalised
+    scores: Sequence[int] | IntVector  # of each group, normalised
     of_row: RowVector  # the group of each row
     lowest: int  # of the groups that some row is in
     highest: int

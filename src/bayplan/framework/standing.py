@@ -8,25 +8,27 @@ were asked in full since; for a pod that comes once it is put together and throw
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from struct import pack
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.addends import Addend, Cast
+from bayplan.framework.addends import Addend, Cast, Spoken
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.parts import FEW_ROWS, NOTHING, EvaluationClock, Part, too_many
-from bayplan.framework.scoring import Scores, ranked
+from bayplan.framework.leaders import GroupLeaders, Leaders, Rows
+from bayplan.framework.parts import FEW_ROWS, EvaluationClock, Part, too_many
+from bayplan.framework.scoring import Scores
 from bayplan.framework.status import Code
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, RowVector, Snapshot
+from bayplan.framework.weighing import NOTHING, GroupScores
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, Snapshot
 
 _NOBODY = -1
 _REMEMBERED_AMOUNTS = 4096
 _FEW_CANDIDATES = 2
+_WORTH_GROUPING = 2
+"""Scores that moved so often in a row, by groups, are expected to go on like that."""
 
 
 class RejectionCount(NamedTuple):
@@ -47,28 +49,33 @@ class Standing:
         filters: list[Part],
         scores: list[Part],
         clock: EvaluationClock,
+        *,
+        once: bool = False,
     ) -> None:
         self.snapshot = snapshot
+        self._once = once  # nobody will ask it to keep up
         self._clock = clock
         self._evaluations = 0
         self._parts = parts
         self._filters = filters
         self._scores = [Addend(part) for part in scores]
-        self._watching = [part for part in parts if part.role.watches]
-        self._steady = [part for part in parts if not part.role.watches]
+        self._watching: list[Part] | None = None  # None: it was never asked to keep up
+        self._steady: list[Part] = []
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
         self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
-        self.total: IntVector = np.zeros(0, dtype=np.int64)
-        self._alone: IntVector | None = None  # the sum of those who score alone; None where that is the total
+        self._leaders: Leaders | GroupLeaders = Leaders(np.zeros(0, dtype=np.int64))
+        self._alone: IntVector | None = None  # the sum of those who score alone; None where all others are `flat`
+        self._flat = 0  # the sum of those who add the same to all rows
+        self._shifts = 0  # how often scores moved since everything was put together
         self.candidates = 0
         self._layout = -1
         self._touched = self._renewed = 0
         self._versions: list[int] = []
         self._filter_versions: list[int] = []
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
-        self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
-        self._top = 0  # the total of the best rows
+        self._told: dict[int, bytes] = {}  # what `scores_at` said of rows
         self._cast: Cast | None = None  # None: to be found out
+        self._spoken: Spoken | None = None  # the same
         self._known: Cycle | None = None  # None: to be collected from the parts
         self._table: tuple[BoolVector, NodeTable] | None = None
         self._asked_by_amounts: list[tuple[Part, bool, bool]] = []
@@ -83,10 +90,14 @@ class Standing:
         if snapshot.layout != self._layout:
             self._rebuild()
             return
+        if self._watching is None:
+            self._watching = [part for part in self._parts if part.role.watches]
+            self._steady = [part for part in self._parts if not part.role.watches]
         for part in self._watching:
             part.catch_up()
-        rows = snapshot.touched.since(self._touched)
-        if rows is None or too_many(len(rows), len(snapshot)):
+        row = snapshot.touched.single_since(self._touched)
+        rows: Collection[int] | None = (row,) if row >= 0 else snapshot.touched.since(self._touched)
+        if rows is None or (len(rows) > FEW_ROWS and too_many(len(rows), len(snapshot))):
             self._rebuild()
         elif (
             self._asked_in_full()
@@ -105,7 +116,7 @@ class Standing:
         self._evaluations = self._clock.evaluations
         return False
 
-    def _follow(self, rows: set[int]) -> bool:
+    def _follow(self, rows: Collection[int]) -> bool:
         """Catch up with pods that came or went on a few rows; false where more has to be looked at."""
         cast = self._cast or self._find_cast()
         if not cast.simple:
@@ -113,65 +124,81 @@ class Standing:
         end = self.snapshot.touched.end
         for part in cast.by_pods:
             part.follow(rows, self._touched, end)
-        if len(rows) == 1:
-            self._follow_amounts(cast, next(iter(rows)), end)
-        else:
+        if len(rows) > 1 or not self._recall(cast, rows, end):
             for part in cast.by_amounts:
                 part.follow(rows, self._touched, end)
-        if self._asked_in_full() or any(part.wild for part in cast.by_amounts) or not self._settle(cast, rows):
+            self._remember(cast, rows)
+        for part in cast.by_amounts:
+            if part.wild:
+                return False
+        if self._asked_in_full() or not self._settle(cast, rows):
             return False
         self._touched = end
         return True
 
-    def _follow_amounts(self, cast: Cast, row: int, end: int) -> None:
+    def _recall(self, cast: Cast, rows: Collection[int], end: int) -> bool:
         """Amounts that were met before, on a row that nobody rejected, get the scores that were given then."""
-        key = self.snapshot.nodes.amounts_key(row)
-        scores = self._by_amounts.get(key)
-        if scores is not None:
-            for part, score in zip(cast.by_amounts, scores, strict=True):
-                part.accept(row, score, self._touched, end)
-            return
-        for part in cast.by_amounts:
-            part.follow({row}, self._touched, end)
-        if not any(part.wild or (part.rejects and part.codes[row]) for part in cast.by_amounts):
-            if len(self._by_amounts) >= _REMEMBERED_AMOUNTS:
-                self._by_amounts.clear()
-            self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.by_amounts)
-
-    def _settle(self, cast: Cast, rows: set[int]) -> bool:
-        """What followers say of rows where the pod did fit; false where it did not, or nearly nothing is left."""
-        candidates = self.feasible
-        for row in rows:
-            if self.owner[row] != _NOBODY:
-                return False
-            rejecting = self._rejecting(cast, row)
-            if rejecting is None:
-                self._set_row(row, cast.total(row))
-            elif self.candidates <= _FEW_CANDIDATES:
-                return False
-            else:
-                self._reject_row(cast, row, rejecting)
-        self._shift(cast, changed=self.feasible is not candidates)
+        (row,) = rows
+        scores = self._by_amounts.get(self.snapshot.nodes.amounts_key(row))
+        if scores is None:
+            return False
+        for part, score in zip(cast.by_amounts, scores, strict=True):
+            part.accept(row, score, self._touched, end)
         return True
 
-    def _rejecting(self, cast: Cast, row: int) -> Part | None:
-        """Who of the followers rejects a row, the first of them in the profile's order."""
-        found = [
-            part for parts in (cast.by_pods, cast.by_amounts) for part in parts if part.rejects and part.codes[row]
-        ]
-        return min(found, key=self._filters.index) if found else None
+    def _remember(self, cast: Cast, rows: Collection[int]) -> None:
+        for row in rows:
+            if any(part.wild or (part.rejects and part.codes[row]) for part in cast.by_amounts):
+                continue
+            if len(self._by_amounts) >= _REMEMBERED_AMOUNTS:
+                self._by_amounts.clear()
+            key = self.snapshot.nodes.amounts_key(row)
+            self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.by_amounts)
 
-    def _reject_row(self, cast: Cast, row: int, part: Part) -> None:
-        self.owner[row] = self._filters.index(part)
+    def _settle(self, cast: Cast, rows: Collection[int]) -> bool:
+        """What followers say of rows where the pod did fit; false where it did not, or nearly nothing is left."""
+        candidates, leaders = self.feasible, self._leaders
+        for row in rows:
+            if self.owner.item(row) != _NOBODY:
+                return False
+            rejecting = self._rejecting(cast, row)
+            self._told.pop(row, None)
+            if rejecting is not None:
+                if self.candidates <= _FEW_CANDIDATES or isinstance(leaders, GroupLeaders):
+                    return False
+                self._reject_row(cast, row, rejecting)
+            elif self._alone is None:
+                leaders.put(row, cast.alone_at(row) + self._flat)
+            elif isinstance(leaders, Leaders):
+                self._alone[row] = cast.alone_at(row)
+                leaders.put(row, self._speaking().total_at(row))
+        if cast.shifting:
+            moved = self._shift(cast, changed=self.feasible is not candidates)
+            if isinstance(leaders, GroupLeaders):
+                self._settle_groups(cast, leaders, rows, moved=moved)
+            elif moved:
+                self._weigh_anew(cast)
+        return True
+
+    @staticmethod
+    def _rejecting(cast: Cast, row: int) -> list[Part] | None:
+        """Who of the followers rejects a row."""
+        for part in cast.followers:
+            if part.rejects and part.codes.item(row):
+                return [part for part in cast.followers if part.rejects and part.codes.item(row)]
+        return None
+
+    def _reject_row(self, cast: Cast, row: int, rejecting: list[Part]) -> None:
+        self.owner[row] = min(map(self._filters.index, rejecting))
         self.feasible = self.feasible.copy()  # whoever holds the old one holds the old candidates
         self.feasible[row] = False
         self.candidates -= 1
         self._reasons = None
         if self._alone is not None:
-            self._alone[row] += cast.total(row) - self.total.item(row)
-        self._put_total(row, -1)
+            self._alone[row] = cast.alone_at(row)
+        self._leaders.put(row, -1)
 
-    def _shift(self, cast: Cast, *, changed: bool) -> None:
+    def _shift(self, cast: Cast, *, changed: bool) -> bool:
         """Weigh again what has moved on rows that nothing happened to, or is told of other candidates now."""
         moved = False
         for place, addend in cast.shifting:
@@ -182,39 +209,55 @@ class Standing:
                 self._weigh(addend)
             if addend.weighted is not before:
                 moved = True
-                cast.scores[place] = addend.given
+                self._speaking().scores[place] = addend.given
             if not addend.speaks:
-                self._cast = None
-        if moved:
-            (self._add_up if self._alone is None else self._sum)()
+                self._cast = self._spoken = None
+        return moved
 
-    def _set_row(self, row: int, total: int) -> None:
-        if self._alone is not None:
-            self._alone[row] += total - self.total.item(row)
-        self._put_total(row, total)
+    def _weigh_anew(self, cast: Cast) -> None:
+        """Scores moved on rows that nothing happened to."""
+        self._shifts += 1
+        self._told.clear()
+        if self._alone is None:
+            self._add_up()
+            return
+        grouped = self._grouped(cast) if self._shifts >= _WORTH_GROUPING else None
+        if grouped is None:
+            self._sum()
+            return
+        groups, flat = grouped
+        self._leaders = GroupLeaders(self._alone, groups.of_row, groups.scores, flat)
 
-    def _put_total(self, row: int, total: int) -> None:
-        """One row's total is another; the best rows are still known, as long as one of them is left."""
-        before = self.total.item(row)
-        if total == before:
+    def _settle_groups(self, cast: Cast, leaders: GroupLeaders, rows: Collection[int], *, moved: bool) -> None:
+        """The same where totals are kept by groups: these have other scores, and one or two rows are elsewhere."""
+        grouped = self._grouped(cast) if moved else None
+        if moved and (grouped is None or grouped[0].of_row is not leaders.of_row):
+            for row in rows:
+                leaders.alone[row] = cast.alone_at(row)
+            self._weigh_anew(cast)
             return
-        self.total[row] = total
-        best, top = self._best, self._top
-        if best is None:
-            return
-        if not isinstance(best, list):
-            best = self._best = best.tolist()
-        if before == top:
-            del best[bisect_left(best, row)]
-        if total > top:
-            self._best, self._top = [row], total
-        elif total == top:
-            insort(best, row)
-        elif not best:
-            self._best = None
+        if grouped is not None:
+            leaders.weigh(grouped[0].scores, grouped[1])
+            self._told.clear()
+        for row in rows:
+            leaders.put(row, cast.alone_at(row))
+
+    @staticmethod
+    def _grouped(cast: Cast) -> tuple[GroupScores, int] | None:
+        """The one who scores by groups, and what all others add; None where there is more to it."""
+        groups, flat = None, 0
+        for _, addend in cast.shifting:
+            weighted = addend.weighted
+            if weighted.by_row is None:
+                flat += weighted.flat
+            elif weighted.groups is None or groups is not None:
+                return None
+            else:
+                groups = weighted.groups
+        return None if groups is None else (groups, flat)
 
     def _find_cast(self) -> Cast:
-        cast = self._cast = Cast.of(self._parts, self._scores)
+        cast = self._cast = Cast.of(self._parts, self._speaking(), scores=bool(self._scores))
         asked = [(part, part.filtering, part.scoring) for part in cast.by_amounts]
         if asked != self._asked_by_amounts:
             self._asked_by_amounts = asked
@@ -257,20 +300,24 @@ class Standing:
             elif changed or addend.has_moved() or (part.compares and part.role.looks_at_pods and rows):
                 self._weigh(addend)
                 again = True
-        if again or changed:
+        if again or changed or isinstance(self._leaders, GroupLeaders):
             self._add_up()
         else:
             self._add_up_rows(rows)
         self._mark()
 
     def _mark(self) -> None:
+        self._cast = self._spoken = None
+        self._shifts = 0
+        self._told.clear()
+        if self._once:
+            return
         snapshot = self.snapshot
         self._layout = snapshot.layout
         self._touched, self._renewed = snapshot.touched.end, snapshot.renewed.end
         self._versions = [part.version for part in self._parts]
         self._filter_versions = [part.filter_version for part in self._filters]
         self._evaluations = self._clock.evaluations
-        self._best = self._cast = None
 
     # filters ----------------------------------------------------------------------------------------------------
 
@@ -290,8 +337,9 @@ class Standing:
             if part.own and not part.role.filters:
                 part.evaluate()
         self.owner, self.feasible = owner, feasible
-        self.candidates = int(np.count_nonzero(feasible))
-        self._reasons = None
+        rejecting = any(part.rejects for part in self._filters)
+        self.candidates = int(np.count_nonzero(feasible)) if rejecting else count
+        self._reasons = None if rejecting else ()
 
     def _settle_rows(self, rows: Sequence[int]) -> None:
         where = np.array(rows, dtype=np.intp)
@@ -341,13 +389,18 @@ class Standing:
         return self._table[1]
 
     def _add_up(self) -> None:
-        alone: IntVector | None = None
+        alone = first = None
         for addend in self._scores:
             part = addend.part
             if part.scores_alone and part.scoring and not part.silent:
                 scores = part.alone(self.feasible)
-                alone = scores.copy() if alone is None else np.add(alone, scores, out=alone)
-        self._alone = np.zeros(len(self.feasible), dtype=np.int64) if alone is None else alone
+                if first is None:
+                    first = scores
+                else:
+                    alone = first + scores if alone is None else np.add(alone, scores, out=alone)
+        if alone is None:
+            alone = np.zeros(len(self.feasible), dtype=np.int64) if first is None else first.copy()
+        self._alone = alone
         self._sum()
 
     def _sum(self) -> None:
@@ -364,30 +417,33 @@ class Standing:
                 else:
                     total += vector
         if total is self._alone:
-            total, self._alone = self._alone, None
+            self._alone = None
         if flat:
             total += flat
         if self.candidates < len(total):
             np.copyto(total, -1, where=~self.feasible)
-        self.total = total
-        self._best = None
+        self._flat = flat
+        self._leaders = Leaders(total)
 
     def _add_up_rows(self, rows: Sequence[int]) -> None:
+        """Totals of rows where something happened; nothing moved on others."""
         where = np.array(rows, dtype=np.intp)
         alone = np.zeros(len(rows), dtype=np.int64)
         others = np.full(len(rows), 0 if self._scores else 1, dtype=np.int64)
         for addend in self._scores:
+            part = addend.part
             if not addend.speaks:
                 continue
-            if addend.part.scores_alone:
-                if addend.part.wild:
-                    addend.part.alone(self.feasible)
-                alone += addend.part.raw[where] * addend.factor
+            if part.scores_alone:
+                if part.wild:
+                    part.alone(self.feasible)
+                alone += part.raw[where] * part.role.weight
             else:
-                others += addend.weighted.flat if (vector := addend.vector) is None else vector[where]
+                others += addend.weighted.flat if (vector := addend.weighted.vector) is None else vector[where]
         if self._alone is not None:
             self._alone[where] = alone
-        self.total[where] = np.where(self.feasible[where], alone + others, -1)
+        self._leaders.total[where] = np.where(self.feasible[where], alone + others, -1)
+        self._leaders = Leaders(self._leaders.total)
 
     # telling ----------------------------------------------------------------------------------------------------
 
@@ -396,50 +452,41 @@ class Standing:
         known = self._known
         if known is None:
             known = self._known = Cycle(cycle.info, self.snapshot)
-            for part in self._parts:
-                if not part.own:
-                    known.adopt(part.cycle)
+            known.adopt_all([part.cycle for part in self._parts if not part.own])
         cycle.share(known)
 
     def scores(self) -> Scores:
         """Totals and their parts for the candidates."""
         feasible = self.feasible
         parts = {addend.part.role.name: addend.over(feasible) for addend in self._scores if addend.speaks}
-        return Scores(self.total[feasible], parts)
+        return Scores(self._leaders.total[feasible], parts)
 
-    def best_rows(self) -> RowVector | list[int]:
+    def best_rows(self) -> Rows:
         """The rows with the highest total, in order."""
-        best = self._best
-        if best is None:
-            total = self.total
-            self._top = total.item(total.argmax())
-            best = self._best = (total == self._top).nonzero()[0]
-        return best
+        return self._leaders.best_rows()
 
     def ranking(self, first: int, count: int) -> list[int]:
         """The chosen row, which is one of the best, and the best others."""
-        best = self.best_rows()
-        if len(best) >= count:
-            others = [int(row) for row in best[:count] if row != first]
-            return [first, *others[: count - 1]]
-        return ranked(self.total, first, min(count, self.candidates))
+        return self._leaders.ranking(first, min(count, self.candidates))
 
     @property
     def scoring(self) -> tuple[str, ...]:
         """The score plugins that have something to say."""
-        return (self._cast or self._find_cast()).names
+        return self._speaking().names
+
+    def _speaking(self) -> Spoken:
+        spoken = self._spoken
+        if spoken is None:
+            spoken = self._spoken = Spoken.of(self._scores)
+        return spoken
 
     def scores_at(self, rows: list[int]) -> bytes:
-        """Totals of these rows, then what each of `scoring` gave to them."""
-        item = self.total.item
-        numbers = [item(row) for row in rows]
-        for vector, factor in (self._cast or self._find_cast()).scores:
-            if vector is None:
-                numbers += [factor] * len(rows)
-                continue
-            item = vector.item
-            numbers += [item(row) * factor for row in rows]
-        return pack(f"{len(numbers)}q", *numbers)
+        """For each of these rows its total, and what each of `scoring` gave to it."""
+        told, spoken = self._told, self._speaking()
+        for row in rows:
+            if row not in told:
+                told[row] = spoken.spelled_out(row)
+        return b"".join([told[row] for row in rows])
 
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""

@@ -65,7 +65,11 @@ class AllocationScorer:
             total *= weights[0]
         for share, weight in zip(shares[1:], weights[1:], strict=True):
             total += share if weight == 1 else share * weight
-        total /= sum(weights)
+        whole = sum(weights)
+        if whole & (whole - 1):
+            total /= whole
+        elif whole > 1:  # a power of two: its inverse is exact, and multiplying is faster
+            total *= 1 / whole
         return total.astype(np.int64)
 
     def score(self, columns: Iterable[ResourceColumn], rows: int) -> IntVector:

@@ -116,16 +116,12 @@ class NodeResourcesFit:
         room = self._room if nodes.is_all_of(cycle.snapshot) else None
         if room is not None:
             room.follow(cycle.snapshot)
-        if room is not None and room.of(nodes.columns, _PODS) >= 1:
-            yield Rejection(nodes.nobody, TOO_MANY_PODS)
-        else:
+        if room is None or room.of(nodes.columns, _PODS) < 1:
             yield Rejection(nodes.pod_count + 1 > nodes.allocatable(PODS), TOO_MANY_PODS)
         for name, amount in requests:
             number = nodes.columns.vocabulary.resources.find(name)
             known = 0 <= number < len(nodes.columns.requested)  # others may have named it since these columns were made
-            if room is not None and known and amount <= room.of(nodes.columns, number):
-                yield Rejection(nodes.nobody, insufficient(name))  # says in which order reasons come
-            else:
+            if room is None or not known or amount > room.of(nodes.columns, number):
                 yield from self._short_of(name, amount, nodes)
 
     def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
@@ -199,7 +195,6 @@ class NodeResourcesFit:
         if self._has_class(name):  # devices serve it where the node itself has none
             short = short & (allocatable > 0)
         if not short.any():
-            yield Rejection(nodes.nobody, insufficient(name))
             return
         never = short & (amount > allocatable)
         yield Rejection(short & ~never, insufficient(name))

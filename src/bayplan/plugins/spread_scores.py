@@ -45,7 +45,7 @@ class HostCharge:
         return nodes.pick(self.counts)
 
     def shift(self, row: int, by: int) -> None:
-        self.counts[row] += by
+        self.counts[row] = self.counts.item(row) + by
 
 
 @dataclass(slots=True)
@@ -62,8 +62,9 @@ class DomainCharge:
         return self.counts[nodes.pick(self.ids)]
 
     def shift(self, row: int, by: int) -> None:
-        if self.included[row] and self.ids[row] >= 0:
-            self.counts[self.ids[row]] += by
+        domain = self.ids.item(row)
+        if domain >= 0 and self.included.item(row):
+            self.counts[domain] = self.counts.item(domain) + by
 
 
 @dataclass(slots=True)
@@ -89,10 +90,12 @@ class SoftState:
             if len(self._counted) >= _REMEMBERED_KINDS:
                 self._counted.clear()
             counted = self._counted[info.kind] = [charge.constraint.is_counted(info.pod) for charge in self.charges]
+        if True not in counted:
+            return
+        self.version = new_version()
         for charge, counts in zip(self.charges, counted, strict=True):
             if counts:
                 charge.shift(row, by)
-                self.version = new_version()
                 if self._groups is not None and not self._groups.shift(charge, row, by):
                     self._groups = None
 
@@ -135,7 +138,7 @@ class SoftState:
 class _Groups:
     """Rows by their own count and their domain: those that agree in both have one score."""
 
-    __slots__ = ("_by_domain", "_by_level", "_domain", "_host", "_of_row", "_population", "_size")
+    __slots__ = ("_by_domain", "_by_level", "_charged", "_domain", "_host", "_of_row", "_population", "_size")
 
     def __init__(
         self, host: HostCharge | None, domain: DomainCharge | None, levels: int, of_row: RowVector, groups: int
@@ -151,6 +154,13 @@ class _Groups:
         self._size = groups
         numbers, counts = np.unique(of_row, return_counts=True)
         self._population: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        self._charged = {group: self._charge(group) for group in self._population}  # before it is normalised
+
+    def _charge(self, group: int) -> int:
+        levels = len(self._by_level)
+        total = self._by_domain[group // levels] + self._by_level[group % levels]
+        whole = int(total)
+        return whole + (total - whole >= 0.5)
 
     @classmethod
     def of(cls, state: SoftState, nodes: NodeTable) -> _Groups | None:
@@ -177,41 +187,43 @@ class _Groups:
 
     def shift(self, charge: HostCharge | DomainCharge, row: int, by: int) -> bool:
         """A count has changed; false where there is no group for it."""
-        levels = len(self._by_level)
-        group = self._of_row.item(row)
         if charge is self._domain:
-            domain = charge.ids.item(row)
-            if domain >= 0:
-                self._by_domain[domain] = _term(charge, charge.counts.item(domain))
+            self._charge_domain(charge, charge.ids.item(row))
             return True
-        if not 0 <= group % levels + by < levels:
+        group = self._of_row.item(row)
+        if not 0 <= group % len(self._by_level) + by < len(self._by_level):
             return False
         population = self._population
-        population[group + by] = population.get(group + by, 0) + 1
+        if group + by in population:
+            population[group + by] += 1
+        else:
+            population[group + by] = 1
+            self._charged[group + by] = self._charge(group + by)
         population[group] -= 1
         if not population[group]:
-            del population[group]
+            del population[group], self._charged[group]
         self._of_row[row] = group + by
         return True
 
+    def _charge_domain(self, charge: DomainCharge, domain: int) -> None:
+        if domain < 0:
+            return
+        self._by_domain[domain] = _term(charge, charge.counts.item(domain))
+        levels = len(self._by_level)
+        for group in range(domain * levels, (domain + 1) * levels):
+            if group in self._population:
+                self._charged[group] = self._charge(group)
+
     def scores(self) -> ScoreGroups:
         """One by one: rows fall into a dozen groups, usually."""
-        levels, by_domain, by_level = len(self._by_level), self._by_domain, self._by_level
-        charged = {
-            group: _rounded_one(by_domain[group // levels] + by_level[group % levels]) for group in self._population
-        }
+        charged = self._charged
         least, most = min(charged.values()), max(charged.values())
         final = [MAX_SCORE] * self._size
-        if most:
-            for group, score in charged.items():
-                final[group] = MAX_SCORE * (most + least - score) // most
-        lowest = MAX_SCORE * least // most if most else MAX_SCORE
-        return ScoreGroups(np.array(final, dtype=np.int64), self._of_row, lowest, MAX_SCORE)
-
-
-def _rounded_one(total: float) -> int:
-    whole = int(total)
-    return whole + (total - whole >= 0.5)
+        if not most:
+            return ScoreGroups(final, self._of_row, MAX_SCORE, MAX_SCORE)
+        for group, score in charged.items():
+            final[group] = MAX_SCORE * (most + least - score) // most
+        return ScoreGroups(final, self._of_row, MAX_SCORE * least // most, MAX_SCORE)
 
 
 def _term(charge: HostCharge | DomainCharge, count: int) -> float:

@@ -207,8 +207,11 @@ class PodEngine:
 
     def framework(self, scheduler_name: str) -> Framework:
         """The profile that serves a scheduler name."""
+        return self._attempts_of(scheduler_name).framework
+
+    def _attempts_of(self, scheduler_name: str) -> Attempts:
         try:
-            return self._attempts[scheduler_name].framework
+            return self._attempts[scheduler_name]
         except KeyError:
             known = ", ".join(self._attempts)
             raise ConfigError(
@@ -266,23 +269,21 @@ class PodEngine:
 
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
-        framework = self.framework(pod.scheduler_name)
-        decision = self._attempts[framework.profile.scheduler_name].decide(self.begin(pod))
+        decision = self._attempts_of(pod.scheduler_name).decide(self.begin(pod))
         self.records.add(record_of(pod, decision, self._clock.now()))
         return decision.in_detail()
 
     def place(self, pod: Pod | PodInfo) -> Placed:
         """Decide, assume the pod where it goes, reserve what it needs and ask for permission."""
         cycle = self.begin(pod)
-        framework = self.framework(cycle.pod.scheduler_name)
-        return self._placed(framework, cycle, self._attempts[framework.profile.scheduler_name].decide(cycle))
+        attempts = self._attempts_of(cycle.pod.scheduler_name)
+        return self._placed(attempts.framework, cycle, attempts.decide(cycle))
 
     async def place_asking(self, pod: Pod | PodInfo, ask: Ask) -> Placed:
         """The same for a profile with extenders, which `ask` reaches. Nobody else may decide meanwhile."""
         cycle = self.begin(pod)
-        framework = self.framework(cycle.pod.scheduler_name)
-        attempts = self._attempts[framework.profile.scheduler_name]
-        return self._placed(framework, cycle, await attempts.decide_with(cycle, ask))
+        attempts = self._attempts_of(cycle.pod.scheduler_name)
+        return self._placed(attempts.framework, cycle, await attempts.decide_with(cycle, ask))
 
     def _placed(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
         self._latest = decision

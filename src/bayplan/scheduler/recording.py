@@ -68,20 +68,21 @@ def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> Dec
     ranking = NO_RANKING
     if standing.candidates > 1:
         rows = standing.ranking(columns.index[node], BEST_NODES)
-        names_of = [names[row] for row in rows]
-        ranking = Ranking.within(_BEST_BYTES, names_of, standing.scoring, standing.scores_at(rows))
+        best = tuple([names[row] for row in rows])
+        ranking = Ranking.within(_BEST_BYTES, best, standing.scoring, standing.scores_at(rows))
+    reasons = _shared_reasons(standing.rejections())
     return DecisionRecord(
-        at=at,
-        pod=pod.key,
-        uid=pod.uid,
-        profile=pod.scheduler_name,
-        node=node,
-        outcome="scheduled",
-        message="",
+        at,
+        pod.key,
+        pod.metadata.uid,
+        pod.scheduler_name,
+        node,
+        "scheduled",
+        "",
         nodes=len(names),
         feasible=standing.candidates,
         ranking=ranking,
-        reasons=_shared_reasons(standing.rejections()),
+        reasons=reasons,
     )
 
 
@@ -122,9 +123,10 @@ def _best(decision: Decision) -> Ranking:
     if not nodes.is_whole:
         chosen = int((nodes.rows == chosen).argmax())
     positions = ranked(scores.total, chosen, BEST_NODES)  # of many that tie: this one first
-    numbers = b"".join(vector[positions].tobytes() for vector in (scores.total, *scores.by_plugin.values()))
-    names = [nodes.columns.names[row] for row in (positions if nodes.is_whole else nodes.rows[positions].tolist())]
-    return Ranking.within(_BEST_BYTES, names, tuple(scores.by_plugin), numbers)
+    numbers = np.array([vector[positions] for vector in (scores.total, *scores.by_plugin.values())], dtype=np.int64)
+    rows = positions if nodes.is_whole else nodes.rows[positions].tolist()
+    names = tuple(nodes.columns.names[row] for row in rows)
+    return Ranking.within(_BEST_BYTES, names, tuple(scores.by_plugin), numbers.T.tobytes())
 
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:

@@ -241,9 +241,21 @@ class NodeColumns:
     def add_pod(self, row: int, info: PodInfo) -> None:
         """Count a pod on a row."""
         self.pods[row].append(info)
-        self._account(row, info, 1)
+        weight = info.weight(self.vocabulary)
+        if len(weight.amounts) > len(self._usage):
+            self._reserve_resources()
+        column = self._usage[: len(weight.amounts), row]
+        column += weight.amounts  # past 64 bits it wraps around, as Go's int64 does
+        self._bound += weight.bound
+        if self._bound >= SMALL:
+            self._find_bound()
         for port in info.host_ports:
             self._take_port(row, port)
+
+    def show_pod(self, row: int, info: PodInfo) -> None:
+        """The same on a snapshot, which replaces lists and does not change them: who holds one holds the old pods."""
+        self.pods[row] = self.pods[row].copy()
+        self.add_pod(row, info)
 
     def remove_pod(self, row: int, info: PodInfo) -> None:
         """Take a pod off a row. Its place in the list goes to the last one, as the order of victims expects."""
@@ -252,7 +264,10 @@ class NodeColumns:
         gone = pods[position]
         pods[position] = pods[-1]
         pods.pop()
-        self._account(row, gone, -1)
+        amounts = gone.weight(self.vocabulary).amounts
+        if len(amounts) > len(self._usage):
+            self._reserve_resources()
+        self._usage[: len(amounts), row] -= amounts
         for port in gone.host_ports:
             self._free_port(row, port)
 
@@ -279,19 +294,6 @@ class NodeColumns:
         return self.allocatable[:, row].tobytes() + self._usage[:, row].tobytes()
 
     # inside -----------------------------------------------------------------------------------------------------
-
-    def _account(self, row: int, info: PodInfo, sign: int) -> None:
-        _, weight, largest = info.weight(self.vocabulary)
-        if len(weight) > len(self._usage):
-            self._reserve_resources()
-        column = self._usage[: len(weight), row]
-        if sign > 0:
-            column += weight  # past 64 bits it wraps around, as Go's int64 does
-            self._bound += largest
-            if self._bound >= SMALL:
-                self._find_bound()
-        else:
-            column -= weight
 
     def _find_bound(self) -> None:
         """So many pods came that their sum is no longer known to be small anywhere: look."""

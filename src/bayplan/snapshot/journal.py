@@ -25,6 +25,10 @@ class Journal:
             del self._entries[:half]
             self._start += half
 
+    def single_since(self, cursor: int) -> int:
+        """The number noted after `cursor`, where that is exactly one; else -1."""
+        return self._entries[-1] if self.end - cursor == 1 and cursor >= 0 else -1
+
     def since(self, cursor: int) -> set[int] | None:
         """The numbers noted after `cursor`; None where they are no longer known and all may have changed."""
         if cursor < self._start:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from bayplan.objects.resources import (
     filter_requests,
     fit_score_requests,
 )
-from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary
+from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
 
 T = TypeVar("T")
 
@@ -33,6 +33,14 @@ SMALL = 1 << 46
 
 BEFORE_REQUESTS = 3
 """What comes before requests in what pods add to a row: CPU and memory with guesses, and the pod itself."""
+
+
+class Weight(NamedTuple):
+    """What a pod adds to a row, as `NodeColumns` lays it out: guesses, one pod, requests."""
+
+    vocabulary: Vocabulary  # that numbers the resources
+    amounts: IntVector
+    bound: int  # none of them is larger; `SMALL` where one is negative
 
 
 class PodInfo:
@@ -44,7 +52,7 @@ class PodInfo:
         self.priority = pod.priority
         self.terminating = pod.terminating
         self._computed: dict[Callable[[Pod], Any], Any] = {}  # shared with the pod once it is on a node
-        self._weight: tuple[Vocabulary, IntVector, int] | None = None
+        self._weight: Weight | None = None
         self.kinds: dict[str, tuple[int, Any]] = {}  # by profile: with which pods it shares answers, and since when
 
     @property
@@ -85,33 +93,36 @@ class PodInfo:
 
     @cached_property
     def kind(self) -> PodKind:
-        return PodKind(self.pod.metadata.namespace, self.pod.metadata.labels)
+        return like_kind(PodKind(self.pod.metadata.namespace, self.pod.metadata.labels))
 
     def bound_to(self, node_name: str) -> PodInfo:
         """The same pod on a node, with everything that was computed already: none of it depends on the node."""
         bound = PodInfo.__new__(PodInfo)
-        bound.__dict__.update(self.__dict__)
-        bound.pod = self.pod.bound_to(node_name)
-        bound.kinds = {}  # a pod that is placed holds on to nothing that was found out for placing it
+        known = self.__dict__.copy()
+        known["pod"] = self.pod.bound_to(node_name)
+        known["kinds"] = {}  # a pod that is placed holds on to nothing that was found out for placing it
+        bound.__dict__ = known
         return bound
 
-    def weight(self, vocabulary: Vocabulary) -> tuple[Vocabulary, IntVector, int]:
-        """What the pod adds to a row, as `NodeColumns` lays it out: guesses, one pod, requests; and a bound of it."""
+    def weight(self, vocabulary: Vocabulary) -> Weight:
+        """What the pod adds to a row."""
         known = self._weight
-        if known is None or known[0] is not vocabulary:
-            index = vocabulary.resources.index
-            amounts = [(index(name), int64(amount)) for name, amount in self.requests.items()]
-            weight = np.zeros(BEFORE_REQUESTS + 1 + max((number for number, _ in amounts), default=-1), dtype=np.int64)
-            weight[:BEFORE_REQUESTS] = *self.nonzero, 1
-            for number, amount in amounts:
-                weight[BEFORE_REQUESTS + number] = amount
-            largest = int(weight.max()) if weight.min() >= 0 else SMALL
-            known = self._weight = (vocabulary, weight, largest)
+        if known is None or known.vocabulary is not vocabulary:
+            known = self._weight = self._weighed(vocabulary)
         return known
 
     def share_weight(self, known: PodInfo, vocabulary: Vocabulary) -> None:
         """Take over the weight of a pod that asks for the same."""
         self._weight = known.weight(vocabulary)
+
+    def _weighed(self, vocabulary: Vocabulary) -> Weight:
+        index = vocabulary.resources.index
+        requests = [(index(name), int64(amount)) for name, amount in self.requests.items()]
+        amounts = np.zeros(BEFORE_REQUESTS + 1 + max((number for number, _ in requests), default=-1), dtype=np.int64)
+        amounts[:BEFORE_REQUESTS] = *self.nonzero, 1
+        for number, amount in requests:
+            amounts[BEFORE_REQUESTS + number] = amount
+        return Weight(vocabulary, amounts, int(amounts.max()) if amounts.min() >= 0 else SMALL)
 
     def once(self, compute: Callable[[Pod], T]) -> T:
         """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""

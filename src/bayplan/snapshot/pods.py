@@ -32,6 +32,9 @@ class PodChange(NamedTuple):
     by: int
 
 
+_change = tuple.__new__  # what calling PodChange comes to, without the call: there is one a placement
+
+
 class PodColumns:
     """Slots of pods that are on a row. A free slot has row -1."""
 
@@ -71,6 +74,10 @@ class PodColumns:
             self.affinity_version += 1
             self.affinity_users[affinity] = self.affinity_users.get(affinity, 0) + 1
 
+    def holds(self, slot: int) -> bool:
+        """Whether a pod is in this slot."""
+        return slot < self.slots and self.infos[slot] is not None
+
     def clear(self, slot: int) -> None:
         """Slot `slot` is free, or not made yet."""
         info = self.infos[slot] if slot < self.slots else None
@@ -105,7 +112,7 @@ class PodColumns:
     def _note(self, info: PodInfo, row: int, by: int) -> None:
         self.version += 1
         log = self._log
-        log.append(PodChange(info, row, by))
+        log.append(_change(PodChange, (info, row, by)))
         if len(log) > _REMEMBERED_CHANGES:
             del log[: _REMEMBERED_CHANGES // 2]
 

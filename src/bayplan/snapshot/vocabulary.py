@@ -6,6 +6,7 @@ A cache owns one vocabulary; its snapshots and their forks read the same one, so
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -43,6 +44,12 @@ class PodKind:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@lru_cache(maxsize=4096)
+def like_kind(kind: PodKind) -> PodKind:
+    """The first of equal kinds, while it is remembered: what is looked up by itself is found without comparing."""
+    return kind
 
 
 class ResourceNames:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
@@ -18,7 +18,6 @@ BEST_NODES = 5
 LARGEST_RECORD_BYTES = 4096
 REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
-_LONGEST_NAME = 253  # of a node, in characters that are all ASCII
 _SCORE_BYTES = 40  # of one plugin's part in one node's total
 
 
@@ -40,34 +39,32 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
 
     nodes: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    scores: bytes = b""  # int64: the total of each node, then what each plugin gave to each
+    scores: bytes = b""  # int64: for each node its total, then what each plugin gave to it
+    names_bytes: int = 0  # of the nodes
 
     @classmethod
-    def within(cls, budget: int, nodes: Sequence[str], plugins: tuple[str, ...], scores: bytes) -> Ranking:
+    def within(cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes) -> Ranking:
         """As many of the nodes as fit a number of bytes."""
-        if len(nodes) * (_LONGEST_NAME + _SCORE_BYTES * len(plugins)) <= budget:
-            return cls(tuple(nodes), plugins, scores)
-        if text_bytes("".join(nodes)) + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
-            return cls(tuple(nodes), plugins, scores)
-        kept = 0
+        names_bytes = text_bytes("".join(nodes))
+        if names_bytes + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
+            return cls(nodes, plugins, scores, names_bytes)
+        kept = names_bytes = 0
         for node in nodes:
-            budget -= text_bytes(node) + _SCORE_BYTES * len(plugins)
-            if budget < 0:
+            size = text_bytes(node)
+            if names_bytes + size + _SCORE_BYTES * len(plugins) * (kept + 1) > budget:
                 break
             kept += 1
-        scores = b"".join(scores[at : at + 8 * kept] for at in range(0, len(scores), 8 * len(nodes)))
-        return cls(tuple(nodes[:kept]), plugins, scores)
+            names_bytes += size
+        return cls(nodes[:kept], plugins, scores[: 8 * kept * (1 + len(plugins))], names_bytes)
 
     @property
     def size_bytes(self) -> int:
-        return len("".join(self.nodes)) + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
+        return self.names_bytes + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
 
     def spelled_out(self) -> tuple[ScoredNode, ...]:
-        numbers = array("q", self.scores).tolist()
-        count = len(self.nodes)
+        numbers = iter(array("q", self.scores).tolist())
         return tuple(
-            ScoredNode(node, total, tuple(zip(self.plugins, numbers[count + place :: count], strict=True)))
-            for place, (node, total) in enumerate(zip(self.nodes, numbers[:count], strict=True))
+            ScoredNode(node, next(numbers), tuple(zip(self.plugins, numbers, strict=False))) for node in self.nodes
         )
 
 
@@ -108,7 +105,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size_bytes(self) -> int:
         """About what the record costs: texts and bits."""
-        size = _FIXED_BYTES + len(self.pod) + len(self.uid) + text_bytes(self.message) + self.ranking.size_bytes
+        ranking = self.ranking
+        size = _FIXED_BYTES + len(self.pod) + len(self.uid) + text_bytes(self.message) + ranking.size_bytes
         for reason in self.reasons:
             size += text_bytes(reason.text) + len(reason.bits) + REASON_BYTES
         for victim in self.victims:

@@ -186,10 +186,9 @@ def test_the_newest_record_of_a_pod() -> None:
 
 def ranking(*best: ScoredNode) -> Ranking:
     plugins = tuple(plugin for plugin, _ in best[0].by_plugin)
-    numbers = [each.total for each in best]
-    for plugin in plugins:
-        numbers += [dict(each.by_plugin)[plugin] for each in best]
-    return Ranking(tuple(each.node for each in best), plugins, array("q", numbers).tobytes())
+    nodes = tuple(each.node for each in best)
+    numbers = [number for each in best for number in (each.total, *dict(each.by_plugin).values())]
+    return Ranking(nodes, plugins, array("q", numbers).tobytes(), len("".join(nodes)))
 
 
 def scored(node: str, total: int, **parts: int) -> ScoredNode:
