@@ -40,6 +40,7 @@ class Judge:
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     allowed: set[tuple[str, str, str]] = field(default_factory=set)
+    denied: bool = False
     reason: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     broken: bool = False
@@ -57,7 +58,7 @@ class Judge:
             return json.dumps({"status": {"authenticated": user is not None, "user": user or {}}}).encode()
         what = spec["nonResourceAttributes"]
         allowed = (spec["user"], what["verb"], what["path"]) in self.allowed
-        return json.dumps({"status": {"allowed": allowed, "reason": self.reason}}).encode()
+        return json.dumps({"status": {"allowed": allowed, "denied": self.denied, "reason": self.reason}}).encode()
 
 
 @asynccontextmanager

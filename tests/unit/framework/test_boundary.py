@@ -12,7 +12,7 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.framework.boundary import SLOW_CALL_S, Boundary, PluginFault, as_status
 from bayplan.framework.points import BIND, FILTER
-from bayplan.framework.status import SUCCESS, unschedulable
+from bayplan.framework.status import SUCCESS, Code, Status, unschedulable
 from bayplan.telemetry.timings import PluginTimings
 
 
@@ -98,6 +98,31 @@ def test_awaited_calls_are_the_same(clock: ManualClock, boundary: Boundary) -> N
     stats = boundary.timings.of("Slow", "bind")
     assert (stats.calls, stats.failed) == (2, 1)
     assert stats.slow == 0, "waiting for the outside holds nobody up"
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (None, "Success"),
+        (Status(Code.SKIP), "Skip"),
+        (Status(Code.UNRESOLVABLE, ("no",)), "UnschedulableAndUnresolvable"),
+        (("rows", Status(Code.UNSCHEDULABLE, ("no",))), "Unschedulable"),
+        (("rows", None), "Success"),
+    ],
+)
+def test_times_are_filed_under_the_answer(boundary: Boundary, answer: object, label: str) -> None:
+    boundary.call(Slow(ManualClock()), FILTER, lambda: answer)
+    assert [status for _, _, status, _ in boundary.timings.spreads()] == [label]
+
+
+def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: Boundary) -> None:
+    plugin = Slow(clock)
+    with pytest.raises(PluginFault):
+        boundary.call(plugin, FILTER, plugin.breaks, 0.01)
+    with pytest.raises(PluginFault):
+        asyncio.run(boundary.await_call(plugin, BIND, plugin.fails))
+    found = [(point, status, spread.count) for _, point, status, spread in boundary.timings.spreads()]
+    assert found == [("filter", "Error", 1), ("bind", "Error", 1)]
 
 
 def test_a_fault_of_a_fault_keeps_its_words(boundary: Boundary) -> None:

@@ -147,6 +147,22 @@ async def test_answers_hold_for_ten_seconds() -> None:
 
 
 @on_loop
+async def test_a_denial_outweighs_a_permission() -> None:
+    judge = Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, denied=True)
+    async with served(judge=judge, open_paths=()) as server:
+        assert (await get(server, "/metrics", headers=bearer("t1"))).status == 403
+
+
+@on_loop
+async def test_long_questions_are_not_remembered() -> None:
+    judge = Judge()
+    async with served(judge=judge, open_paths=()) as server:
+        for _ in range(2):
+            assert (await get(server, f"/{'a' * 20_000}")).status == 403
+        assert len(judge.asked) == 2
+
+
+@on_loop
 async def test_the_same_question_is_asked_once_at_a_time() -> None:
     judge = Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, gate=asyncio.Event())
     async with served(judge=judge, open_paths=()) as server:

@@ -227,6 +227,16 @@ async def test_closing_lets_an_answer_come_to_its_end_but_not_wait_for_another_q
 
 
 @on_loop
+async def test_who_came_at_the_last_moment_is_not_forgotten() -> None:
+    async with served() as server:
+        ours, theirs = socket.socketpair()
+        server._connections.accept(ours)
+        await server._connections.close(0.0)  # before its task has had a turn
+        assert ours.fileno() == -1
+        theirs.close()
+
+
+@on_loop
 async def test_a_check_that_raises_is_a_check_that_failed() -> None:
     def raises() -> str:
         raise RuntimeError("broken check")
