@@ -12,7 +12,6 @@ from bayplan.framework.status import pending, unschedulable
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
 from bayplan.queueing.queued import Pool
-from bayplan.scheduler.telling import cut
 from builders import LONG_AGO, changed, make_node, make_pod
 from live_rig import Rig, Told, conditions, running
 from wire_server import Hang, on_loop, status, until
@@ -288,12 +287,6 @@ async def test_a_deleting_pod_is_left_alone() -> None:
         assert rig.events.told == [told("skip schedule deleting pod: default/large")]
         assert rig.server.requests == []
         assert rig.live.queue.in_flight() == []
-
-
-def test_long_notes_are_cut() -> None:
-    assert cut("x" * 1024) == "x" * 1024
-    assert cut("x" * 1025) == "x" * 1020 + " ..."
-    assert len(cut("é" * 600).encode()) <= 1024
 
 
 @on_loop

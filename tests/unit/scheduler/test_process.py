@@ -26,6 +26,8 @@ class Live:
             raise self.fault
         await self._for_ever("run")
 
+    async def catch_up(self) -> None: ...
+
     async def follow(self) -> None:
         self.log.append("follow")
         await self._for_ever("follow")
