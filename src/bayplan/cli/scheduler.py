@@ -59,6 +59,7 @@ def command(
 
     Configuration files and flags are kube-scheduler's own. Runs until it is told to stop (SIGTERM, SIGINT): then it
     finishes what is under way, gives up the lease and ends with 0. A process that loses its lease ends with 1.
+    SIGUSR2 writes what it knows into its log, and whether that is what the API server says.
 
     \b
     Examples:
@@ -98,6 +99,8 @@ async def _run(configuration: Configuration, registry: Registry, target: Target)
     async with scheduler_process(configuration, registry, target) as process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, process.stop)
+        dumps: set[asyncio.Task[None]] = set()
+        loop.add_signal_handler(signal.SIGUSR2, lambda: dumps.add(loop.create_task(process.dump())))
         return await process.run()
 
 

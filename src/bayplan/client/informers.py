@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 
 from bayplan.client.informer import Informer
+from bayplan.objects.meta import KubeObject
 
 
 class Informers:
@@ -28,6 +29,10 @@ class Informers:
         """Return when everything that existed at the start has been told."""
         for informer in self._informers:
             await informer.wait_synced()
+
+    def objects(self, plural: str) -> list[KubeObject]:
+        """What exists of a resource, as far as it was told."""
+        return [item for each in self._informers if each.resource.plural == plural for item in each.store.values()]
 
     @property
     def synced(self) -> bool:

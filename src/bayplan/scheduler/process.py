@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.errors import LeaseLost
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.comparing import compare
 from bayplan.scheduler.live import LiveScheduler
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class Watching(Protocol):
 
     async def run(self) -> None: ...
     async def wait_synced(self) -> None: ...
+    def objects(self, plural: str) -> Iterable[KubeObject]: ...
     @property
     def synced(self) -> bool: ...
 
@@ -59,6 +62,12 @@ class SchedulerProcess:
 
     def stop(self) -> None:
         self._stop.set()
+
+    async def dump(self) -> None:
+        """Write into the log what is known and who waits, and whether that is what the API server says."""
+        await self.live.catch_up()
+        for line in compare(self.live, self.informers.objects("nodes"), self.informers.objects("pods")).lines():
+            log.info("%s", line)
 
     @property
     def is_ready(self) -> bool:

@@ -83,6 +83,11 @@ class ApiWrites:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @property
+    def busy(self) -> bool:
+        """Whether something that was submitted is not done yet."""
+        return bool(self._tasks)
+
     async def drain(self) -> None:
         """Wait for everything that was submitted."""
         while self._tasks:

@@ -1,0 +1,175 @@
+"""A live pod engine on the manual clock and a wire server that plays the API: what it was asked, and what it refuses.
+
+The server keeps nothing up to date by itself: a test says what the watch tells, with `rig.hear`. Everything that the
+engine wants to be done is accepted, unless the test has put a refusal in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bayplan.app import configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.client import Client
+from bayplan.client.resources import resource_of
+from bayplan.clock import ManualClock
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.queueing.queued import Pool
+from bayplan.scheduler.assembly import live_scheduler
+from bayplan.scheduler.live import LiveScheduler
+from builders import changed
+from wire_server import Answer, Reply, Request, WireServer, until
+
+CLAIMS = resource_of(kind_of(ResourceClaim))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event that was recorded."""
+
+    about: str
+    kind: str
+    reason: str
+    action: str
+    note: str
+    related: str = ""
+
+
+@dataclass
+class RecordedEvents:
+    told: list[Told] = field(default_factory=list)
+
+    def record(
+        self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
+    ) -> None:
+        self.told.append(Told(regarding.name, kind, reason, action, note, related.name if related else ""))
+
+
+@dataclass
+class Rig:
+    server: WireServer
+    client: Client
+    clock: ManualClock
+    live: LiveScheduler
+    events: RecordedEvents
+    objects: dict[str, KubeObject] = field(default_factory=dict)
+    """What the server answers to GET, by path."""
+    refusals: list[tuple[str, str, Answer]] = field(default_factory=list)
+    _known: dict[str, KubeObject] = field(default_factory=dict)
+    _versions: int = 0
+
+    def hear(self, *items: KubeObject) -> None:
+        """The watch tells of objects: new ones, or new versions of those that it told of before."""
+        for item in items:
+            self._versions += 1
+            newest = changed(item, metadata={"resource_version": str(self._versions)})
+            key = f"{type(item).__name__} {item.key}"
+            self.live.hear(self._known.get(key), newest)
+            self._known[key] = newest
+
+    def hear_gone(self, *items: KubeObject) -> None:
+        for item in items:
+            self.live.hear(self._known.pop(f"{type(item).__name__} {item.key}"), None)
+
+    def known(self, pod: Pod) -> Pod:
+        """The pod as the watch told it last."""
+        found = self._known[f"Pod {pod.key}"]
+        assert isinstance(found, Pod)
+        return found
+
+    def refuse(self, method: str, ending: str, *answers: Answer) -> None:
+        """Answer the next requests of this kind so, one after another."""
+        self.refusals += [(method, ending, answer) for answer in answers]
+
+    def answer(self, request: Request) -> Answer:
+        for refusal in self.refusals:
+            method, ending, answer = refusal
+            if request.method == method and request.path.endswith(ending):
+                self.refusals.remove(refusal)
+                return answer
+        stored = self.objects.get(request.path)
+        if request.method == "GET" and stored is not None:
+            return Reply(200, msgspec.json.encode(stored))
+        return Reply(201 if request.method == "POST" else 200, {"metadata": {"name": "x", "resourceVersion": "9"}})
+
+    def sent(self, method: str, ending: str = "") -> list[Any]:
+        """The bodies of requests of this kind."""
+        return [each.json for each in self.server.requests if each.method == method and each.path.endswith(ending)]
+
+    def count(self, method: str, ending: str) -> int:
+        """How often something was asked."""
+        return sum(each.method == method and each.path.endswith(ending) for each in self.server.requests)
+
+    async def idle(self) -> None:
+        """Until all that was told is followed, all that can be tried was tried, and nothing is on its way."""
+        await until(lambda: self.live.is_idle and not self.live.writes.busy)
+
+    async def asked(self, method: str, ending: str, times: int = 1) -> None:
+        await until(lambda: len(self.sent(method, ending)) >= times)
+
+    def pool(self, pod: Pod) -> Pool | None:
+        """Where a pod waits in the queue; None: nowhere."""
+        queued = self.live.queue.get(pod.key)
+        return None if queued is None else queued.pool
+
+    def bound(self) -> dict[str, str]:
+        """By pod the node that it was bound to."""
+        return {each["metadata"]["name"]: each["target"]["name"] for each in self.sent("POST", "/binding")}
+
+
+def conditions(rig: Rig) -> list[dict[str, Any]]:
+    """Every PodScheduled condition that was written."""
+    patches = rig.sent("PATCH", "/status")
+    told = [each for patch in patches for each in patch["status"].get("conditions", [])]
+    return [each for each in told if each["type"] == "PodScheduled"]
+
+
+@asynccontextmanager
+async def running(
+    *objects: KubeObject,
+    config: str | None = None,
+    registry: Registry | None = None,
+    decide: bool = True,
+    prepare: Callable[[LiveScheduler], None] | None = None,
+) -> AsyncIterator[Rig]:
+    """A live engine that knows these objects and decides."""
+    clock = ManualClock()
+    registry = registry or known_plugins()
+    async with WireServer() as server, server.client(clock) as client:
+        events = RecordedEvents()
+        live = live_scheduler(
+            configured(config, registry),
+            registry,
+            Cache(),
+            client,
+            events,
+            clock=clock,
+            chance=random.Random(0),
+            claims=CLAIMS,
+        )
+        rig = Rig(server, client, clock, live, events)
+        server.route = rig.answer
+        if prepare is not None:
+            prepare(live)
+        rig.hear(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        loop = asyncio.ensure_future(live.run() if decide else live.follow())
+        try:
+            if decide:
+                await rig.idle()
+            yield rig
+            assert not loop.done(), loop
+        finally:
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+            await live.abandon()

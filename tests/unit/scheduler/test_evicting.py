@@ -1,0 +1,330 @@
+"""Room for a stronger pod: who is told what and in which order, and that the preemptor never sleeps through it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bayplan.app import known_plugins
+from bayplan.framework import Cycle, Wait, unschedulable
+from bayplan.framework.plugin import PostFilterAnswer
+from bayplan.objects.core import Pod, PodStatus
+from bayplan.objects.meta import Condition
+from bayplan.queueing.queued import Pool
+from builders import changed, make_node, make_pod
+from live_rig import Rig, Told, conditions, running
+from wire_server import Hang, Reply, Request, on_loop, status, until
+
+NODE = make_node("n", cpu="2")
+WEAK = make_pod("weak", cpu="2", node="n", priority=1)
+STRONG = make_pod("strong", cpu="2", priority=9)
+HALVES = [make_pod(f"half-{number}", cpu="1", node="n", priority=1) for number in range(2)]
+NOTE = f"Preempted by pod {STRONG.uid} on node n"
+
+
+def evicted(rig: Rig) -> list[str]:
+    """What was asked of the API about victims, in order."""
+    found = [each for each in rig.server.requests if "strong" not in each.path and not each.path.endswith("/binding")]
+    return [f"{each.method} {each.path.removeprefix('/api/v1/namespaces/default/pods/')}" for each in found]
+
+
+def preempted(name: str, note: str = NOTE) -> Told:
+    return Told(name, "Normal", "Preempted", "Preempting", note, "strong")
+
+
+async def gone(rig: Rig, *pods: Pod) -> None:
+    for pod in pods:
+        rig.hear_gone(pod)
+    await until(lambda: all(rig.live.engine.cache.pod(pod.uid) is None for pod in pods))
+
+
+@on_loop
+async def test_a_victim_is_told_and_deleted_and_the_preemptor_gets_its_room() -> None:
+    async with running(NODE, WEAK, STRONG) as rig:
+        assert evicted(rig) == ["PATCH weak/status", "DELETE weak"]
+        (told,) = rig.sent("PATCH", "/weak/status")
+        assert told == {
+            "metadata": {"uid": WEAK.uid},
+            "status": {
+                "conditions": [
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "PreemptionByScheduler",
+                        "message": "default-scheduler: preempting to accommodate a higher priority pod",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }
+                ]
+            },
+        }
+        assert rig.sent("DELETE")[0]["preconditions"] == {"uid": WEAK.uid}
+        assert preempted("weak") in rig.events.told
+        (said,) = rig.sent("PATCH", "/strong/status")
+        assert said["status"]["nominatedNodeName"] == "n"
+        assert said["status"]["conditions"][0]["message"] == "0/1 nodes are available: 1 Insufficient cpu."
+        assert rig.live.engine.nominations.node_of(STRONG.uid) == "n"
+        assert rig.pool(STRONG) is Pool.PARKED
+        await gone(rig, WEAK)
+        await rig.asked("POST", "/binding")
+        assert rig.bound() == {"strong": "n"}
+        assert rig.live.engine.nominations.node_of(STRONG.uid) is None
+
+
+@on_loop
+async def test_the_last_victim_goes_when_the_nomination_is_written_and_the_others_are_told() -> None:
+    async with running(NODE, *HALVES) as rig:
+        gate = asyncio.Event()
+
+        async def late(request: Request) -> Any:
+            await gate.wait()
+            return rig.answer(request)
+
+        rig.server.route = lambda request: (
+            late(request) if request.path.endswith("/strong/status") else rig.answer(request)
+        )
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "")
+        await asyncio.sleep(0.01)
+        first = evicted(rig)
+        assert [each.split()[0] for each in first] == ["PATCH", "DELETE"]
+        gate.set()
+        await rig.idle()
+        assert len(evicted(rig)) == 4
+
+
+@on_loop
+async def test_a_victim_whose_status_says_so_is_only_deleted() -> None:
+    said = Condition(
+        "DisruptionTarget",
+        "True",
+        "PreemptionByScheduler",
+        "default-scheduler: preempting to accommodate a higher priority pod",
+    )
+    weak = changed(WEAK, status=PodStatus(phase="Running", conditions=(said,)))
+    async with running(NODE, weak, STRONG) as rig:
+        assert evicted(rig) == ["DELETE weak"]
+
+
+@on_loop
+async def test_a_victim_that_goes_by_itself_while_the_preemptor_is_held_back() -> None:
+    """Its going is told before anybody asked it to go, when the preemptor hears nothing; no other event will come."""
+    async with running(NODE, WEAK) as rig:
+        gate = asyncio.Event()
+
+        async def missing(_: Request) -> Any:
+            await gate.wait()
+            return status(404, "NotFound", 'pods "weak" not found')
+
+        rig.server.route = lambda request: missing(request) if "/weak" in request.path else rig.answer(request)
+        hold(rig)
+        rig.hear(STRONG)
+        await rig.asked("PATCH", "/weak/status")
+        await gone(rig, WEAK)
+        assert rig.pool(STRONG) is Pool.PARKED
+        gate.set()
+        await rig.asked("POST", "/binding")
+        assert preempted("weak") not in rig.events.told
+
+
+def hold(rig: Rig) -> None:
+    """Let the preemptor not notice that the last victim leaves."""
+    plugin = rig.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
+    plugin.waits_for = lambda *_: None
+
+
+@on_loop
+async def test_a_victim_that_is_gone_at_the_server_and_not_yet_for_us() -> None:
+    """Its going is still to be told, and wakes the preemptor; to try before would only evict it again."""
+    async with running(NODE, WEAK) as rig:
+        rig.refuse("PATCH", "/weak/status", status(404, "NotFound", 'pods "weak" not found'))
+        rig.hear(STRONG)
+        await rig.asked("PATCH", "/strong/status")
+        await rig.idle()
+        assert rig.pool(STRONG) is Pool.PARKED
+        assert evicted(rig) == ["PATCH weak/status"]
+        await gone(rig, WEAK)
+        await rig.asked("POST", "/binding")
+
+
+@pytest.mark.parametrize("code", [404, 409], ids=["gone", "a namesake"])
+def test_a_victim_that_is_gone_before_it_is_deleted(code: int) -> None:
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, WEAK) as rig:
+            rig.refuse("DELETE", "/weak", status(code, "NotFound" if code == 404 else "Conflict"))
+            rig.hear(STRONG)
+            await rig.asked("DELETE", "/weak")
+            await rig.idle()
+            assert preempted("weak") not in rig.events.told
+            await gone(rig, WEAK)
+            await rig.asked("POST", "/binding")
+
+    test()
+
+
+@on_loop
+async def test_an_error_leaves_the_last_victim_alone_and_the_preemptor_is_tried_at_once() -> None:
+    async with running(NODE, *HALVES) as rig:
+        rig.refuse("DELETE", "", status(403, "Forbidden", "not you"))
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "", 3)  # one refused, then both of the second attempt
+        await rig.idle()
+        first, second = evicted(rig)[:2]
+        assert (first.split()[0], second.split()[0]) == ("PATCH", "DELETE")
+        assert second.split()[1] == first.split()[1].removesuffix("/status")
+        queued = rig.live.queue.get(STRONG.key)
+        assert queued is not None
+        assert queued.attempts == 2
+        assert (
+            not rig.live.engine.framework("default-scheduler")
+            .profile.instances["DefaultPreemption"]
+            .is_preempting(STRONG.uid)
+        )
+
+
+@on_loop
+async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preemptor_tried_again() -> None:
+    middle = changed(
+        make_pod("middle", cpu="2", priority=5), status=PodStatus(phase="Pending", nominated_node_name="n")
+    )
+    async with running(NODE, WEAK) as rig:
+        rig.refuse("PATCH", "/middle/status", *[status(403, "Forbidden")] * 2)
+        rig.refuse("PATCH", "/weak/status", *[status(500, "InternalError")] * 8, Hang())
+        rig.hear(middle)
+        await rig.asked("PATCH", "/middle/status")
+        rig.hear(STRONG)
+        await until(
+            lambda: (
+                {"metadata": {"uid": middle.uid}, "status": {"nominatedNodeName": None}}
+                in rig.sent("PATCH", "/middle/status")
+            ),
+            tick=lambda: rig.clock.advance(0.01),
+        )
+
+
+# victims that never reached the API
+
+
+class Holds:
+    """Holds weak pods at Permit."""
+
+    name = "Holds"
+    cured_by = ()
+
+    def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return Wait(600) if cycle.pod.priority < 5 else None
+
+
+class Prepares:
+    """Takes its time with weak pods before they are bound."""
+
+    name = "Prepares"
+    cured_by = ()
+    gate = None
+
+    async def pre_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+        if cycle.pod.priority < 5:
+            await asyncio.get_running_loop().create_future()
+
+
+def config(plugin: str) -> str:
+    return f"""
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: {plugin}}}]}}}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        pytest.param(Holds, "waiting on permit for pod: preempted", id="at Permit"),
+        pytest.param(Prepares, "preempted by DefaultPreemption", id="in PreBind"),
+    ],
+)
+def test_a_victim_on_its_way_is_stopped_in_memory(plugin: Any, message: str) -> None:
+    pod = make_pod("weak", cpu="2", priority=1)
+
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, config=config(plugin.name), registry=known_plugins().with_plugins(plugin)) as rig:
+            rig.hear(pod)
+            await until(lambda: rig.live.engine.cache.is_assumed(pod.uid))
+            await until(lambda: rig.live.engine.waiting.get(pod.uid) or rig.live.bindings.pre_binds._tasks)
+            rig.hear(STRONG)
+            await rig.asked("POST", "/binding")
+            assert rig.bound() == {"strong": "n"}
+            assert preempted("weak", NOTE + " (in kube-scheduler memory).") in rig.events.told
+            assert rig.sent("DELETE") == []
+            told = [each for each in conditions(rig) if each["reason"] == "SchedulerError"]
+            assert [each["message"] for each in told] == [message]
+            assert rig.pool(pod) in (Pool.BACKOFF, Pool.ERROR_BACKOFF, Pool.PARKED)
+
+    test()
+
+
+@on_loop
+async def test_a_victim_that_permit_has_just_let_go_is_deleted() -> None:
+    pod = make_pod("weak", cpu="2", priority=1)
+    async with running(NODE, config=config("Holds"), registry=known_plugins().with_plugins(Holds)) as rig:
+        rig.hear(pod)
+        await until(lambda: rig.live.engine.waiting.get(pod.uid))
+        waiting = rig.live.engine.waiting.get(pod.uid)
+        assert waiting is not None
+        waiting.on_settled = None  # whoever waits for the outcome has not had a turn yet
+        waiting.allow("Holds")
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "/weak")
+        await until(lambda: preempted("weak") in rig.events.told)
+
+
+@on_loop
+async def test_other_intents_of_post_filter_are_carried_out_too() -> None:
+    class Frees:
+        name = "Frees"
+        cured_by = ()
+
+        def filter(self, cycle: Cycle, node: Any) -> Any:  # noqa: ARG002
+            return unschedulable("closed")
+
+        def post_filter(self, cycle: Cycle, diagnosis: Any) -> PostFilterAnswer:  # noqa: ARG002
+            return PostFilterAnswer(unschedulable("opening"), writes=("open",))
+
+    done: list[object] = []
+    async with running(NODE, config=config("Frees"), registry=known_plugins().with_plugins(Frees)) as rig:
+
+        async def perform(intent: object) -> None:
+            done.append(intent)
+
+        rig.live.writes.perform = perform  # type: ignore[method-assign]
+        rig.hear(make_pod("p", cpu="1"))
+        await until(lambda: done == ["open"])
+
+
+@on_loop
+async def test_the_loop_wakes_for_a_preemptor_that_is_to_be_tried_again() -> None:
+    """Nothing else happens meanwhile: no event, no timer."""
+    async with running(NODE, WEAK) as rig:
+        rig.refuse("PATCH", "/weak/status", status(403, "Forbidden"))
+        rig.hear(STRONG)
+        await rig.asked("PATCH", "/weak/status", 2)
+
+
+@on_loop
+async def test_the_server_answers_late_and_the_watch_is_quicker() -> None:
+    async with running(NODE, WEAK) as rig:
+        gate = asyncio.Event()
+
+        async def late(_: Request) -> Any:
+            await gate.wait()
+            return Reply(200, {})
+
+        rig.server.route = lambda request: late(request) if request.method == "DELETE" else rig.answer(request)
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "/weak")
+        await gone(rig, WEAK)
+        await rig.asked("POST", "/binding")
+        gate.set()
+        await rig.idle()

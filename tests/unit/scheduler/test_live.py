@@ -1,0 +1,191 @@
+"""The loop: slices, floods, timers, and that nothing which happens meanwhile is slept through."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.queueing.queued import Pool
+from bayplan.scheduler import live as live_module
+from bayplan.scheduler.live import SLICE_S
+from builders import make_node, make_pod
+from live_rig import Rig, running
+from wire_server import Hang, on_loop, until
+
+NODE = make_node("n", cpu="100")
+
+
+@on_loop
+async def test_pods_are_bound_in_the_order_of_priority() -> None:
+    pods = [make_pod(f"p{number}", cpu="1", priority=number) for number in range(5)]
+    async with running(NODE, *pods) as rig:
+        assert list(rig.bound()) == ["p4", "p3", "p2", "p1", "p0"]
+
+
+@on_loop
+async def test_nobody_decides_before_everything_that_was_told_is_followed() -> None:
+    """The pod comes first, the pods that fill the node after it: it must see them."""
+    full = [make_pod(f"old-{number}", cpu="1", node="n") for number in range(100)]
+    async with running(NODE, make_pod("new", cpu="1"), *full) as rig:
+        assert rig.bound() == {}
+
+
+class Ticking(ManualClock):
+    """Time passes by being looked at."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self.step_s = step_s
+
+    def monotonic_s(self) -> float:
+        self._elapsed_s += self.step_s
+        return self._elapsed_s
+
+
+def slow_down(rig: Rig, step_s: float = SLICE_S) -> None:
+    """From now on every look at the clock costs a slice."""
+    ticking = Ticking(step_s)
+    ticking._elapsed_s = rig.clock.monotonic_s()
+    rig.live.clock = ticking
+
+
+@on_loop
+async def test_others_have_their_turn_between_attempts() -> None:
+    async with running(NODE) as rig:
+        slow_down(rig)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+        await rig.asked("POST", "/binding", 20)
+        counting.cancel()
+        assert turns >= 20
+
+
+@on_loop
+async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
+    async with running(NODE) as rig:
+        slow_down(rig)
+        rig.hear(make_pod("p", cpu="1"))
+        number = 0
+
+        def flood() -> None:
+            nonlocal number
+            number += 1
+            for extra in range(200):
+                rig.live.hear(None, make_node(f"more-{number}-{extra}", cpu="1"))
+
+        flood()
+        while not rig.bound():
+            flood()
+            await asyncio.sleep(0)
+        assert rig.live._heard
+
+
+@on_loop
+async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> None:
+    async with running(NODE) as rig:
+        put = rig.live.engine.cache.add_node
+
+        def broken(node: Any) -> None:
+            if node.name == "bad":
+                raise ValueError("of ours")
+            put(node)
+
+        rig.live.engine.cache.add_node = broken  # type: ignore[method-assign]
+        rig.hear(make_node("bad"), make_node("good"))
+        await until(lambda: rig.live.engine.cache.node("good"))
+
+
+@on_loop
+async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 10)
+    async with running(NODE) as rig:
+        slow_down(rig)  # so that every binding is begun before the next pod is taken
+        turns = asyncio.Semaphore(0)
+
+        async def in_turn(request: Any) -> Any:
+            await turns.acquire()
+            return rig.answer(request)
+
+        rig.server.route = in_turn
+        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
+        await rig.asked("POST", "/binding", 10)
+        await until(lambda: not rig.live._heard)
+        assert rig.live.queue.counts()["active"] == 5
+        urgent = make_pod("urgent", cpu="1", priority=100)
+        rig.hear(urgent)
+        await until(lambda: rig.pool(urgent) is Pool.ACTIVE)
+        turns.release()
+        await rig.asked("POST", "/binding", 11)
+        assert "urgent" in rig.bound()
+
+
+@on_loop
+async def test_backoff_ends_though_nothing_happens() -> None:
+    async with running(make_pod("p", cpu="1")) as rig:  # no nodes: an error
+        assert rig.pool(make_pod("p")) is Pool.ERROR_BACKOFF
+        rig.clock.advance(2)
+        await until(lambda: len(rig.events.told) == 2)
+
+
+@on_loop
+async def test_a_plugin_may_activate_pods_at_any_time() -> None:
+    large = make_pod("large", cpu="200")
+    async with running(NODE, large) as rig:
+        assert rig.pool(large) is Pool.PARKED
+        rig.live.engine.activated[large.key] = large
+        rig.live.wake()
+        await until(lambda: len(rig.events.told) == 2)
+
+
+@on_loop
+async def test_who_is_not_elected_follows_and_decides_nothing() -> None:
+    async with running(NODE, make_pod("p", cpu="1"), decide=False) as rig:
+        await until(lambda: rig.live.queue.counts()["active"] == 1)
+        assert rig.live.engine.cache.node("n") is not None
+        assert rig.server.requests == []
+
+
+@on_loop
+async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None:
+    async with running(NODE) as rig:
+        gate = asyncio.Event()
+
+        async def late(request: Any) -> Any:
+            await gate.wait()
+            return rig.answer(request)
+
+        rig.server.route = late
+        rig.hear(make_pod("first", cpu="1"))
+        await rig.asked("POST", "/binding")
+        rig.live.stop_deciding()
+        rig.hear(make_pod("second", cpu="1"))
+        draining = asyncio.ensure_future(rig.live.drain())
+        await asyncio.sleep(0.01)
+        assert not draining.done()
+        gate.set()
+        await draining
+        assert list(rig.bound()) == ["first"]
+
+
+@on_loop
+async def test_what_is_abandoned_ends_at_once() -> None:
+    async with running(NODE) as rig:
+        rig.refuse("POST", "/binding", Hang())
+        rig.refuse("PATCH", "/status", Hang())
+        rig.hear(make_pod("bound", cpu="1"), make_pod("large", cpu="200"))
+        await rig.asked("POST", "/binding")
+        await rig.asked("PATCH", "/status")
+        await rig.live.abandon()
+        assert not rig.live._binding
+        assert not rig.live.writes.busy
