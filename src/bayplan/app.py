@@ -183,12 +183,7 @@ async def scheduler_process(
         offered = await client.discover(_WATCHED, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
-        extenders: Extenders | None = None
-        if configuration.extenders:
-            services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
-            for service in services.values():
-                stack.push_async_callback(service.close)
-            extenders = Extenders(services, may_write=client.may_write)
+        extenders = _extenders(configuration, client, stack) if configuration.extenders else None
         telling = await stack.enter_async_context(
             Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
         )
@@ -238,6 +233,13 @@ def _freeze_memory() -> None:
     """What was read at start stays for long: collections need not look at it each time."""
     gc.collect()
     gc.freeze()
+
+
+def _extenders(configuration: Configuration, client: Client, stack: AsyncExitStack) -> Extenders:
+    services = services_for(configuration.extenders, client.clock, user_agent=f"bayplan/{__version__}")
+    for service in services.values():
+        stack.push_async_callback(service.close)
+    return Extenders(services, may_write=client.may_write)
 
 
 def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:
