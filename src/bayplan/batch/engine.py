@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from bayplan.batch.amounts import TOLERANCE, Amounts
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
@@ -202,7 +203,7 @@ class BatchEngine:
     def _call(self, name: str, method: str) -> None:
         try:
             getattr(self._actions.get(name), method)()
-        except Exception as fault:
+        except FAULTS as fault:
             raise PluginError(
                 f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
             ) from fault
@@ -308,7 +309,7 @@ class BatchEngine:
                     plugin = self._plugins.build(option.name, arguments, self.handle)
                     session.plugins[option.name] = plugin
                     plugin.on_session_open(session)
-                except Exception as fault:
+                except FAULTS as fault:
                     session.blame(option.name, fault, "on_session_open")
                     session.plugins.pop(option.name, None)  # who did not open is not closed
                     if before is not None:
@@ -322,7 +323,7 @@ class BatchEngine:
                 continue
             try:
                 closing(session)
-            except Exception as fault:
+            except FAULTS as fault:
                 session.blame(name, fault, "on_session_close")
 
     def _run(self, name: str, session: Session) -> Iterator[None]:
@@ -332,7 +333,7 @@ class BatchEngine:
             return
         try:
             yield from action.execute(session) or ()
-        except Exception as fault:
+        except FAULTS as fault:
             sentence = f"action {name} broke off: {type(fault).__name__}: {fault}"
             session.faults.append(sentence)
             log.exception(sentence)
