@@ -1,8 +1,9 @@
 """Which amounts of a pod group or a queue are no quantities or below zero, and what counts then?
 
-Asked when such an object comes or changes. The API server lets most of them pass: these kinds are custom ones. What
-cannot be read is left out of the object, and a sentence says so, instead of a plugin that breaks on it. So is what is
-below zero, which would give to everybody else: Volcano's webhook refuses it of queues, but not of groups.
+Asked when such an object comes or changes, and of quotas by the plugin that reads them. The API server lets most of
+them pass: these kinds are custom ones. What cannot be read is left out of the object, and a sentence says so, instead
+of a plugin that breaks on it. So is what is below zero, which would give to everybody else: Volcano's webhook refuses
+it of queues, but not of groups.
 Cost: a look at each amount.
 """
 
