@@ -4,6 +4,8 @@
 same for PreScore, Score and normalising. Both read the session's snapshot. A filter is asked about all rows once; after
 that only about rows that changed, and in full when what it depends on elsewhere has changed.
 
+A plugin that raises or answers nonsense is named, and has no opinion on what it was asked about.
+
 Volcano goes on after a plain "unschedulable" and collects, and ends a node's list at the first graver answer.
 """
 
@@ -16,8 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.fits import ABORTING, POD_NUMBER_EXCEEDED
 from bayplan.batch.handle import BatchHandle
+from bayplan.batch.node_points import Blame, check_rejection
 from bayplan.batch.nodes import FloatVector
 from bayplan.batch.refusals import bits
 from bayplan.batch.score_columns import NoScore, ScoreColumn
@@ -26,7 +30,7 @@ from bayplan.batch.tasks import Task
 from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import NarrowTo, amounts_alone, row_alone
-from bayplan.framework.points import PRE_FILTER, PRE_SCORE
+from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.status import SKIP, Code, Status, error, unschedulable
 from bayplan.objects.core import ReplicationController, Service
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
@@ -99,7 +103,12 @@ class Alike:
             if plugin.name in (AFFINITY, SPREAD) and not self.labels_matter:
                 continue
             signature = getattr(plugin, "signature", None)
-            part = signature(task.pod) if signature is not None else None
+            try:
+                part = signature(task.pod) if signature is not None else None
+                hash(part)
+            except FAULTS as fault:
+                self._session.blame(plugin.name, fault, "signature")
+                part = None
             if part is None:
                 return None
             parts.append(part)
@@ -127,10 +136,11 @@ class Alike:
 class FilterColumn:
     """One filter's own answer on every row, for one class of tasks."""
 
-    __slots__ = ("active", "codes", "looks_at_pods", "plugin", "reasons", "stamp")
+    __slots__ = ("_blame", "active", "codes", "looks_at_pods", "plugin", "reasons", "stamp")
 
-    def __init__(self, plugin: Any, count: int) -> None:
+    def __init__(self, plugin: Any, count: int, blame: Blame) -> None:
         self.plugin = plugin
+        self._blame = blame
         self.active = False
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
@@ -152,8 +162,18 @@ class FilterColumn:
         self._ask(cycle, NodeTable(cycle.snapshot.nodes, where))
 
     def _ask(self, cycle: Cycle, table: NodeTable) -> None:
+        try:
+            self._note(cycle, table)
+        except FAULTS as fault:
+            self._blame(self.plugin.name, fault)
+            self.codes[table.rows] = 0
+            for mask in self.reasons.values():
+                mask[table.rows] = False
+
+    def _note(self, cycle: Cycle, table: NodeTable) -> None:
         rows = table.rows
         for rejection in self.plugin.filter_nodes(cycle, table):
+            check_rejection(rejection, len(rows))
             if not rejection.mask.any():
                 continue
             code = rejection.status_code
@@ -181,7 +201,7 @@ class Filters:
         count = session.nodes.room.count
         self.cycle = Cycle(task.info, self._snapshot)
         self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
-        self._columns = [FilterColumn(plugin, count) for plugin in filters]
+        self._columns = [FilterColumn(plugin, count, session.blaming(FILTER.key)) for plugin in filters]
         self._watching = [plugin for plugin in pre_filters if not _is_row_alone(plugin)]
         self._stamps: dict[str, Hashable] = {}
         self._ran = False
@@ -223,16 +243,28 @@ class Filters:
         return None
 
     def _ask_pre_filter(self, plugin: Any) -> Status:
-        if _sits_out(plugin, self.cycle):
+        """Who breaks is passed over: its Filter would miss what PreFilter leaves for it."""
+        try:
+            if _sits_out(plugin, self.cycle):
+                return SKIP
+            answer = plugin.pre_filter(self.cycle)
+            if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
+                return as_status(None, plugin.name, PRE_FILTER)
+            return as_status(answer, plugin.name, PRE_FILTER)
+        except FAULTS as fault:
+            self._session.blame(plugin.name, fault, PRE_FILTER.key)
             return SKIP
-        answer = plugin.pre_filter(self.cycle)
-        if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
-            return as_status(None, plugin.name, PRE_FILTER)
-        return as_status(answer, plugin.name, PRE_FILTER)
 
     def _stamp(self, plugin: Any) -> Hashable:
         depends = getattr(plugin, "depends_on", None)
-        return object() if depends is None else depends(self.cycle)
+        if depends is None:
+            return object()
+        try:
+            stamp: Hashable = depends(self.cycle)
+        except FAULTS as fault:
+            self._session.blame(plugin.name, fault, "depends_on")
+            return object()
+        return stamp
 
     # Filter -----------------------------------------------------------------------------------------------------
 
@@ -312,6 +344,7 @@ class Scorers:
 
     def __init__(self, session: Session, task: Task, plugins: Sequence[tuple[Any, int]]) -> None:
         self._snapshot = session.snapshot
+        self._blame = session.blaming(SCORE.key)
         self._cycle = Cycle(task.info, self._snapshot)
         self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
         self._live = self._parts  # those that score, or may begin to
@@ -329,7 +362,7 @@ class Scorers:
         same = not anew and (not self._compares or bool((candidates == self._candidates).all()))
         try:
             for number, part in self._parts if anew else self._live:
-                anew |= self._catch_up(number, part, candidates, touched, same=same)
+                anew |= self._guarded(number, part, candidates, touched, same=same)
         except NoScore as fault:
             self._candidates = None
             return error(str(fault) or "a score is out of range")
@@ -355,6 +388,21 @@ class Scorers:
             for number, part in self._live
             if number not in self._out
         )
+
+    def _guarded(
+        self, number: int, part: ScoreColumn, candidates: BoolVector, touched: Sequence[int] | None, *, same: bool
+    ) -> bool:
+        """The same for plugins that may break: such a one gives nothing until it is asked in full again."""
+        try:
+            return self._catch_up(number, part, candidates, touched, same=same)
+        except NoScore:
+            raise
+        except FAULTS as fault:
+            self._blame(part.plugin.name, fault)
+            part.active = False
+            self._out.add(number)
+            self._stamps[number] = None
+            return True
 
     def _catch_up(
         self,

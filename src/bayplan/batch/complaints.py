@@ -14,6 +14,9 @@ from pathlib import PurePath
 MOST_ALIKE = 5
 """So many sentences about one plugin at one point; more tell nobody anything new."""
 
+FAULTS = (Exception, SystemExit)
+"""What a plugin may do wrong without ending anything else: to leave is nobody's right but the process's own."""
+
 _LONGEST_ANSWER = 80
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

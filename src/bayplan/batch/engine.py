@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from bayplan.batch.amounts import TOLERANCE, Amounts
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
@@ -36,6 +37,7 @@ from bayplan.framework.registry import Registry
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.quantity import QuantityError
 from bayplan.objects.resources import CPU, MEMORY
 
 log = logging.getLogger(__name__)
@@ -188,12 +190,26 @@ class BatchEngine:
         self._misreadings = Misreadings()
         self._plugins = plugins
         self._actions = actions
-        for name in actions:
-            self._call(name, "initialize")
+        self._unready: dict[str, str] = {}  # actions that broke before anything was asked of them, and how
+        self._unread: dict[str, str] = {}  # by uid: pods whose amounts are no quantities, and why
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        """One that breaks is refused where it is configured; else it is nobody's loss until it is."""
+        for name in self._actions:
+            try:
+                self._call(name, "initialize")
+            except PluginError as fault:
+                if name in self.configuration.actions:
+                    raise
+                self._unready[name] = str(fault)
+                log.error(str(fault))
 
     def close(self) -> None:
         """Let the actions release what they hold; one that cannot is named, and the others still do."""
         for name in self._actions:
+            if name in self._unready:
+                continue
             try:
                 self._call(name, "uninitialize")
             except PluginError as fault:
@@ -202,7 +218,7 @@ class BatchEngine:
     def _call(self, name: str, method: str) -> None:
         try:
             getattr(self._actions.get(name), method)()
-        except Exception as fault:
+        except FAULTS as fault:
             raise PluginError(
                 f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
             ) from fault
@@ -227,12 +243,22 @@ class BatchEngine:
             if is_gone or status_of(pod) in _GOING:
                 self._gone.add(pod.uid)
         elif is_gone:
+            self._unread.pop(pod.uid, None)
             self.ledger.withdraw(pod)
             self._misreadings.withdraw(pod)
             self.handle.nominations.withdraw(pod.uid)
         else:
-            self.ledger.observe(pod)
+            self._take_in(pod)
             self._misreadings.observe(pod)
+
+    def _take_in(self, pod: Pod) -> None:
+        """A pod whose amounts cannot be read stays out, and is named, until another version of it can."""
+        self._unread.pop(pod.uid, None)
+        try:
+            self.ledger.observe(pod)
+        except QuantityError as fault:
+            self._unread[pod.uid] = sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
+            log.error(sentence)
 
     def _catch_up(self) -> None:
         self._is_open = False
@@ -286,6 +312,7 @@ class BatchEngine:
         )
         self._is_open = True
         try:
+            session.faults += self._unread.values()
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
             self._open_plugins(session)
             outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
@@ -308,7 +335,7 @@ class BatchEngine:
                     plugin = self._plugins.build(option.name, arguments, self.handle)
                     session.plugins[option.name] = plugin
                     plugin.on_session_open(session)
-                except Exception as fault:
+                except FAULTS as fault:
                     session.blame(option.name, fault, "on_session_open")
                     session.plugins.pop(option.name, None)  # who did not open is not closed
                     if before is not None:
@@ -322,7 +349,7 @@ class BatchEngine:
                 continue
             try:
                 closing(session)
-            except Exception as fault:
+            except FAULTS as fault:
                 session.blame(name, fault, "on_session_close")
 
     def _run(self, name: str, session: Session) -> Iterator[None]:
@@ -330,9 +357,12 @@ class BatchEngine:
         if action is None:
             session.faults.append(f"action {name} is configured but not there; it was passed over")
             return
+        if name in self._unready:
+            session.faults.append(self._unready[name])
+            return
         try:
             yield from action.execute(session) or ()
-        except Exception as fault:
+        except FAULTS as fault:
             sentence = f"action {name} broke off: {type(fault).__name__}: {fault}"
             session.faults.append(sentence)
             log.exception(sentence)

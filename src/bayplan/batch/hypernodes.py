@@ -24,6 +24,7 @@ TOP = "<cluster-top-hypernode>"
 """The root that every session has: all nodes, one tier above the highest."""
 
 _OF_HYPER_NODES = "HyperNode"
+_MOST_LISTED = 5
 
 
 @dataclass(slots=True)
@@ -221,6 +222,25 @@ def misread_members(objects: Sequence[HyperNodeObject]) -> list[str]:
         for member in each.spec.members
         if member.type != _OF_HYPER_NODES and (fault := _misread(member))
     ]
+
+
+def missing_members(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> list[str]:
+    """Members by name that the cluster does not have; a sentence a hypernode."""
+    known = {False: {node.name for node in nodes}, True: {each.name for each in objects}}
+    found = []
+    for each in objects:
+        named = [
+            (member.type == _OF_HYPER_NODES, member.selector.exact_match.name)
+            for member in each.spec.members
+            if member.selector.exact_match is not None and member.selector.exact_match.name
+        ]
+        missing = [name for is_place, name in named if name not in known[is_place]]
+        if missing:
+            listed = ", ".join(missing[:_MOST_LISTED]) + (" and more" if len(missing) > _MOST_LISTED else "")
+            found.append(
+                f"hypernode {each.name}: {len(missing)} member(s) do not exist: {listed}; they stand for no node"
+            )
+    return found
 
 
 def _misread(member: Member) -> str:

@@ -404,11 +404,12 @@ class Ledger:
 
     def _refresh_places(self) -> None:
         renewed, layout = self.snapshot.renewed.end, self.snapshot.layout
-        changed = self._changed(volcano.HyperNode)
-        if not changed and (renewed, layout) == (self._renewed, self._layout):
+        if not self._changed(volcano.HyperNode) and (renewed, layout) == (self._renewed, self._layout):
             return
         self._renewed, self._layout = renewed, layout
         objects = list(self.cache.catalog.table(volcano.HyperNode).values())
         self.places, self.topology_fault = hypernodes.build(objects, self.snapshot.nodes.nodes)
-        if changed:
-            self.place_faults = hypernodes.misread_members(objects)
+        self.place_faults = [
+            *hypernodes.misread_members(objects),
+            *hypernodes.missing_members(objects, self.snapshot.nodes.nodes),
+        ]

@@ -1,7 +1,9 @@
-"""Which amounts of a pod group or a queue are no quantities, and what counts then?
+"""Which amounts of a pod group or a queue are no quantities or below zero, and what counts then?
 
-Asked when such an object comes or changes. The API server lets most of them pass: these kinds are custom ones. What
-cannot be read is left out of the object, and a sentence says so, instead of a plugin that breaks on it.
+Asked when such an object comes or changes, and of quotas by the plugin that reads them. The API server lets most of
+them pass: these kinds are custom ones. What cannot be read is left out of the object, and a sentence says so, instead
+of a plugin that breaks on it. So is what is below zero, which would give to everybody else: Volcano's webhook refuses
+it of queues, but not of groups.
 Cost: a look at each amount.
 """
 
@@ -22,13 +24,10 @@ class Reader:
         self.faults: list[str] = []
 
     def read(self, field: str, amounts: ResourceList) -> ResourceList:
-        """The amounts that are quantities; the same object where all are."""
-        bad = [name for name, text in amounts.items() if not _is_quantity(text)]
-        for name in bad:
-            self.faults.append(
-                f'{self._title}: {field}.{name} is "{amounts[name]}", not a quantity such as 500m or 1.5Gi; '
-                "it counts as missing"
-            )
+        """The amounts that are quantities and not below zero; the same object where all are."""
+        bad = {name: fault for name, text in amounts.items() if (fault := _fault(text))}
+        for name, fault in bad.items():
+            self.faults.append(f'{self._title}: {field}.{name} is "{amounts[name]}", {fault}; it counts as missing')
         return {name: text for name, text in amounts.items() if name not in bad} if bad else amounts
 
 
@@ -50,16 +49,21 @@ def legible_queue(queue: Queue) -> tuple[Queue, list[str]]:
     deserved = reader.read("deserved", spec.deserved)
     guarantee = reader.read("guarantee.resource", spec.guarantee.resource)
     allocated = reader.read("status.allocated", status.allocated)
+    weight = spec.weight
+    if weight < 0:
+        reader.faults.append(f"queue {queue.name}: weight is {weight}, which is below zero; it counts as 1")
+        weight = 1
     if reader.faults:
         promised = replace(spec.guarantee, resource=guarantee)
-        spec = replace(spec, capability=capability, deserved=deserved, guarantee=promised)
+        spec = replace(spec, weight=weight, capability=capability, deserved=deserved, guarantee=promised)
         queue = replace(queue, spec=spec, status=replace(status, allocated=allocated))
     return queue, reader.faults
 
 
-def _is_quantity(text: str | float) -> bool:
+def _fault(text: str | float) -> str:
+    """What is wrong with an amount; empty if nothing is."""
     try:
-        parse_quantity(text)
+        amount = parse_quantity(text)
     except QuantityError:
-        return False
-    return True
+        return "not a quantity such as 500m or 1.5Gi"
+    return "which is below zero" if amount.sign() < 0 else ""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bayplan.batch.complaints import Nonsense
+from bayplan.batch.complaints import FAULTS, Nonsense
 from bayplan.batch.fits import ABORTING, FitAnswer, statuses_of
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.refusals import bits
@@ -33,7 +33,7 @@ _SCORES = (float, Status, Real)
 
 Signature = Callable[[Task], Hashable | None]
 Dependence = Callable[[Task], Hashable]
-Blame = Callable[[str, Exception], None]
+Blame = Callable[[str, BaseException], None]
 
 NodeTest = Callable[[Task, Node], FitAnswer]
 NodesTest = Callable[[Task, Nodes], Iterable[Rejection]]
@@ -156,7 +156,7 @@ class TableVerdicts:
                     mask = np.zeros(len(self.says_no), dtype=np.bool_)
                     self._reasons[rejection.reason, code] = mask
                 mask[hit] = True
-        except Exception as fault:
+        except FAULTS as fault:
             self._blame(self._fn.plugin, fault)
             self.says_no[rows] = False
             self.grave[rows] = False
@@ -213,7 +213,7 @@ class TableScores:
             if not isinstance(answer, np.ndarray) or answer.shape != rows.shape or answer.dtype.kind not in "fiu":
                 raise Nonsense(answer, f"a vector of {len(rows)} numbers, one a node,")
             self.values[rows] = answer
-        except Exception as fault:
+        except FAULTS as fault:
             self._blame(self._fn.plugin, fault)
             self.values[rows] = 0.0
         return None
@@ -242,7 +242,7 @@ class NodeScores:
                     self.failed[node.row] = True
                     score = 0.0
                 self.values[node.row] = float(score)
-            except Exception as fault:
+            except FAULTS as fault:
                 self._blame(self._fn.plugin, fault)
                 self.values[node.row] = 0.0
         return True
@@ -266,7 +266,7 @@ class BatchScores:
             if isinstance(answer, Status):
                 return answer
             self.values = scores_by_row(answer, self._nodes)
-        except Exception as fault:
+        except FAULTS as fault:
             self._blame(self._fn.plugin, fault)
         return True
 
@@ -291,7 +291,7 @@ def _stamp(fn: NodeFn, task: Task, blame: Blame) -> Hashable:
         return object()
     try:
         return fn.depends_on(task)
-    except Exception as fault:
+    except FAULTS as fault:
         blame(fn.plugin, fault)
         return object()
 
@@ -300,12 +300,17 @@ def _rejections(answer: Iterable[Rejection], count: int) -> Iterator[Rejection]:
     if not isinstance(answer, Iterable):
         raise Nonsense(answer, "an iterable of Rejections")
     for each in answer:
-        if not isinstance(each, Rejection):
-            raise Nonsense(each, "a Rejection")
-        mask = each.mask
-        if not isinstance(mask, np.ndarray) or mask.shape != (count,) or mask.dtype != np.bool_:
-            raise Nonsense(mask, f"a mask of {count} truths, one a node,")
+        check_rejection(each, count)
         yield each
+
+
+def check_rejection(each: Rejection, count: int) -> None:
+    """Refuse what is no rejection of some of so many rows."""
+    if not isinstance(each, Rejection):
+        raise Nonsense(each, "a Rejection")
+    mask = each.mask
+    if not isinstance(mask, np.ndarray) or mask.shape != (count,) or mask.dtype != np.bool_:
+        raise Nonsense(mask, f"a mask of {count} truths, one a node,")
 
 
 def ask_about_nodes(fn: NodeFn, task: Task, nodes: Nodes, blame: Blame) -> list[tuple[int, tuple[Status, ...]]]:
@@ -320,7 +325,7 @@ def ask_about_nodes(fn: NodeFn, task: Task, nodes: Nodes, blame: Blame) -> list[
             statuses = statuses_of(answer)
             if not all(isinstance(status, Status) for status in statuses):
                 raise Nonsense(answer, "a Status, several, or None where the task may go there,")
-        except Exception as fault:
+        except FAULTS as fault:
             blame(fn.plugin, fault)
             continue
         if any(not status.ok for status in statuses):

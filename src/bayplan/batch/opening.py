@@ -93,10 +93,21 @@ def _prepare_topology(job: Job, session: Session) -> None:
     for sub in job.sub_jobs.values():
         if sub.network_topology is not None:
             sub.network_topology.translate(tree.tier_names)
+    session.faults += _limitless(job)
     _harden(job, tree.top.tier)
     if tree.ready:
         _drop_stale(job, session)
         _recover(job, session)
+
+
+def _limitless(job: Job) -> list[str]:
+    """Wishes of a job that cannot be read, and so limit nothing; each once."""
+    found: dict[str, None] = {}
+    for wish in (job.network_topology, *(sub.network_topology for sub in job.sub_jobs.values())):
+        fault = wish.fault() if wish is not None else ""
+        if fault:
+            found[f"pod group {job.uid}: networkTopology.{fault}; it limits nothing"] = None
+    return list(found)
 
 
 def _harden(job: Job, top: int) -> None:

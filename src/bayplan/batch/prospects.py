@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayplan.batch.amounts import TOLERANCE
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.fits import REJECTS_ALLOCATING, REJECTS_PREEMPTING, FitErrors, insufficient, rejects
+from bayplan.batch.made_parts import MadeScores, MadeVerdicts
 from bayplan.batch.node_points import (
     BatchScores,
     NodeFn,
@@ -54,7 +56,7 @@ class Totals:
     def _scorer(self, fn: NodeFn, task: Task, nodes: Nodes, *, by_batch: bool) -> tuple[str, RowScores]:
         blame = self._session.blaming("batch_node_order" if by_batch else "node_order")
         if fn.make is not None:
-            return fn.plugin, fn.make(task)
+            return fn.plugin, MadeScores(fn, task, nodes.room.count, blame)
         if fn.by_table is not None:
             return fn.plugin, TableScores(fn, nodes, blame, compares=by_batch)
         return fn.plugin, BatchScores(fn, nodes, blame) if by_batch else NodeScores(fn, nodes, blame)
@@ -137,15 +139,14 @@ class Prospect:
 
     def _verdicts(self, fn: NodeFn, task: Task) -> RowVerdicts | None:
         if fn.make is not None:
-            made: RowVerdicts = fn.make(task)
-            return made
+            return MadeVerdicts(fn, task, self._room.count, self._blame)
         return TableVerdicts(fn, self._nodes, self._blame) if fn.by_table is not None else None
 
     def part(self, plugin: str) -> Any:
         """The object that a plugin's `make` gave for its predicate."""
         for fn, verdicts in self.tests:
-            if fn.plugin == plugin:
-                return verdicts
+            if fn.plugin == plugin and isinstance(verdicts, MadeVerdicts):
+                return verdicts.made
         return None
 
     # keeping up -------------------------------------------------------------------------------------------------
@@ -254,7 +255,8 @@ class Prospect:
                 break
             if verdicts is not None:
                 said_no = verdicts.says_no[rows]
-                found += by_answer(rows[said_no], verdicts)
+                hit = rows[said_no]
+                found += verdicts.refusals(hit) if isinstance(verdicts, MadeVerdicts) else by_answer(hit, verdicts)
                 rows = rows[~said_no]
                 continue
             told = ask_about_nodes(fn, task, self._nodes.only(rows), self._blame)
@@ -340,7 +342,7 @@ class Prospects:
                 try:
                     part = fn.signature(task)
                     hash(part)
-                except Exception as fault:
+                except FAULTS as fault:
                     self._session.blame(fn.plugin, fault, point)
                     part = None
                 if part is None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bayplan.batch import points
-from bayplan.batch.complaints import Complaints
+from bayplan.batch.complaints import FAULTS, Complaints
 from bayplan.batch.foresight import NO_FORESIGHT, Foresight
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.jobs import Job
@@ -180,7 +180,7 @@ class Questions(Registrations):
         def spares_or_breaks(job: Job, task: Task) -> bool:
             try:
                 return bool(spares(job, task))
-            except Exception as fault:
+            except FAULTS as fault:
                 self.blame(plugin, fault, point.name)
                 return False
 
@@ -268,7 +268,7 @@ class Questions(Registrations):
                 if isinstance(final, Status):
                     return final
                 total += scores_by_row(final, self.nodes)
-            except Exception as fault:
+            except FAULTS as fault:
                 self.blame(plugin, fault, "node_reduce")
         return total
 

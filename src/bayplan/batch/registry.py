@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
 from bayplan.framework.contract import home_of
@@ -150,7 +151,7 @@ def _made(candidate: type[Any], name: str) -> Action:
             raise PluginError(f'action "{name}" ({place}) has no {method}(); it needs {", ".join(_CALLED["action"])}')
     try:
         made: Action = candidate()
-    except Exception as fault:
+    except FAULTS as fault:
         raise PluginError(
             f'action "{name}" ({home_of(candidate)}) cannot be made: {type(fault).__name__}: {fault}; '
             "it is called without arguments"

@@ -15,7 +15,7 @@ from enum import IntEnum
 from numbers import Real
 from typing import Any
 
-from bayplan.batch.complaints import Nonsense
+from bayplan.batch.complaints import FAULTS, Nonsense
 from bayplan.batch.tasks import Task
 
 Fn = Callable[..., Any]
@@ -42,7 +42,7 @@ class Asked:
     def __init__(
         self,
         tiers: Sequence[Sequence[Named]],
-        blame: Callable[[str, Exception], None],
+        blame: Callable[[str, BaseException], None],
         *,
         accepts: Callable[..., bool] | None = None,
         wanted: str = "",
@@ -68,7 +68,7 @@ def first_nonzero(asked: Asked, *args: Any) -> int:
     for plugin, fn in asked.flat:
         try:
             answer = fn(*args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
             continue
         if answer is None:
@@ -101,7 +101,7 @@ def _first(what: bool, asked: Asked, among: Sequence[Named], args: tuple[Any, ..
     for plugin, fn in among:
         try:
             answer = fn(*args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
             continue
         if answer is not True and answer is not False:
@@ -122,7 +122,7 @@ def vote(asked: Asked, *args: Any) -> bool:
         for plugin, fn in tier:
             try:
                 answer = fn(*args)
-            except Exception as fault:
+            except FAULTS as fault:
                 asked.blame(plugin, fault)
                 continue
             if not isinstance(answer, int) or isinstance(answer, bool):
@@ -158,7 +158,7 @@ def victims_of_tier(asked: Asked, *args: Any) -> list[Task]:
             try:
                 answer = fn(*args)
                 found = None if answer is None else _victims(answer, known)
-            except Exception as fault:
+            except FAULTS as fault:
                 asked.blame(plugin, fault)
                 continue
             if found is None:
@@ -199,7 +199,7 @@ def union_of_tier(asked: Asked, *args: Any) -> list[Task]:
             for fn in _listed(fns):
                 try:
                     found.update((task.uid, task) for task in _tasks(fn(*args)))
-                except Exception as fault:
+                except FAULTS as fault:
                     asked.blame(plugin, fault)
         if found:
             return list(found.values())
@@ -215,7 +215,7 @@ def first_answer(asked: Asked, *args: Any) -> Any:
     for plugin, fn in asked.flat:
         try:
             answer = asked.checked(fn(*args), *args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
             continue
         if answer is not None:
@@ -228,7 +228,7 @@ def first_registered(asked: Asked, *args: Any) -> Any:
     for plugin, fn in asked.flat:
         try:
             return asked.checked(fn(*args), *args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
     return NOBODY
 
@@ -238,7 +238,7 @@ def everybody(asked: Asked, *args: Any) -> None:
     for plugin, fn in asked.flat:
         try:
             fn(*args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
 
 
@@ -248,7 +248,7 @@ def by_plugin(asked: Asked, *args: Any) -> dict[str, Any]:
     for plugin, fn in asked.flat:
         try:
             answer = asked.checked(fn(*args), *args)
-        except Exception as fault:
+        except FAULTS as fault:
             asked.blame(plugin, fault)
             continue
         if answer is not None:

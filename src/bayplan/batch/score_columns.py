@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bayplan.batch.complaints import Nonsense
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
@@ -20,7 +21,7 @@ _FEW_ROWS = 2
 
 
 class NoScore(Exception):
-    """A plugin refuses to score, or what it gave is no score."""
+    """A plugin refuses to score, or its scores are out of range."""
 
 
 @dataclass(slots=True)
@@ -75,8 +76,8 @@ class ScoreColumn:
 
 
 def _vector(answer: object) -> IntVector:
-    if not isinstance(answer, np.ndarray):
-        raise NoScore
+    if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iuf":
+        raise Nonsense(answer, "a vector of whole numbers, one a node,")
     return answer.astype(np.int64, copy=False)
 
 

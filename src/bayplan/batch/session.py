@@ -15,7 +15,7 @@ import numpy as np
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
-from bayplan.batch.complaints import Nonsense
+from bayplan.batch.complaints import FAULTS, Nonsense
 from bayplan.batch.device_pools import DevicePool
 from bayplan.batch.fits import FitErrors
 from bayplan.batch.hypernodes import HyperNodes
@@ -306,7 +306,7 @@ class Session(Questions):
                 status = handler.allocate(task)
                 if status is not None and not isinstance(status, Status):
                     raise Nonsense(status, "a Status, or None where nothing speaks against it,")
-            except Exception as fault:
+            except FAULTS as fault:
                 self.blame(handler.plugin, fault, "its allocate handler")
                 continue
             if status is not None and not status.ok:
@@ -320,7 +320,7 @@ class Session(Questions):
                 continue
             try:
                 handler.deallocate(task)
-            except Exception as fault:
+            except FAULTS as fault:
                 self.blame(handler.plugin, fault, "its deallocate handler")
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:

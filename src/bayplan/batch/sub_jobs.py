@@ -45,6 +45,14 @@ class Topology:
             self.highest_tier_allowed = tiers[self.highest_tier_name]
             self.highest_tier_name = ""
 
+    def fault(self) -> str:
+        """What nobody can make sense of once names are tiers; empty if there is nothing such."""
+        if self.mode not in ("", HARD, SOFT):
+            return f'mode is "{self.mode}", neither {HARD} nor {SOFT}'
+        if self.mode == HARD and self.highest_tier_allowed is None and self.highest_tier_name:
+            return f'highestTierName is "{self.highest_tier_name}", which no hypernode has'
+        return ""
+
     def harden(self, tier: int) -> None:
         """A soft wish becomes a hard one that `tier`, the top, always grants."""
         if self.mode == SOFT:

@@ -19,14 +19,16 @@ from msgspec.structs import replace
 from bayplan.batch import Arguments, BatchHandle, EvictionContext, EvictionKind, Purpose, Session, Simulation, Task
 from bayplan.batch.complaints import MOST_ALIKE
 from bayplan.batch.conf import ActionConfiguration, ConfLoader
+from bayplan.batch.engine import BatchEngine
 from bayplan.batch.misreadings import MOST_TOLD
 from bayplan.batch.points import POINTS
 from bayplan.batch.registry import ActionSet
+from bayplan.batch.tasks import GROUP_NAME
 from bayplan.errors import PluginError
 from bayplan.framework import Rejection
 from bayplan.framework.status import unschedulable
 from bayplan.objects.meta import KubeObject, LabelSelector
-from bayplan.objects.volcano import SubGroupPolicy
+from bayplan.objects.volcano import NetworkTopology, SubGroupPolicy
 from bayplan.testing import (
     BatchHarness,
     BatchResult,
@@ -35,6 +37,7 @@ from bayplan.testing import (
     make_hyper_node,
     make_node,
     make_option,
+    make_pod,
     make_queue,
 )
 
@@ -334,6 +337,76 @@ def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words:
     (told,) = [fault for fault in done.faults if fault.startswith(words)]
     assert told.endswith("; this member stands for no node")
     assert good(done)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        pytest.param(
+            make_hyper_node("x", nodes=["a", "gone"]),
+            "1 member(s) do not exist: gone; they stand for no node",
+            id="node",
+        ),
+        pytest.param(
+            make_hyper_node("x", tier=2, children=["y"]),
+            "1 member(s) do not exist: y; they stand for no node",
+            id="place",
+        ),
+        pytest.param(
+            make_hyper_node("x", nodes=[f"n{number}" for number in range(9)]),
+            "9 member(s) do not exist: n0, n1, n2, n3, n4 and more; they stand for no node",
+            id="many",
+        ),
+    ],
+)
+def test_members_of_a_hypernode_that_do_not_exist_are_named(place: KubeObject, words: str) -> None:
+    done = run(objects=[place])
+    assert done.faults == [f"hypernode x: {words}"]
+    assert good(done)
+
+
+def test_a_member_that_comes_later_is_no_longer_named() -> None:
+    cluster = BatchHarness(nodes=NODES, gangs=[GOOD], objects=[make_hyper_node("x", nodes=["late"])])
+    assert cluster.run().faults
+    cluster.add(make_node("late"))
+    assert not cluster.run().faults
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        pytest.param(
+            NetworkTopology("hard", None, "rack"), 'highestTierName is "rack", which no hypernode has', id="name"
+        ),
+        pytest.param(NetworkTopology("strict", 1), 'mode is "strict", neither hard nor soft', id="mode"),
+        pytest.param(NetworkTopology("soft", None, "rack"), "", id="a-soft-one-has-no-limit"),
+        pytest.param(NetworkTopology("hard", None, "row"), "", id="a-name-that-there-is"),
+    ],
+)
+def test_a_topology_that_cannot_be_read_is_named(topology: NetworkTopology, words: str) -> None:
+    row = make_hyper_node("x", nodes=["a"])
+    row = replace(row, spec=replace(row.spec, tier_name="row"))
+    close = make_gang("close", 2, cpu=1)
+    cluster = BatchHarness(nodes=NODES, gangs=[GOOD, close], objects=[row])
+    group = close.group
+    cluster.engine.cache.put(replace(group, spec=replace(group.spec, network_topology=topology)))
+    done = cluster.run()
+    told = [f"pod group default/close: networkTopology.{words}; it limits nothing"] if words else []
+    assert done.faults == told
+    assert good(done)
+
+
+def test_a_pod_whose_amounts_cannot_be_read_is_named_until_it_is_mended() -> None:
+    odd = make_pod("odd", requests={"cpu": "1"}, annotations={GROUP_NAME: "good"}, scheduler_name="volcano")
+    container = odd.spec.containers[0]
+    bad = replace(container, resources=replace(container.resources, requests={"cpu": "much"}))
+    cluster = BatchHarness(nodes=NODES, gangs=[GOOD])
+    cluster.engine.observe(replace(odd, spec=replace(odd.spec, containers=(bad,))))
+    done = cluster.run()
+    assert [fault for fault in done.faults if fault.startswith("pod default/odd: ") and "much" in fault]
+    assert good(done)
+    cluster.engine.observe(odd)
+    assert not cluster.run().faults
 
 
 # plugins: when a session opens and closes
@@ -792,6 +865,48 @@ def test_an_action_that_breaks_when_it_is_made_ready_is_refused() -> None:
         PluginError, match=r'action "breaking" broke in initialize\(\): LookupError: no idea; mend it or'
     ):
         BatchHarness(actions=[breaking("initialize")])
+
+
+def test_an_action_that_is_not_configured_may_break_until_it_is() -> None:
+    cluster = BatchHarness(nodes=NODES, gangs=[GOOD])
+    broken = breaking("initialize")()
+    actions = ActionSet({**cluster.engine._actions.actions, "breaking": broken})
+    engine = BatchEngine(
+        cluster.engine.cache,
+        cluster.engine.configuration,
+        plugins=cluster.engine._plugins,
+        actions=actions,
+        framework_plugins=cluster.engine.handle.framework_plugins,
+        clock=cluster.engine.handle.clock,
+        chance=cluster.engine.handle.chance,
+    )
+    assert not engine.run_session().faults
+    engine.configuration = dataclasses.replace(engine.configuration, actions=("breaking", "allocate"))
+    assert engine.run_session().faults == [
+        'action "breaking" broke in initialize(): LookupError: no idea; mend it or leave it out'
+    ]
+    engine.close()
+
+
+def leaves(*_: Any) -> Any:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        pytest.param(odd(on_session_open=leaves), id="open"),
+        pytest.param(odd(on_session_close=leaves), id="close"),
+        pytest.param(registering("add_job_order_fn", leaves), id="rule"),
+        pytest.param(registering("add_predicate_fn", leaves), id="predicate"),
+        pytest.param(registering("add_node_order_fn", leaves), id="node-order"),
+        pytest.param(registering("add_job_valid_fn", leaves), id="valid"),
+    ],
+)
+def test_a_plugin_does_not_end_the_process(plugin: type[Odd]) -> None:
+    done = run(plugin, gangs=(make_gang("other", 1, cpu=1),))
+    assert [fault for fault in done.faults if 'plugin "odd"' in fault and "SystemExit: 3" in fault]
+    assert good(done)
 
 
 def test_an_action_that_breaks_at_the_end_does_not_keep_the_others_from_it() -> None:

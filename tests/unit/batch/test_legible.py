@@ -1,4 +1,4 @@
-"""Amounts of pod groups and queues that are no quantities: named, left out, and nobody else's loss."""
+"""Amounts of pod groups and queues that are no quantities, or below zero: named, left out, and nobody else's loss."""
 
 from __future__ import annotations
 
@@ -70,6 +70,43 @@ def test_a_minimum_of_a_group(divider: str) -> None:
     assert len(outcome.binds) == 3
     with engine.session() as session:
         assert session.jobs["default/odd"].min_resources().milli_cpu == 1000
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        pytest.param({"capability": {"cpu": "-1"}}, 'capability.cpu is "-1"', id="capability"),
+        pytest.param({"deserved": {"cpu": "-1m"}}, 'deserved.cpu is "-1m"', id="deserved"),
+        pytest.param(
+            {"guarantee": Guarantee(resource={"cpu": "-5"})}, 'guarantee.resource.cpu is "-5"', id="guarantee"
+        ),
+    ],
+)
+@pytest.mark.parametrize("divider", ["proportion", "capacity"])
+def test_an_amount_of_a_queue_below_zero(queue: dict[str, Any], words: str, divider: str) -> None:
+    outcome = world(make_queue("x", **queue), make_group("odd", queue="x"), divider=divider).run_session()
+    assert outcome.faults == [f"queue x: {words}, which is below zero; it counts as missing"]
+    assert len(outcome.binds) == 3
+
+
+def test_a_weight_below_zero() -> None:
+    queue = make_queue("x")
+    engine = world(replace(queue, spec=replace(queue.spec, weight=-4)), make_group("odd", queue="x"))
+    assert engine.run_session().faults == ["queue x: weight is -4, which is below zero; it counts as 1"]
+    assert engine.ledger.queues["x"].weight == 1
+
+
+@pytest.mark.parametrize("divider", ["proportion", "capacity", "overcommit"])
+def test_a_minimum_below_zero_lifts_nobody_s_quota(divider: str) -> None:
+    """`huge` asks for more than there is, which a group that "gives" as much must not cover."""
+    odd = make_group("odd", queue="x", min_resources={"cpu": "-300", "memory": "1Gi"}, phase="Inqueue")
+    huge = make_group("huge", queue="x", min_resources={"cpu": "100"})
+    engine = world(make_queue("x", capability={"cpu": "4"}), odd, huge, divider=divider)
+    outcome = engine.run_session()
+    assert outcome.faults == [
+        'pod group default/odd: minResources.cpu is "-300", which is below zero; it counts as missing'
+    ]
+    assert outcome.groups["default/huge"].status.phase == "Pending"
 
 
 def test_it_is_told_as_long_as_it_stands_there() -> None:

@@ -11,6 +11,7 @@ exhausted or free.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -110,7 +111,7 @@ class ShareTree:
         self._leaves: dict[str, Leaf] = {}
 
     def add_job(self, uid: str, hierarchy: str, weights: str, request: Amounts) -> str:
-        """Hang a job below its queue's path; a sentence where the weights do not go with the path."""
+        """Hang a job below its queue's path; a sentence where the weights do not go with the path, or are none."""
         node, fault = self._root, ""
         components, given = hierarchy.split("/"), weights.split("/")
         for depth, component in enumerate(components[1:], start=1):
@@ -118,6 +119,8 @@ class ShareTree:
             if below is None:
                 if depth >= len(given):
                     fault = f'hierarchy weights "{weights}" are fewer than the parts of "{hierarchy}"; 1 is used'
+                elif not _is_weight(given[depth]):
+                    fault = f'"{given[depth]}" in hierarchy weights "{weights}" is not a number above 0; 1 is used'
                 weight = _weight(given[depth]) if depth < len(given) else 1.0
                 below = node.branches[component] = Branch(node, weight)
             node = below
@@ -181,10 +184,19 @@ def is_saturated(allocated: Amounts, request: Amounts, demanding: Demanding) -> 
     return False
 
 
-def _weight(text: str) -> float:
-    """At least 1, also for what is no number."""
-    weight = 0.0
+def _number(text: str) -> float:
+    """0 for what is no number."""
+    number = 0.0
     if "_" not in text and text == text.strip():
         with suppress(ValueError):
-            weight = float(text)
-    return 1.0 if weight < 1 else weight
+            number = float(text)
+    return 0.0 if math.isnan(number) else number
+
+
+def _is_weight(text: str) -> bool:
+    return _number(text) > 0
+
+
+def _weight(text: str) -> float:
+    """At least 1, also for what is no number."""
+    return max(1.0, _number(text))

@@ -7,7 +7,9 @@ Cost: some column operations a task; a search for hypernodes walks the part of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from bayplan.objects.resources import CPU, MEMORY
 
 MAX_SCORE = 100.0
 RESOURCES = "hypernode.binpack.resources"
+_MOST_TIERS = 4096
+"""Up to so many tiers are added one by one, which gives the same last digit as upstream; more by a formula."""
 
 Gradient = list[list[HyperNode]]
 
@@ -48,9 +52,7 @@ class NetworkTopologyAware:
         self._session = session
         self._tree: HyperNodes = session.hyper_nodes
         self._lowest, self._highest = self._tree.tiers[0], self._tree.tiers[-1]
-        self._tier_weights = _fading_weights(self._fading, self._lowest, self._highest)
-        empty = np.isin(np.arange(self._lowest, self._highest + 1), self._tree.tiers, invert=True)
-        self._empty_tiers = float(self._tier_weights[empty].sum())  # no hypernode there counts as a full one
+        self._tier_weights = TierWeights(self._fading, self._tree.tiers)
         self._accounts = accounts = HyperNodeAccounts(session.nodes, self._tree, self._weights)
         self._requests: dict[str, dict[str, float]] = {}  # by sub-job
         session.add_hyper_node_order_fn(self.name, self._score_hyper_nodes)
@@ -162,17 +164,16 @@ class NetworkTopologyAware:
 
         Outside of every hypernode is best."""
         weights = self._tier_weights
-        whole = float(weights.sum())
-        if not self._packs_others or whole <= 0:
+        if not self._packs_others or weights.whole <= 0:
             return np.zeros(len(nodes))
         accounts, rows = self._accounts, None if nodes.is_whole else nodes.rows
         fullness = np.append(accounts.fullness(accounts.request_of([task])), 1.0)  # the last: in no hypernode
-        total = np.full(len(nodes), self._empty_tiers)
+        total = np.full(len(nodes), weights.empty)
         for tier in self._tree.tiers:
             numbers = accounts.at_tier(tier)
-            total += weights[tier - self._lowest] * fullness[numbers if rows is None else numbers[rows]]
+            total += weights.of[tier] * fullness[numbers if rows is None else numbers[rows]]
         with np.errstate(invalid="ignore"):
-            scores: FloatVector = total / whole
+            scores: FloatVector = total / weights.whole
         return scores
 
     def _closeness(self, task: Task, sub_job: SubJob, nodes: Nodes) -> FloatVector:
@@ -208,11 +209,41 @@ class NetworkTopologyAware:
         return (self._highest - tier) / (self._highest - self._lowest)
 
 
-def _fading_weights(fading: float, lowest: int, highest: int) -> FloatVector:
-    """What each tier from the lowest to the highest counts, be there hypernodes of it or not."""
+class TierWeights:
+    """What each tier from the lowest to the highest counts, be there hypernodes of it or not.
+
+    Cost: the tiers that exist, however far apart their numbers are, and a bounded number of those between them."""
+
+    def __init__(self, fading: float, tiers: Sequence[int]) -> None:
+        weights = _fading_weights(fading, tiers)
+        self.of = dict(zip(tiers, weights.tolist(), strict=True))
+        lowest, highest = tiers[0], tiers[-1]
+        if highest - lowest < _MOST_TIERS:
+            dense = _fading_weights(fading, range(lowest, highest + 1))
+            empty = np.isin(np.arange(len(dense)), [tier - lowest for tier in tiers], invert=True)
+            self.whole = float(dense.sum())
+            self.empty = float(dense[empty].sum())  # no hypernode there counts as a full one
+            return
+        gaps = [(low + 1, high - low - 1) for low, high in pairwise(tiers)]
+        self.empty = sum(_run_of_weights(fading, first, count) for first, count in gaps)
+        self.whole = self.empty + float(weights.sum())
+
+
+def _fading_weights(fading: float, tiers: Sequence[int]) -> FloatVector:
     with np.errstate(divide="ignore", over="ignore"):
-        weights: FloatVector = np.power(float(fading), np.arange(lowest - 1, highest, dtype=np.float64))
+        weights: FloatVector = np.power(float(fading), np.array(tiers, dtype=np.float64) - 1.0)
     return weights
+
+
+def _run_of_weights(fading: float, first: int, count: int) -> float:
+    """The sum for so many tiers in a row: a geometric series."""
+    if not count:
+        return 0.0
+    start = float(_fading_weights(fading, [first])[0])
+    if fading in (0.0, 1.0) or not 0.0 < start < math.inf:
+        return start * count if fading else start
+    with np.errstate(over="ignore"):
+        return start * float(np.expm1(count * np.log(fading)) / (fading - 1.0))
 
 
 def _weight(arguments: Arguments, key: str) -> int:

@@ -8,12 +8,14 @@ import numpy as np
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Scorers, built, listen
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import NODE_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
 from bayplan.framework.cycle import Cycle
+from bayplan.framework.points import SCORE
 from bayplan.snapshot import IntVector
 
 _RESOURCES = ("cpu", "memory")
@@ -89,7 +91,11 @@ class NodeOrder:
         return [(plugin, weight) for plugin, weight in found if weight]
 
     def _image_locality(self, task: Task, nodes: Nodes) -> FloatVector:
-        scores: IntVector = self._images.score_nodes(Cycle(task.info, self._session.snapshot), nodes.table)
+        try:
+            scores: IntVector = self._images.score_nodes(Cycle(task.info, self._session.snapshot), nodes.table)
+        except FAULTS as fault:
+            self._session.blame(self._images.name, fault, SCORE.key)
+            return np.zeros(len(nodes))
         return scores.astype(np.float64) * float(self._weights["imagelocality"])
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Filters, built, listen
+from bayplan.batch.complaints import FAULTS
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.tasks import Task
 from bayplan.framework.cycle import Cycle
+from bayplan.framework.points import FILTER
 from bayplan.framework.status import Status, error
 
 _STABLE = (
@@ -101,27 +103,43 @@ class Predicates:
             return None
         cycle: Cycle | None = trial.state.get(self.name)
         if cycle is None:
-            cycle = trial.state[self.name] = self._session.prospect(trial.task).part(self.name).cycle.clone()
+            filters: Filters | None = self._session.prospect(trial.task).part(self.name)
+            if filters is None:
+                return None
+            cycle = trial.state[self.name] = filters.cycle.clone()
         return None if self._affinity.name in cycle.skip_filter else cycle
 
     def _shift(self, trial: Simulation, task: Task, method: str) -> Status | None:
         cycle = self._trial(trial)
         if cycle is not None and self._affinity is not None:
-            getattr(self._affinity, method)(cycle, task.info, trial.node.view)
+            try:
+                getattr(self._affinity, method)(cycle, task.info, trial.node.view)
+            except FAULTS as fault:
+                self._session.blame(self._affinity.name, fault, method)
         return None
 
     def _simulate(self, trial: Simulation) -> Status | None:
         """Affinity and shared devices alone: the rest is as it was when the node was looked at."""
         cycle = self._trial(trial)
-        if cycle is not None and self._affinity is not None:
-            for rejection in self._affinity.filter_nodes(cycle, trial.node.view.alone):
-                if rejection.mask[0]:
-                    return error(f"failed to filter pod on node {trial.node.name}: {rejection.reason}")
+        reason = "" if cycle is None else self._objection(cycle, trial)
+        if reason:
+            return error(f"failed to filter pod on node {trial.node.name}: {reason}")
         for pool in self._session.device_pools:
             refused = pool.simulate(trial)
             if refused is not None:
                 return refused
         return None
+
+    def _objection(self, cycle: Cycle, trial: Simulation) -> str:
+        """Why affinity refuses the node of a trial; empty where it does not."""
+        assert self._affinity is not None
+        try:
+            for rejection in self._affinity.filter_nodes(cycle, trial.node.view.alone):
+                if rejection.mask[0]:
+                    return str(rejection.reason)
+        except FAULTS as fault:
+            self._session.blame(self._affinity.name, fault, FILTER.key)
+        return ""
 
     # the view of the cluster ------------------------------------------------------------------------------------
 
@@ -163,7 +181,11 @@ class Predicates:
             return None
         cycle = self._filters_of(task).cycle
         for plugin in self._reserving:
-            refused: Status | None = plugin.reserve(cycle, task.node_name)
+            try:
+                refused: Status | None = plugin.reserve(cycle, task.node_name)
+            except FAULTS as fault:
+                self._session.blame(plugin.name, fault, "reserve")
+                continue
             if refused is not None and not refused.ok:
                 return refused
         return None
@@ -179,4 +201,7 @@ class Predicates:
             return
         cycle = self._filters_of(task).cycle
         for plugin in reversed(self._reserving):
-            plugin.unreserve(cycle, task.node_name)
+            try:
+                plugin.unreserve(cycle, task.node_name)
+            except FAULTS as fault:
+                self._session.blame(plugin.name, fault, "unreserve")

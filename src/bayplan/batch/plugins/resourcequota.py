@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.jobs import Job
+from bayplan.batch.legible import Reader
 from bayplan.batch.rules import Vote
 from bayplan.batch.session import Session
 from bayplan.objects.core import ResourceQuota
@@ -26,6 +27,7 @@ class ResourceQuotas:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         self._let_in: dict[str, Quantities] = {}
+        self._amounts: dict[str, tuple[Quantities, Quantities]] = {}
         self._quotas: dict[str, list[ResourceQuota]] = {}
         for quota in session.catalog.table(ResourceQuota).values():
             self._quotas.setdefault(quota.namespace, []).append(quota)
@@ -38,7 +40,7 @@ class ResourceQuotas:
         wanted = _read(given)
         let_in = self._let_in.get(job.namespace, {})
         for quota in self._quotas.get(job.namespace, ()):
-            hard, used = _read(quota.status.hard), _read(quota.status.used)
+            hard, used = self._amounts_of(quota)
             above = [
                 name
                 for name, quantity in wanted.items()
@@ -49,6 +51,16 @@ class ResourceQuotas:
                 return Vote.REJECT
         self._let_in[job.namespace] = {name: _sum(name, let_in, wanted) for name in {**let_in, **wanted}}
         return Vote.PERMIT
+
+    def _amounts_of(self, quota: ResourceQuota) -> tuple[Quantities, Quantities]:
+        """Its limits and what is used of them; what cannot be read limits nothing, and is told once a session."""
+        found = self._amounts.get(quota.key)
+        if found is None:
+            reader = Reader(f"resource quota {quota.key}")
+            hard, used = reader.read("status.hard", quota.status.hard), reader.read("status.used", quota.status.used)
+            self._session.faults += reader.faults
+            found = self._amounts[quota.key] = _read(hard), _read(used)
+        return found
 
     def _refuse(self, job: Job, names: Collection[str], wanted: Quantities, used: Quantities, hard: Quantities) -> None:
         told = [

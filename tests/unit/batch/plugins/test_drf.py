@@ -132,6 +132,23 @@ def test_weights_that_are_missing_are_told() -> None:
         ]
 
 
+@pytest.mark.parametrize("weight", ["foo", "NaN", "0", "-2", "1_0", ""])
+def test_weights_that_are_none_are_told(weight: str) -> None:
+    objects = [in_tree("q", "root/a", f"1/{weight}"), make_group("a", phase="Inqueue")]
+    with engine_of(conf=CONF, nodes=[NODE], objects=objects).session() as session:
+        assert session.faults == [
+            f'drf: queue q: "{weight}" in hierarchy weights "1/{weight}" is not a number above 0; 1 is used'
+        ]
+
+
+def test_a_weight_that_is_no_number_counts_as_one() -> None:
+    tree = ShareTree(Amounts(milli_cpu=10.0), lambda amounts: amounts.milli_cpu / 10)
+    for name, weight in (("a", "NaN"), ("b", "1")):
+        tree.add_job(name, f"root/{name}", f"1/{weight}", Amounts(milli_cpu=9.0))
+        tree.set_job(name, Amounts(milli_cpu=2.0), 0.2)
+    assert tree.compare("root/a", "root/b") == 0
+
+
 def test_a_queue_outside_the_tree_has_no_opinion_against_it() -> None:
     objects = [in_tree("r", "root/a", "1/1"), make_queue("s"), make_group("a", queue="r", phase="Inqueue")]
     with engine_of(conf=CONF, nodes=[NODE], objects=objects).session() as session:

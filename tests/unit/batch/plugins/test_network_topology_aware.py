@@ -7,7 +7,7 @@ import pytest
 
 from batch_builders import make_group, make_member, opened, tasks_of
 from bayplan.batch.hypernodes import TOP
-from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAware
+from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAware, TierWeights
 from bayplan.batch.registration import Purpose
 from bayplan.batch.session import Session
 from bayplan.objects.core import Node
@@ -231,3 +231,27 @@ def test_events_are_exactly_undone() -> None:
         assert (plugin._accounts.used != before).any(axis=1).sum() == 3  # s1, b0 and the root
         statement.discard()
         assert (plugin._accounts.used == before).all()
+
+
+@pytest.mark.parametrize("fading", [0.0, 0.5, 0.8, 0.999999, 1.0, 1.0000001])
+@pytest.mark.parametrize("tiers", [[1, 2], [1, 3, 9, 40], [1, 7000], [3, 4, 9000, 20000]], ids=str)
+def test_weights_of_tiers_far_apart_are_those_that_are_added_one_by_one(fading: float, tiers: list[int]) -> None:
+    weights = TierWeights(fading, tiers)
+    dense = [fading ** (tier - 1) for tier in range(tiers[0], tiers[-1] + 1)]
+    empty = [weight for tier, weight in enumerate(dense, tiers[0]) if tier not in tiers]
+    assert weights.of == pytest.approx({tier: fading ** (tier - 1) for tier in tiers})
+    assert weights.whole == pytest.approx(sum(dense), rel=1e-9)
+    assert weights.empty == pytest.approx(sum(empty), rel=1e-9)
+
+
+@pytest.mark.parametrize("tier", [2_000_000_000, 2**62, 2**70], ids=str)
+def test_a_tier_with_a_huge_number_costs_no_more_than_others(tier: int) -> None:
+    objects = [*TREE, hyper("far", tier, "b0", "b1", kind="HyperNode"), make_group(phase="Inqueue")]
+    pods = [make_member("p", requests=SMALL)]
+    with opened(NetworkTopologyAware, nodes=NODES, pods=pods, objects=objects) as session:
+        scores = session.prospect(tasks_of(session, "p")[0]).scores(
+            tasks_of(session, "p")[0], np.ones(len(NODES), dtype=np.bool_)
+        )
+    assert scores is not None
+    assert np.isfinite(scores).all()
+    assert scores[5] == scores.max() > scores[0]

@@ -45,3 +45,13 @@ def test_jobs_let_in_before_count() -> None:
         ]
         assert found == [True, True, False, True]
         assert events(session) == ["c: resource quota insufficient, requested: cpu 2, used: cpu 1, limited: cpu 5"]
+
+
+def test_a_quota_that_cannot_be_read_is_named_once_and_the_rest_of_it_counts() -> None:
+    groups = [make_group(name, min_resources={"cpu": "2", "memory": "1"}) for name in ("a", "b")]
+    odd = quota({"cpu": "much", "memory": "1"}, {"cpu": "1"})
+    with opened(ResourceQuotas, objects=[*groups, odd]) as session:
+        assert session.job_enqueueable(session.jobs["default/a"])
+        assert not session.job_enqueueable(session.jobs["default/b"])  # by its memory
+        (told,) = [fault for fault in session.faults if "quota" in fault]
+        assert told.startswith('resource quota default/rq: status.hard.cpu is "much", not a quantity such as 500m')
