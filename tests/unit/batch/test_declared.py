@@ -12,8 +12,9 @@ from bayplan.batch import engine
 from bayplan.batch.actions import default_actions
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.conf import ActionConfiguration, BatchConfiguration, PluginOption
-from bayplan.batch.declared import Argument, takes_of
+from bayplan.batch.declared import Argument, misgiven, takes_of
 from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.usage_sources import mistakes_in
 from bayplan.cache import Cache
 
 PLUGINS, ACTIONS = default_batch_plugins(), default_actions()
@@ -97,3 +98,93 @@ def test_a_plugin_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPa
 def test_an_action_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = BatchConfiguration((name,), configurations=(ActionConfiguration(name),))
     compare(takes_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration))
+
+
+def judged(plugin: str, given: dict[str, Any]) -> list[str]:
+    return [text.removeprefix(f"{plugin}: ") for text in misgiven(plugin, takes_of(PLUGINS.get(plugin)) or (), given)]
+
+
+UNUSED = [
+    ("binpack", {"binpack.wieght": 1}, "'binpack.wieght' is no argument and is ignored; did you mean binpack.weight?"),
+    ("gang", {"anything": 1}, "'anything' is no argument and is ignored"),
+    ("binpack", {"binpack.cpu": "5"}, "Could not parse argument: 5 for key binpack.cpu to int; 1 is used"),
+    (
+        "binpack",
+        {"binpack.resources": "a, b", "binpack.resources.b": 2, "binpack.resources.c": 2},
+        "binpack.resources.c is not read, because binpack.resources does not list c",
+    ),
+    (
+        "tdm",
+        {"tdm.revocable-zones.rz1": "1:00-2:00"},
+        "'tdm.revocable-zones.rz1' is no argument and is ignored; did you mean tdm.revocable-zone.rz1?",
+    ),
+    ("sla", {"sla-waiting-time": "1"}, 'sla-waiting-time: time: missing unit in duration "1"; write it like 1h30m'),
+    (
+        "predicates",
+        {"volumebinding.weight": 2},
+        "volumebinding.weight has no effect: volumes are not scored",
+    ),
+    (
+        "usage",
+        {"thresholds": {"cpu": 80, "memo": 1}},
+        "thresholds: 'memo' is no argument and is ignored; did you mean mem?",
+    ),
+    ("usage", {"thresholds": {"mem": "x"}}, "thresholds: Could not parse argument: x for key mem to int; 0 is used"),
+    (
+        "resource-strategy-fit",
+        {"resources": {"cpu": {"Type": "MostAllocated", "wieght": 1}}},
+        "resources.cpu: 'wieght' is no key here and is ignored; did you mean weight?",
+    ),
+    (
+        "rescheduling",
+        {"strategies": [{"name": "lowNodeUtilization", "params": {"targetThreshold": {}}}]},
+        "strategies[0].params: 'targetThreshold' is no key here and is ignored; did you mean targetThresholds?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plugin", "given", "told"), UNUSED, ids=[told[:40] for _, _, told in UNUSED])
+def test_what_is_given_and_not_read_is_told(plugin: str, given: dict[str, Any], told: str) -> None:
+    assert judged(plugin, given) == [told]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "given"),
+    [
+        pytest.param("usage", {"thresholds": {"cpu": 80, "mem": 60}}, id="map"),
+        pytest.param("binpack", {"binpack.resources": "a", "binpack.resources.a": 2}, id="listed"),
+        pytest.param("nodegroup", {"strict": "T"}, id="truth as text"),
+        pytest.param("resource-strategy-fit", {"resourceStrategyFitWeight": 2.5}, id="float that is cut"),
+        pytest.param("resource-strategy-fit", {"sra": {"RESOURCEWEIGHT": {"a": 1}}}, id="key in capitals"),
+        pytest.param("overcommit", {"overcommit-factor": 2}, id="integer for a float"),
+        pytest.param("extender", {"extender.httpTimeout": "2s", "extender.managedResources": ["a"]}, id="list"),
+    ],
+)
+def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
+    assert judged(plugin, given) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        pytest.param({"type": "prometheus", "address": "http://a", "interval": "1m"}, [], id="good"),
+        pytest.param({}, [], id="none"),
+        pytest.param({"type": "prometheus"}, ["metrics: metrics address is empty"], id="no address"),
+        pytest.param(
+            {"adress": "a"}, ["metrics: 'adress' is no argument and is ignored; did you mean address?"], id="key"
+        ),
+        pytest.param(
+            {"type": "elasticsaerch"},
+            [
+                (
+                    "metrics: data cannot be collected from the elasticsaerch monitoring system. The supported "
+                    "monitoring systems are elasticsearch, prometheus, and prometheus_adaptor; "
+                    "did you mean elasticsearch?"
+                )
+            ],
+            id="type",
+        ),
+    ],
+)
+def test_mistakes_in_metrics_are_told(metrics: dict[str, str], told: list[str]) -> None:
+    assert list(mistakes_in(metrics)) == told
