@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bayplan.batch.amounts import Amounts
     from bayplan.batch.arguments import Arguments
     from bayplan.batch.conf import BatchConfiguration, PluginOption
+    from bayplan.batch.declared import Argument
     from bayplan.batch.handle import BatchHandle
     from bayplan.batch.hypernodes import HyperNode
     from bayplan.batch.jobs import Job
@@ -36,6 +37,7 @@ __all__ = [
     "ROW_ALONE",
     "ActionSet",
     "Amounts",
+    "Argument",
     "Arguments",
     "BatchConfiguration",
     "BatchHandle",
@@ -68,6 +70,7 @@ _MODULES = {
     "amounts": ("Amounts",),
     "arguments": ("Arguments",),
     "conf": ("BatchConfiguration", "PluginOption"),
+    "declared": ("Argument",),
     "handle": ("BatchHandle",),
     "hypernodes": ("HyperNode",),
     "jobs": ("Job",),

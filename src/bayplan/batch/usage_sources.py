@@ -12,11 +12,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from bayplan.batch.declared import Argument, meant, misgiven
 from bayplan.batch.handle import Reply
 from bayplan.batch.nodes import NodeUsage
 from bayplan.clock import Clock
@@ -46,6 +47,19 @@ _MEMORY_QUERY = (
 )
 _ADAPTOR_PATH = "/apis/custom.metrics.k8s.io/v1beta2/nodes/*/"
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+
+
+METRICS = (
+    Argument("type", str, ""),
+    Argument("address", str, ""),
+    Argument("interval", timedelta, "30s"),
+    Argument("tls.insecureSkipVerify", str, "false"),
+    Argument("elasticsearch.index", str, "metricbeat-*"),
+    Argument("elasticsearch.hostnameFieldName", str, "host.hostname"),
+    Argument("elasticsearch.username", str, ""),
+    Argument("elasticsearch.password", str, ""),
+)
+"""What a `metrics` section can say."""
 
 
 class MetricsFault(BayplanError):
@@ -104,6 +118,16 @@ def source_of(metrics: Mapping[str, str]) -> MetricsSource | None:
     if not metrics.get("address"):
         raise MetricsFault("metrics address is empty")
     return PrometheusSource(metrics) if kind == PROMETHEUS else ElasticsearchSource(metrics)
+
+
+def mistakes_in(metrics: Mapping[str, str]) -> Iterator[str]:
+    """What a `metrics` section says that nobody reads, and why nothing would be collected: a sentence each."""
+    yield from misgiven("metrics", METRICS, metrics)
+    try:
+        source_of(metrics)
+    except MetricsFault as fault:
+        kind, known = metrics["type"], (PROMETHEUS, ELASTICSEARCH, PROMETHEUS_ADAPTOR)
+        yield f"metrics: {fault}{'' if kind in known else meant(kind, known)}"
 
 
 def interval_s(metrics: Mapping[str, str]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from rich.table import Table
 
 from bayplan.app import batch_configured, known_actions, known_batch_plugins
 from bayplan.batch.conf import DEFAULTED_FLAGS, BatchConfiguration, PluginOption, as_file, load_default, plain
+from bayplan.batch.declared import misgiven, takes_of
 from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.usage_sources import mistakes_in
 from bayplan.cli.options import file_text, plugin_options
 from bayplan.cli.printing import print_table, print_value
 from bayplan.errors import ConfigError
@@ -47,13 +50,18 @@ def config() -> None:
 
 @config.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="End with exit code 1 if anything in the file is passed over.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Look at arguments and metrics, too; exit code 1 if anything is passed over.",
+)
 @plugin_options
 def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
     """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
 
     What Volcano passes over in silence is told: keys that it does not know, keys that are given twice, plugins that do
-    not exist, arguments of actions that do not run.
+    not exist, arguments of actions that do not run. With --strict so are arguments and keys of `metrics` that nobody
+    reads, and values of the wrong type.
 
     \b
     Examples:
@@ -63,10 +71,11 @@ def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writ
         | jq -r '.data["volcano-scheduler.conf"]' | bayplan batch config check -
     """
     plugins = known_batch_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    found = _loaded(file, known_actions(plugin_folders, trust_writable=trust_writable_plugins))
+    actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
+    found = _loaded(file, actions)
     counted = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
     click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {counted}")
-    notes = _notes(found, plugins)
+    notes = [*_notes(found, plugins), *(_mistakes(found, plugins, actions) if strict else ())]
     for note in notes:
         click.echo(f"note: {note}")
     if strict and notes:
@@ -116,6 +125,20 @@ def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:
         *(f"plugin {name!r} is not one of the built-in ones; unless it is your own, it is skipped" for name in unknown),
         *(f"configurations: {name!r} is not among the actions, so its arguments are not read" for name in idle),
     ]
+
+
+def _mistakes(found: BatchConfiguration, plugins: PluginSet, actions: ActionSet) -> Iterator[str]:
+    """Arguments that are not read, or not as they are given. Who declares nothing may read anything."""
+    for option in found.plugins:
+        yield from _misgiven(option.name, plugins.get(option.name), option.arguments)
+    for each in found.configurations:
+        yield from _misgiven(each.name, actions.get(each.name), each.arguments)
+    yield from mistakes_in(found.metrics or {})
+
+
+def _misgiven(name: str, owner: object, given: Mapping[str, Any]) -> Iterator[str]:
+    takes = takes_of(owner)
+    return iter(()) if takes is None else misgiven(name, takes, given)
 
 
 def _print(found: BatchConfiguration) -> None:

@@ -8,10 +8,12 @@ hypernode by hypernode (`topology_allocate`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
+from bayplan.batch.declared import Argument
 from bayplan.batch.fits import FitErrors
 from bayplan.batch.hypernodes import TOP
 from bayplan.batch.jobs import INQUEUE_PHASE, Job
@@ -34,6 +36,7 @@ class Allocate:
     """Places tasks that ask for something."""
 
     name = "allocate"
+    takes: ClassVar[tuple[Argument, ...]] = (Argument(ERROR_CACHE, bool, True),)
 
     def __init__(self) -> None:
         self._remembers_errors = True  # what the file said last; a key that is gone keeps its value

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
+from bayplan.batch.declared import Argument
 from bayplan.batch.fits import FitErrors
 from bayplan.batch.jobs import Job
 from bayplan.batch.priority_queue import PriorityQueue
@@ -19,6 +21,7 @@ class Backfill:
     """Places best-effort tasks, queue by queue, job by job."""
 
     name = "backfill"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
         """Nothing to prepare."""

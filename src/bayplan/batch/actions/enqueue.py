@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import INQUEUE_PHASE, Job
 from bayplan.batch.priority_queue import PriorityQueue
 from bayplan.batch.queues import Queue
@@ -12,6 +15,7 @@ class Enqueue:
     """Lets pending groups in, one a queue's turn, as long as every plugin that counts agrees."""
 
     name = "enqueue"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
         """Nothing to prepare."""

@@ -7,11 +7,13 @@ the gang would fit, and then it is tried out. All steps of a job are one stateme
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from bayplan.batch.actions.allocate import ERROR_CACHE
 from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
 from bayplan.batch.actions.gang_plans import Planner
 from bayplan.batch.amounts import Amounts
+from bayplan.batch.declared import Argument
 from bayplan.batch.hypernodes import TOP, HyperNode
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Nodes
@@ -35,6 +37,10 @@ class GangEviction:
     name: str
     kind: EvictionKind
     victim_statuses: tuple[TaskStatus, ...]
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(MAX_DOMAINS, int, _DEFAULT_MAX_DOMAINS),
+        Argument(ALLOW_WHOLE_BUNDLE, bool, True),
+    )
 
     def __init__(self) -> None:
         self._max_domains = _DEFAULT_MAX_DOMAINS  # what the file said last; a key that is gone keeps its value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bayplan.batch.actions.preempt_trials import Trials
 from bayplan.batch.actions.row_orders import best_first
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Node
 from bayplan.batch.priority_queue import PriorityQueue
@@ -71,6 +73,13 @@ class Preempt:
     """Evicts within queues."""
 
     name = "preempt"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(ERROR_CACHE, bool, True),
+        Argument(TOPOLOGY_AWARE, bool, False),
+        Argument(MIN_PERCENTAGE, int, 10),
+        Argument(MIN_ABSOLUTE, int, 1),
+        Argument(MAX_ABSOLUTE, int, 100),
+    )
 
     def __init__(self) -> None:
         self._settings = Settings()

@@ -7,10 +7,12 @@ that can be cleared is taken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from bayplan.batch import points
 from bayplan.batch.actions.evictable import Accepts, Evictable, InVain, Prey, has_room_without
 from bayplan.batch.actions.row_orders import first_rows, one_by_one
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Node
 from bayplan.batch.priority_queue import PriorityQueue
@@ -28,6 +30,7 @@ class Reclaim:
     """Evicts for jobs of queues that are not overused, from other queues that may be reclaimed from."""
 
     name = "reclaim"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
         """Nothing to prepare."""

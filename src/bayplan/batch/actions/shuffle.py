@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from bayplan.batch.declared import Argument
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import TaskStatus
 
@@ -12,6 +15,7 @@ class Shuffle:
     """Asks for victims among all running tasks and evicts them at once."""
 
     name = "shuffle"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
         """Nothing to prepare."""

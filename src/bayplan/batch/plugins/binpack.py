@@ -6,7 +6,10 @@ once the task is there. What would not fit makes it 0. Cost: a few column operat
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.node_columns import WeighedDemand, overfull
 from bayplan.batch.node_points import ROW_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
@@ -22,6 +25,13 @@ class Binpack:
     """Best fit: the fullest node that still has room is the best."""
 
     name = "binpack"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("binpack.weight", int, 1),
+        Argument("binpack.cpu", int, 1),
+        Argument("binpack.memory", int, 1),
+        Argument(RESOURCES, str, ""),
+        Argument(f"{RESOURCES}.<resource>", int, 1, listed_in=RESOURCES),
+    )
 
     def __init__(self, arguments: Arguments) -> None:
         self.weight = arguments.get_int("binpack.weight", 1)

@@ -8,10 +8,11 @@ account and its ancestors, and questions compare.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.claimed_devices import DeviceAsks
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.jobs import Job
@@ -39,6 +40,11 @@ class Capacity:
     """Keeps queues to what they say they may have and deserve."""
 
     name = "capacity"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(ANCESTOR_RECLAIM_LEVEL, int, 0),
+        Argument(DEVICES_ENABLED, bool, True),
+        Argument(CONSUMABLE_ENABLED, bool, False),
+    )
 
     def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
         self.arguments = arguments

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.registration import EvictionContext
 from bayplan.batch.session import Session
@@ -18,6 +20,7 @@ class Conformance:
     """Spares critical pods and the system's namespace."""
 
     name = "conformance"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.card_pools import CardPool, CardVerdicts
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import ROW_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
@@ -54,6 +55,16 @@ class DeviceShare:
     """Shares GPUs between pods."""
 
     name = "deviceshare"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(BY_MEMORY, bool, False),
+        Argument(BY_NUMBER, bool, False),
+        Argument(IN_PARTS, bool, False),
+        Argument(POLICY, str, ""),
+        Argument(WEIGHT, int, 0),
+        Argument(EXCLUSIVE_RULES, list[dict[str, Any]]),
+        *(Argument(key, object, idle="it is not supported") for key in _NOT_HERE),
+        *(Argument(key, object, idle="the config map is not read") for key in _CONFIG_MAP),
+    )
 
     def __init__(self, arguments: Arguments, memory: _Memory) -> None:
         self._memory = memory

@@ -7,9 +7,11 @@ is read when it is first asked about and then follows the events: an addition ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.jobs import Job
 from bayplan.batch.plugins.hierarchy_shares import ShareTree
@@ -37,6 +39,7 @@ class DominantShares:
     """Serves the job with the smallest dominant share first."""
 
     name = "drf"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

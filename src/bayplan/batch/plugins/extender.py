@@ -10,11 +10,13 @@ Cost: a request a question, that is one a task and node for predicates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from datetime import timedelta
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BadAnswer, BatchHandle, Post
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Node, Nodes
@@ -32,6 +34,20 @@ DEFAULT_TIMEOUT_S = 1.0
 
 _CODES = {int(code): code for code in Code}
 
+_POINTS = (
+    "onSessionOpen",
+    "onSessionClose",
+    "predicate",
+    "prioritize",
+    "preemptable",
+    "reclaimable",
+    "queueOverused",
+    "jobEnqueueable",
+    "jobReady",
+    "allocateFunc",
+    "deallocateFunc",
+)
+
 T = TypeVar("T")
 
 
@@ -43,6 +59,13 @@ class Extender:
     """Hands questions of a session to an HTTP service."""
 
     name = "extender"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("extender.urlPrefix", str, ""),
+        Argument("extender.httpTimeout", timedelta, ""),
+        Argument("extender.ignorable", bool, False),
+        Argument("extender.managedResources", list[str]),
+        *(Argument(f"extender.{point}Verb", str, "") for point in _POINTS),
+    )
 
     def __init__(self, arguments: Arguments, post: Post) -> None:
         self._post = post

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import fit_error
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.jobs import Job
 from bayplan.batch.points import Invalid
@@ -27,6 +29,7 @@ class Gang:
     """Keeps gangs whole."""
 
     name = "gang"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.hypernode_accounts import HyperNodeAccounts
 from bayplan.batch.hypernodes import HyperNode, HyperNodes
 from bayplan.batch.jobs import Job
@@ -38,6 +40,16 @@ class NetworkTopologyAware:
     """Keeps jobs together in the network, and the network in whole pieces."""
 
     name = "network-topology-aware"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("weight", int, 1),
+        Argument("hypernode.binpack.cpu", int, 1),
+        Argument("hypernode.binpack.memory", int, 1),
+        Argument(RESOURCES, str, ""),
+        Argument(f"{RESOURCES}.<resource>", int, 1, listed_in=RESOURCES),
+        Argument("hypernode.binpack.normal-pod.enable", bool, True),
+        Argument("hypernode.binpack.normal-pod.fading", float, 0.8),
+        Argument("hypernode.gradient.evict.max-hypernodes", int, 8),
+    )
 
     def __init__(self, arguments: Arguments) -> None:
         self._scale = MAX_SCORE * _weight(arguments, "weight")

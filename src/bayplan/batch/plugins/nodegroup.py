@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.node_points import NODE_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.session import Session
@@ -68,6 +70,10 @@ class NodeGroup:
     """Sends the tasks of a queue to the groups of nodes that it asks for."""
 
     name = "nodegroup"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("strict", bool, True),
+        Argument("enablePreferredOrder", bool, False),
+    )
 
     def __init__(self, arguments: Arguments) -> None:
         self._strict = arguments.get_bool("strict", True)

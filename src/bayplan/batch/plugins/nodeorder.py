@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Scorers, built, listen
 from bayplan.batch.complaints import FAULTS
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import NODE_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
@@ -20,28 +21,29 @@ from bayplan.snapshot import IntVector
 
 _RESOURCES = ("cpu", "memory")
 _BALANCED = ("cpu", "memory", "nvidia.com/gpu")
+_DEFAULT_WEIGHTS = {
+    "leastrequested": 1,
+    "mostrequested": 0,
+    "balancedresource": 1,
+    "nodeaffinity": 2,
+    "podaffinity": 2,
+    "tainttoleration": 3,
+    "podtopologyspread": 2,
+    "imagelocality": 1,
+}
 
 
 class NodeOrder:
     """ImageLocality by node; resources, affinity, taints and spread by batch. A weight of 0 leaves a scorer out."""
 
     name = "nodeorder"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        *(Argument(f"{key}.weight", int, default) for key, default in _DEFAULT_WEIGHTS.items()),
+    )
 
     def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
         self._handle = handle
-        self._weights = {
-            key: arguments.get_int(f"{key}.weight", default)
-            for key, default in (
-                ("leastrequested", 1),
-                ("mostrequested", 0),
-                ("balancedresource", 1),
-                ("nodeaffinity", 2),
-                ("podaffinity", 2),
-                ("tainttoleration", 3),
-                ("podtopologyspread", 2),
-                ("imagelocality", 1),
-            )
-        }
+        self._weights = {key: arguments.get_int(f"{key}.weight", default) for key, default in _DEFAULT_WEIGHTS.items()}
 
     @classmethod
     def factory(cls, arguments: Arguments, handle: BatchHandle) -> NodeOrder:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import ROW_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
@@ -117,6 +118,7 @@ class NumaAware:
     """Places Guaranteed pods where their CPUs fit the node's topology policy, on as few NUMA nodes as possible."""
 
     name = "numa-aware"
+    takes: ClassVar[tuple[Argument, ...]] = (Argument("weight", int, 1),)
 
     def __init__(self, arguments: Arguments, memory: NumaMemory | None = None) -> None:
         self._weight = arguments.get_int("weight", 1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import Nodes
 from bayplan.batch.reservations import lacking_words, reserved_by
@@ -18,6 +21,7 @@ class Overcommit:
     """Lets jobs in while their minimums fit what is idle, the whole cluster counted a bit larger than it is."""
 
     name = "overcommit"
+    takes: ClassVar[tuple[Argument, ...]] = (Argument(FACTOR, float, DEFAULT_FACTOR),)
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
@@ -19,6 +21,7 @@ class DisruptionBudgets:
     """
 
     name = "pdb"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

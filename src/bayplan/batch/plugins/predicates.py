@@ -6,11 +6,12 @@ see the cluster as it was when the session opened.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Filters, built, listen
 from bayplan.batch.complaints import FAULTS
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
@@ -36,12 +37,25 @@ _OTHERS = (
 _PRE_FILTER_ORDER = ("NodeAffinity", *(name for name, _ in _OTHERS))
 _RESERVING = ("VolumeBinding", "DynamicResources")
 NOT_FILTERED = "not found"
+_NOT_READ = {
+    "predicate.CacheEnable": "tasks that are alike always share their answers",
+    "predicate.DynamicResourceAllocationEnable": "claims are always looked at; Volcano reads it nowhere, either",
+    "volumebinding.weight": "volumes are not scored",
+    "volumebinding.shape": "volumes are not scored",
+    "dynamicresources.filterTimeoutSeconds": "a search for devices on a node ends after 10s",
+}
+"""Names that Volcano declares, and why nothing depends on them."""
 
 
 class Predicates:
     """Filters of the framework, and the state of the cluster that they look at."""
 
     name = "predicates"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        *(Argument(key, bool, True) for _, key in (*_STABLE, *_OTHERS) if key is not None),
+        Argument("volumebinding.bindTimeoutSeconds", int, 600),
+        *(Argument(key, object, idle=why) for key, why in _NOT_READ.items()),
+    )
 
     def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
         self._handle = handle

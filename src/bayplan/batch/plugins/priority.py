@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.jobs import Job
 from bayplan.batch.registration import EvictionContext, EvictionKind
@@ -17,6 +19,7 @@ class Priority:
     """Orders tasks, sub-jobs and jobs by priority; preempts downwards only."""
 
     name = "priority"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

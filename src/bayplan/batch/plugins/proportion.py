@@ -7,10 +7,11 @@ addition each, and every question is a comparison of the two. Queues without job
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from bayplan.batch.amounts import Amounts, exceeded
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.jobs import Job
@@ -70,6 +71,7 @@ class Proportion:
     """Divides the cluster among queues by weight."""
 
     name = "proportion"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
         self.arguments = arguments

@@ -7,11 +7,12 @@ must be collected for it, under the period that `metricsPeriod` names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.plugins.low_node_utilization import LowNodeUtilization, Thresholds
 from bayplan.batch.session import Session
@@ -36,10 +37,31 @@ class Rounds:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What `lowNodeUtilization` can be told."""
+
+    thresholds: dict[str, int] = field(default_factory=dict)
+    target_thresholds: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An item of `strategies`."""
+
+    name: str = ""
+    params: Params = field(default_factory=Params)
+
+
 class Rescheduling:
     """Proposes victims of its strategies to the action `shuffle`; the first interval begins with the process."""
 
     name = "rescheduling"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("interval", timedelta, "5m"),
+        Argument("metricsPeriod", str, DEFAULT_PERIOD),
+        Argument("strategies", list[Listed]),
+    )
 
     def __init__(self, arguments: Arguments, rounds: Rounds) -> None:
         self._rounds = rounds

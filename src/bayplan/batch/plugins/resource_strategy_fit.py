@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.node_columns import WeighedDemand, offered, overfull
 from bayplan.batch.node_points import ROW_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
@@ -81,6 +83,12 @@ class ResourceStrategyFit:
     """Scores nodes by strategies, scarcity and proportion."""
 
     name = "resource-strategy-fit"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("resourceStrategyFitWeight", int | None, DEFAULT_WEIGHT),  # read by `get`, which cuts floats
+        Argument("resources", dict[str, Strategy]),
+        Argument("sra", ScarceResources),
+        Argument("proportional", Proportions),
+    )
 
     def __init__(self, arguments: Arguments) -> None:
         weight = arguments.get("resourceStrategyFitWeight", int)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
 from bayplan.batch.legible import Reader
 from bayplan.batch.rules import Vote
@@ -20,6 +22,7 @@ class ResourceQuotas:
     """Keeps jobs out whose minimum exceeds a quota of their namespace, jobs let in before them counted."""
 
     name = "resourcequota"
+    takes: ClassVar[tuple[Argument, ...]] = ()
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
 from bayplan.batch.rules import Vote
 from bayplan.batch.session import Session
@@ -17,6 +19,7 @@ class Sla:
     """Orders jobs by when their waiting time ends; one whose time is over is let in, and room is kept for it."""
 
     name = "sla"
+    takes: ClassVar[tuple[Argument, ...]] = (Argument(WAITING_TIME, timedelta),)
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

@@ -8,12 +8,14 @@ Cost: some column operations for each task of such a job, since every placement 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.batch.amounts import TOLERANCE
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.node_columns import offered
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.plugins.task_buckets import Bucket, JobBuckets, RoleTopology, TaskTopologyError, role_of
@@ -30,6 +32,7 @@ class TaskTopology:
     """Keeps roles of a job together, or apart, as its annotations ask for."""
 
     name = "task-topology"
+    takes: ClassVar[tuple[Argument, ...]] = (Argument("task-topology.weight", int, 1),)
 
     def __init__(self, arguments: Arguments) -> None:
         self._weight = arguments.get_int("task-topology.weight", 1)

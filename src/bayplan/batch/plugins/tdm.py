@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.jobs import Job
@@ -48,6 +50,10 @@ class TimeDivision:
     """Sends tasks that may be revoked to lent nodes while these are open, and evicts them afterwards, bit by bit."""
 
     name = "tdm"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(f"{ZONE_PREFIX}<zone>", str),
+        Argument(EVICT_PERIOD, timedelta, "1m"),
+    )
 
     def __init__(self, arguments: Arguments, timer: _Timer | None = None) -> None:
         self.arguments = arguments

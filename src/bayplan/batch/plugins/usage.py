@@ -8,10 +8,12 @@ are made once a session.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.declared import Argument
 from bayplan.batch.node_points import NODE_ALONE, same_for_all
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.session import Session
@@ -28,6 +30,12 @@ class Usage:
     """Keeps tasks off nodes whose measured load is above a threshold, and prefers the idlest of the others."""
 
     name = "usage"
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("usage.weight", int, 5),
+        Argument("cpu.weight", int, 1),
+        Argument("memory.weight", int, 1),
+        Argument("thresholds", dict[str, Any], fields=(Argument("cpu", int, 0), Argument("mem", int, 0))),
+    )
 
     def __init__(self, arguments: Arguments) -> None:
         self._weight = arguments.get_int("usage.weight", 5)

@@ -1,0 +1,76 @@
+"""`docs/batch-plugins.md` is the reference of the batch plugins: each is there, with its points and its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from datetime import timedelta
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import pytest
+
+from bayplan.batch.declared import Argument
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.plugins.extender import Extender
+from docs.fences import ROOT
+
+PLUGINS = default_batch_plugins()
+NAMES = list(PLUGINS)
+WORDS = {int: "whole number", float: "number", bool: "truth", str: "text", timedelta: "duration", list: "list"}
+
+
+@cache
+def sections() -> dict[str, str]:
+    page = (ROOT / "docs" / "batch-plugins.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+
+
+def plugin(name: str) -> Any:
+    return PLUGINS.get(name)
+
+
+def fact(name: str, label: str) -> str:
+    found = re.search(rf"^- \*\*{label}:\*\* (.+?)(?=^- |^$)", sections()[name], re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{name} says nothing under {label}"
+    return found[1]
+
+
+def type_word(argument: Argument) -> str:
+    kind = get_args(argument.kind)[0] if isinstance(argument.kind, UnionType) else argument.kind
+    return "any" if argument.idle else WORDS.get(get_origin(kind) or kind, "map")
+
+
+def test_every_shipped_plugin_has_a_section() -> None:
+    assert list(sections()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_names_the_points_where_its_plugin_registers(name: str) -> None:
+    source = inspect.getsource(sys.modules[plugin(name).__module__])
+    called = re.findall(r"\.add_(\w+?)(?:_nodes)?_(?:fns?|maker|handler)\(", source)
+    points = {"events" if each == "event" else each for each in called}
+    assert set(re.findall(r"`(\w+)`", fact(name, "Points"))) == points
+    assert fact(name, "Mind").strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_lists_every_argument_with_its_type(name: str) -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ", sections()[name].partition("### ")[0], re.MULTILINE)
+    assert rows == [(each.name, type_word(each)) for each in plugin(name).takes]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_tells_the_defaults(name: str) -> None:
+    rows = dict(re.findall(r"^\| `([^`]+)` \| [^|]+ \| ([^|]+) \| ", sections()[name], re.MULTILINE))
+    defaults = {each.name: each.default for each in plugin(name).takes if each.default not in (None, "")}
+    told = {key: f"`{str(value).lower() if isinstance(value, bool) else value}`" for key, value in defaults.items()}
+    assert {key: rows[key] for key in told} == told
+
+
+def test_the_extender_tells_what_stands_in_its_bodies() -> None:
+    bodies = inspect.getsource(sys.modules[Extender.__module__ + "_bodies"])
+    told = set(re.findall(r"`(\w+)`", sections()["extender"]))
+    assert set(re.findall(r'^ +"([A-Z]\w+)":', bodies, re.MULTILINE)) - told == set()
