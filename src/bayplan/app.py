@@ -37,7 +37,7 @@ from bayplan.client import (
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration, LeaderElection
-from bayplan.config.own_settings import OwnSettings
+from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import (
@@ -58,7 +58,6 @@ from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.intake import DEFAULT_MAX_PARKED_S
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
@@ -115,12 +114,11 @@ def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False)
 
 def plugin_source(text: str | None, folders: Sequence[Path], *, trust_writable: bool = False) -> PluginSource:
     """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
-
-    def loaded() -> tuple[Configuration, Registry]:
-        registry = known_plugins(folders, trust_writable=trust_writable)
-        return configured(text, registry), registry
-
-    return PluginSource(lambda: looks(folders), loaded)
+    return PluginSource(
+        lambda: looks(folders),
+        lambda: known_plugins(folders, trust_writable=trust_writable),
+        lambda registry: configured(text, registry),
+    )
 
 
 def configured(text: str | None, registry: Registry) -> Configuration:
@@ -158,15 +156,15 @@ async def scheduler_process(
     chance: random.Random | None = None,
     identity: str = "",
     plugins: PluginSource | None = None,
-    settings: OwnSettings | None = None,
-    max_parked_s: float = DEFAULT_MAX_PARKED_S,
+    options: ProcessOptions | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease.
 
     `plugins`: where they come from, if they are to be loaded again when they change.
     """
     clock, chance = clock or SystemClock(), chance or random.Random()
-    settings = settings or OwnSettings()
+    options = options or ProcessOptions()
+    settings = options.settings
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
@@ -180,10 +178,12 @@ async def scheduler_process(
                 user_agent=f"bayplan/{__version__}/scheduler",
             )
         )
-        offered = await client.discover(_WATCHED, also=(EVENTS, CORE_EVENTS))
+        offered = await client.reach(_WATCHED, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
-        extenders = _extenders(configuration, client, stack) if configuration.extenders else None
+        services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
+        for service in services.values():
+            stack.push_async_callback(service.close)
         telling = await stack.enter_async_context(
             Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
         )
@@ -199,9 +199,8 @@ async def scheduler_process(
             clock=clock,
             chance=chance,
             claims=offered.get(kind_of(ResourceClaim)),
-            extenders=extenders,
-            max_parked_s=max_parked_s,
-            settings=settings,
+            extenders=Extenders(services, may_write=client.may_write) if services else None,
+            options=options,
         )
         informers = Informers(
             client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
@@ -233,13 +232,6 @@ def _freeze_memory() -> None:
     """What was read at start stays for long: collections need not look at it each time."""
     gc.collect()
     gc.freeze()
-
-
-def _extenders(configuration: Configuration, client: Client, stack: AsyncExitStack) -> Extenders:
-    services = services_for(configuration.extenders, client.clock, user_agent=f"bayplan/{__version__}")
-    for service in services.values():
-        stack.push_async_callback(service.close)
-    return Extenders(services, may_write=client.may_write)
 
 
 def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:

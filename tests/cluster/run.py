@@ -152,7 +152,11 @@ class Cluster:
             "users": [{"name": user, "user": {"token": self.tokens[user]}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
         }
-        path.write_text(json.dumps(content))
+        text = json.dumps(content)
+        if not path.exists() or path.read_text() != text:  # others may be reading it just now
+            new = path.with_suffix(".new")
+            new.write_text(text)
+            new.replace(path)
         return path
 
     # What tests do with it.

@@ -55,15 +55,22 @@ def file_text(path: Path) -> str:
 def running_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: int) -> Iterator[PodEngine]:
     """An engine with the configuration of a file, or with the default one; what its plugins hold is released."""
     text = file_text(config) if config is not None else None
-    try:
+    with explained(config, registry):
         engine = build_engine(configured(text, registry), registry, cache, seed=seed)
-    except ConfigError as fault:
-        place = f"{config}: " if config is not None else ""
-        raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
     try:
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def explained(config: Path | None, registry: Registry) -> Iterator[None]:
+    """Whatever is wrong with the configuration is told with the file and what to do about it."""
+    try:
+        yield
+    except ConfigError as fault:
+        place = f"{config}: " if config is not None else ""
+        raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
 
 
 _UNKNOWN_PLUGIN = re.compile(r'"[^"]*" does not exist')

@@ -33,7 +33,13 @@ def print_value(value: Any, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(value, indent=2))
     else:
-        click.echo(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml_text(value), nl=False)
+
+
+def yaml_text(value: Any, *, sort_keys: bool = False) -> str:
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, allow_unicode=True)
+    assert isinstance(text, str)
+    return text
 
 
 def print_table(table: Table) -> None:

@@ -7,107 +7,160 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from bayplan.app import configured, known_plugins, scheduler_process
-from bayplan.cli.options import file_text, plugin_options
-from bayplan.client import Target, find_target
-from bayplan.config.duration import Duration, DurationError, parse_duration
-from bayplan.config.model import Configuration, LeaderElection
+from bayplan import __version__
+from bayplan.app import build_engine, configured, plugin_source, scheduler_process
+from bayplan.cache import Cache
+from bayplan.cli.go_command import FlagError, GoCommand
+from bayplan.cli.options import explained, file_text, plugin_options
+from bayplan.cli.printing import yaml_text
+from bayplan.cli.scheduler_flags import CONNECTION, DEBUGGING, ELECTION, FLAGS
+from bayplan.client import find_target
+from bayplan.clock import SystemClock
+from bayplan.config.features import features_of
+from bayplan.config.load import dump
+from bayplan.config.model import Configuration
+from bayplan.config.own_settings import OwnSettings, load_settings
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.config.validation import check_election
 from bayplan.errors import ConfigError
-from bayplan.framework.registry import Registry
+from bayplan.scheduler.process import STOPPED, SchedulerProcess
+from bayplan.telemetry.logs import LogControl, LogOptions, start_logs
 
-_LEVELS = (logging.INFO, logging.INFO, logging.INFO, logging.INFO, logging.DEBUG)
+log = logging.getLogger(__name__)
 
 
-@click.command("scheduler")
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration; the default one without."
-)
-@click.option("--kubeconfig", default="", help="How to reach the API server; ignored when --config says it.")
-@click.option("--master", default="", help="The API server's address, in place of the kubeconfig's.")
-@click.option("--leader-elect/--no-leader-elect", default=None, help="Only one of several processes decides. [on]")
-@click.option("--leader-elect-lease-duration", default=None, help="How long a lease is good for without renewal. [15s]")
-@click.option("--leader-elect-renew-deadline", default=None, help="How long the leader tries to renew it. [10s]")
-@click.option("--leader-elect-retry-period", default=None, help="How often candidates try. [2s]")
-@click.option("--leader-elect-resource-name", default=None, help="The lease. [kube-scheduler]")
-@click.option("--leader-elect-resource-namespace", default=None, help="Where it is. [kube-system]")
-@click.option("--kube-api-qps", type=float, default=None, help="Requests a second; ignored with --config. [50]")
-@click.option("--kube-api-burst", type=int, default=None, help="And at once; ignored with --config. [100]")
-@click.option("-v", "--v", "verbosity", type=int, default=0, help="How much is logged.")
+@click.command("scheduler", cls=GoCommand, flags=FLAGS)
+@click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
+@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
 @plugin_options
+@click.version_option(__version__, prog_name="bayplan")
+@click.pass_context
 def command(
-    config: Path | None,
-    kubeconfig: str,
-    master: str,
-    leader_elect: bool | None,
-    leader_elect_lease_duration: str | None,
-    leader_elect_renew_deadline: str | None,
-    leader_elect_retry_period: str | None,
-    leader_elect_resource_name: str | None,
-    leader_elect_resource_namespace: str | None,
-    kube_api_qps: float | None,
-    kube_api_burst: int | None,
-    verbosity: int,
+    context: click.Context,
+    /,
+    no_leader_elect: bool,
+    settings: Path | None,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
+    **given: Any,
 ) -> None:
     """Schedule the pods of a cluster, in kube-scheduler's place.
 
     Configuration files and flags are kube-scheduler's own. Runs until it is told to stop (SIGTERM, SIGINT): then it
-    finishes what is under way, gives up the lease and ends with 0. A process that loses its lease ends with 1.
+    finishes what is under way, gives up the lease and ends with 0. It ends with 1 when it loses its lease or cannot
+    start, and with 70 when a plugin held it for too long.
     SIGUSR2 writes what it knows into its log, and whether that is what the API server says.
 
     \b
     Examples:
-      bayplan scheduler --kubeconfig ~/.kube/config --no-leader-elect
+      bayplan scheduler --kubeconfig ~/.kube/config --leader-elect=false
       bayplan scheduler --config scheduler.yaml --plugins-dir plugins -v 2
     """
-    logging.basicConfig(
-        level=_LEVELS[min(verbosity, len(_LEVELS) - 1)],
-        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
-        stream=sys.stderr,
+    assert isinstance(context.command, GoCommand)
+    flags = context.command.values(given)
+    if no_leader_elect:
+        flags["leader-elect"] = False
+    context.call_on_close(_start_logging(flags).close)
+    options = _options(flags, context.command.texts(given), settings)
+    path = Path(flags["config"]) if flags["config"] else None
+    text = file_text(path) if path is not None else None
+    plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins)
+    registry = plugins.registry()
+    with explained(path, registry):
+        configuration = _with_flags(configured(text, registry), flags, alone=path is None)
+        build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
+    kubeconfig = configuration.client_connection.kubeconfig
+    target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
+    if flags["write-config-to"]:
+        _write(configuration, Path(flags["write-config-to"]))
+        return
+    process = scheduler_process(
+        configuration,
+        registry,
+        target,
+        plugins=plugins if plugin_folders else None,
+        options=options,
     )
-    registry = known_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    configuration = configured(file_text(config) if config is not None else None, registry)
-    flags = {
-        "leader_elect": leader_elect,
-        "lease_duration": _duration(leader_elect_lease_duration),
-        "renew_deadline": _duration(leader_elect_renew_deadline),
-        "retry_period": _duration(leader_elect_retry_period),
-        "resource_name": leader_elect_resource_name,
-        "resource_namespace": leader_elect_resource_namespace,
-    }
-    election: LeaderElection = replace(
-        configuration.leader_election, **{name: value for name, value in flags.items() if value is not None}
-    )
+    sys.exit(asyncio.run(_run(process)))
+
+
+def _options(flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None) -> ProcessOptions:
+    features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
+    for gate in features.without_effect():
+        log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
+    serving = ServingFlags.of(flags, features=features, told=texts)
+    if faults := serving.faults():
+        raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
+    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    parked = flags["pod-max-in-unschedulable-pods-duration"]
+    return ProcessOptions(settings=own, serving=serving, max_parked=parked)
+
+
+def _with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
+    """Flags about the election always count; the others count where there is no file."""
+    election = replace(configuration.leader_election, **_given(flags, ELECTION))
+    check_election(election)
     connection = configuration.client_connection
-    if config is None:
-        given = {"kubeconfig": kubeconfig or None, "qps": kube_api_qps, "burst": kube_api_burst}
-        connection = replace(connection, **{name: value for name, value in given.items() if value is not None})
-    configuration = replace(configuration, leader_election=election, client_connection=connection)
-    path = Path(connection.kubeconfig) if connection.kubeconfig else None
-    target = find_target(path, env=os.environ, server=master)
-    sys.exit(asyncio.run(_run(configuration, registry, target)))
+    if alone:
+        connection = replace(connection, **_given(flags, CONNECTION))
+        configuration = replace(configuration, **_given(flags, DEBUGGING))
+    if connection.qps > 0 and connection.burst <= 0:
+        raise ConfigError(
+            "burst is required to be greater than 0 when RateLimiter is not set and QPS is set to greater than 0",
+            stage="flags",
+        )
+    return replace(configuration, leader_election=election, client_connection=connection)
 
 
-async def _run(configuration: Configuration, registry: Registry, target: Target) -> int:
-    loop = asyncio.get_running_loop()
-    async with scheduler_process(configuration, registry, target) as process:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, process.stop)
-        dumps: set[asyncio.Task[None]] = set()
-        loop.add_signal_handler(signal.SIGUSR2, lambda: dumps.add(loop.create_task(process.dump())))
-        return await process.run()
+def _given(flags: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: flags[name] for name, field in names.items() if flags[name] is not None}
 
 
-def _duration(text: str | None) -> Duration | None:
-    if text is None:
-        return None
+def _write(configuration: Configuration, path: Path) -> None:
     try:
-        return parse_duration(text)
-    except DurationError as fault:
-        raise ConfigError(f"{fault}; write one such as 15s or 1m30s", stage="flags") from None
+        path.write_text(yaml_text(dump(configuration), sort_keys=True), encoding="utf-8")
+    except OSError as fault:
+        raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; name another file") from None
+    log.info("the configuration is written to %s", path)
+
+
+def _start_logging(flags: Mapping[str, Any]) -> LogControl:
+    options = LogOptions(
+        format=flags["logging-format"],
+        verbosity=flags["v"],
+        vmodule=flags["vmodule"],
+        split_stream=flags["log-text-split-stream"],
+    )
+    return start_logs(options, SystemClock())
+
+
+async def _run(process: AbstractAsyncContextManager[SchedulerProcess]) -> int:
+    """An exit code. Who is told to stop before it has begun ends as if it had."""
+    starting = asyncio.current_task()
+    assert starting is not None
+    _on_signals(starting.cancel)
+    begun = False
+    try:
+        async with process as running:
+            begun = True
+            _on_signals(running.stop)
+            loop, dumps = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+            loop.add_signal_handler(signal.SIGUSR2, lambda: dumps.add(loop.create_task(running.dump())))
+            return await running.run()
+    except asyncio.CancelledError:
+        if begun:
+            raise
+        return STOPPED
+
+
+def _on_signals(stop: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)

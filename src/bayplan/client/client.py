@@ -7,12 +7,15 @@ not get it or asked for it. A bind costs about 50 µs of our own besides TLS.
 
 from __future__ import annotations
 
+import logging
 import random
+import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from bayplan.client.backoff import Backoff
 from bayplan.client.decoding import Decoder, Unreadable
 from bayplan.client.discovery import Offered, discover
 from bayplan.client.informer import EVERYTHING, Complaint, Handler, Informer, Selection
@@ -22,11 +25,13 @@ from bayplan.client.resources import PODS, Resource, query, resource_of
 from bayplan.client.target import Target
 from bayplan.client.transport import TIMEOUT_S, Guard, Observer, Transport
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, ObjectError
+from bayplan.errors import ApiError, ObjectError, Unreachable
 from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
+
+log = logging.getLogger(__name__)
 
 Body = bytes | msgspec.Struct | Mapping[str, Any]
 """What a request carries: JSON text, or something that becomes it."""
@@ -113,6 +118,25 @@ class Client:
     async def discover(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
         """Which of these kinds the server offers, in the version to read each; `also`: what is only written."""
         return await discover(self.transport, kinds, also)
+
+    async def reach(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
+        """The same, and wait for a server that is not there yet: a control plane may start its scheduler first.
+
+        Who does not know us, or whom we do not trust, is not waited for: somebody has to mend something.
+        """
+        backoff = Backoff(self.clock, self.chance)
+        told = ""
+        kinds, also = list(kinds), list(also)
+        while True:
+            try:
+                return await self.discover(kinds, also)
+            except Unreachable as fault:
+                if isinstance(fault.__context__, ssl.SSLCertVerificationError):
+                    raise
+                if str(fault) != told:
+                    told = str(fault)
+                    log.warning("waiting for the API server: %s", fault)
+            await backoff.wait()
 
     def informer(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 from bayplan.config.args import ArgsKinds
 from bayplan.config.defaults import ConfigurationDraft, ProfileDraft
 from bayplan.config.encode import internal_form
-from bayplan.config.field_errors import AsJson, FieldError, FieldPath, duplicate, invalid, required
+from bayplan.config.field_errors import AsJson, FieldError, FieldPath, aggregate, duplicate, invalid, required
 from bayplan.config.model import (
     API_VERSION,
     EXTENSION_POINTS,
@@ -23,6 +23,7 @@ from bayplan.config.model import (
     LeaderElection,
 )
 from bayplan.config.schema import RawArgs
+from bayplan.errors import ConfigError
 from bayplan.objects.resources import is_extended_resource_name
 from bayplan.objects.validation import label_key_problems
 
@@ -54,6 +55,12 @@ def validate(draft: ConfigurationDraft, kinds: ArgsKinds) -> list[FieldError]:
 def _client_connection(connection: ClientConnection, path: FieldPath) -> Iterator[FieldError]:
     if connection.burst < 0:
         yield invalid(path.child("burst"), connection.burst, "must be non-negative")
+
+
+def check_election(election: LeaderElection) -> None:
+    """Raise `ConfigError` where nobody could be elected so: flags may say other things than the file did."""
+    if errors := list(_leader_election(election, FieldPath("leaderElection"))):
+        raise ConfigError(aggregate(errors), stage="invalid")
 
 
 def _leader_election(election: LeaderElection, path: FieldPath) -> Iterator[FieldError]:

@@ -8,7 +8,7 @@ from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.config.model import Configuration
-from bayplan.config.own_settings import OwnSettings
+from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueueRecorder, SchedulingQueue
@@ -17,7 +17,7 @@ from bayplan.scheduler.binding import Bindings
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
-from bayplan.scheduler.intake import DEFAULT_MAX_PARKED_S, queue_for
+from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.statuses import PodStatuses
@@ -39,12 +39,12 @@ def live_scheduler(
     recorder: QueueRecorder | None = None,
     observer: Observer | None = None,
     extenders: Extenders | None = None,
-    max_parked_s: float = DEFAULT_MAX_PARKED_S,
-    settings: OwnSettings | None = None,
+    options: ProcessOptions | None = None,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
 
-    settings = settings or OwnSettings()
+    options = options or ProcessOptions()
+    settings = options.settings
 
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
@@ -52,7 +52,14 @@ def live_scheduler(
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
     records = DecisionRing(settings.records_mebibytes << 20)
     engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes, records=records)
-    queue = queue_for(engine, SchedulingQueue, clock=clock, recorder=recorder, max_parked_s=max_parked_s)
+    queue = queue_for(
+        engine,
+        SchedulingQueue,
+        clock=clock,
+        recorder=recorder,
+        max_parked_s=options.max_parked.seconds,
+        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
+    )
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
     bindings = Bindings(

@@ -23,10 +23,15 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Where plugins come from: what their files look like from outside, and how they are loaded."""
+    """Where plugins come from: how their files look from outside, what is in them, and what is made of it."""
 
     looks: Callable[[], object]
-    load: Callable[[], tuple[Configuration, Registry]]
+    registry: Callable[[], Registry]
+    configured: Callable[[Registry], Configuration]
+
+    def load(self) -> tuple[Configuration, Registry]:
+        registry = self.registry()
+        return self.configured(registry), registry
 
 
 @dataclass(slots=True)

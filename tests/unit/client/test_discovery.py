@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from bayplan.client import EVENTS, LEASES
-from bayplan.errors import ApiError
+from bayplan.clock import ManualClock
+from bayplan.errors import ApiError, Unauthorized
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import Queue
-from wire_server import Reply, Request, WireServer, on_loop, status
+from wire_server import Reply, Request, WireServer, on_loop, status, until
 
 
 def server_of(offers: dict[str, list[str]]) -> Any:
@@ -91,3 +93,32 @@ async def test_what_is_no_api_server_is_told() -> None:
     async with WireServer(lambda _: Reply(200, b"<html>hello</html>")) as server, server.client() as client:
         with pytest.raises(ApiError, match="did not answer as an API server"):
             await client.discover()
+
+
+@on_loop
+async def test_a_server_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    server = WireServer(server_of(CORE))
+    await server.start()
+    await server.stop()
+    async with server.client(clock) as client:
+        reaching = asyncio.ensure_future(client.reach())
+        await until(lambda: caplog.records)
+        for _ in range(50):  # several tries
+            await asyncio.sleep(0.001)
+            clock.advance(1.0)
+        assert not reaching.done()
+        await server.start()
+        await until(reaching.done, tick=lambda: clock.advance(60.0))
+        assert (await reaching).get(kind_of(Pod)) is not None
+        await server.stop()
+    told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
+    assert len(told) == 1, "not for every try"
+    assert "cannot connect to http://127.0.0.1" in told[0]
+
+
+@on_loop
+async def test_who_does_not_know_us_is_not_waited_for() -> None:
+    async with WireServer(lambda _: status(401, "Unauthorized", "who?")) as server, server.client() as client:
+        with pytest.raises(Unauthorized):
+            await client.reach()

@@ -195,7 +195,7 @@ async def test_without_the_lease_nothing_is_written() -> None:
             raise LeaseLost("somebody else leads")
 
     async with world() as w:
-        w.sink._client.guard(Lost())
+        w.sink.client.guard(Lost())
         w.failed()
         await w.drained()
         assert w.server.requests == []
@@ -218,11 +218,11 @@ async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dro
 @on_loop
 async def test_a_bug_in_sending_costs_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
-        sent = w.sink._client.create
-        monkeypatch.setattr(w.sink._client, "create", None)
+        sent = w.sink.client.create
+        monkeypatch.setattr(w.sink.client, "create", None)
         w.failed()
         await w.drained()
-        monkeypatch.setattr(w.sink._client, "create", sent)
+        monkeypatch.setattr(w.sink.client, "create", sent)
         w.failed("q")
         await w.drained()
         assert (w.sink.stored, w.sink.refused) == (1, 1)

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from bayplan.cache import Cache
 from bayplan.client import Client
 from bayplan.clock import ManualClock
 from bayplan.framework.discovery import looks
+from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
@@ -227,9 +229,7 @@ def test_a_changed_neighbour_counts_as_a_change(folder: Path) -> None:
 def test_looking_again_costs_nothing_while_nothing_changed(folder: Path) -> None:
     one = Running(folder, REFUSES)
     calls: list[str] = []
-    one.reloading.source = type(one.reloading.source)(
-        one.reloading.source.looks, lambda: cast(Any, calls.append("load"))
-    )
+    one.reloading.source = replace(one.reloading.source, registry=lambda: cast(Registry, calls.append("loaded")))
     one.reloading.look()
     assert calls == []
 

@@ -1,0 +1,123 @@
+"""What do flags say about the server for probes, scrapers and people, and about the process? One value, handed on.
+
+Made once at start. `faults` holds what kube-scheduler would refuse, in its words; what needs a file or a certificate
+is found out by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from bayplan.config.duration import Duration
+from bayplan.config.features import Features
+from bayplan.config.own_settings import OwnSettings
+
+_TEN_SECONDS = Duration.of_seconds(10)
+_FIVE_MINUTES = Duration.of_seconds(300)
+_WHITE_CHECKED = (
+    "requestheader_username_headers",
+    "requestheader_group_headers",
+    "requestheader_extra_headers_prefix",
+    "requestheader_allowed_names",
+    "requestheader_uid_headers",
+)
+_TLS_VERSIONS = ("", "VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
+PREVIOUS_MINOR = "1.35"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFlags:
+    """Flags of kube-scheduler by their names, with its defaults."""
+
+    bind_address: str = "0.0.0.0"
+    secure_port: int = 10259
+    cert_dir: str = ""
+    tls_cert_file: str = ""
+    tls_private_key_file: str = ""
+    tls_min_version: str = ""
+    tls_cipher_suites: tuple[str, ...] = ()
+    tls_sni_cert_key: tuple[str, ...] = ()
+    permit_address_sharing: bool = False
+    permit_port_sharing: bool = False
+
+    authentication_kubeconfig: str = ""
+    authentication_skip_lookup: bool = False
+    authentication_token_webhook_cache_ttl: Duration = _TEN_SECONDS
+    authentication_tolerate_lookup_failure: bool = True
+    client_ca_file: str = ""
+    requestheader_allowed_names: tuple[str, ...] = ()
+    requestheader_client_ca_file: str = ""
+    requestheader_extra_headers_prefix: tuple[str, ...] = ("x-remote-extra-",)
+    requestheader_group_headers: tuple[str, ...] = ("x-remote-group",)
+    requestheader_uid_headers: tuple[str, ...] = ()
+    requestheader_username_headers: tuple[str, ...] = ("x-remote-user",)
+
+    authorization_always_allow_paths: tuple[str, ...] = ("/healthz", "/readyz", "/livez")
+    authorization_kubeconfig: str = ""
+    authorization_webhook_cache_authorized_ttl: Duration = _TEN_SECONDS
+    authorization_webhook_cache_unauthorized_ttl: Duration = _TEN_SECONDS
+
+    show_hidden_metrics_for_version: str = ""
+    disabled_metrics: tuple[str, ...] = ()
+    allow_metric_labels: tuple[tuple[str, str], ...] = ()
+    allow_metric_labels_manifest: str = ""
+
+    features: Features = field(default_factory=Features)
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Every flag with the value that holds, as text: what `/flagz` shows."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], *, features: Features, told: Mapping[str, str]) -> ServingFlags:
+        """From the values of all flags, by their names on the command line."""
+        mine = {name: values[flag] for name in _NAMES if (flag := name.replace("_", "-")) in values}
+        return cls(**mine, features=features, told=told)
+
+    def faults(self) -> list[str]:
+        """What kube-scheduler refuses."""
+        return [*self._bad_port(), *self._bad_headers(), *self._bad_tls(), *self._bad_metrics()]
+
+    def _bad_port(self) -> Iterable[str]:
+        if self.secure_port > 65535:
+            yield (
+                f"--secure-port {self.secure_port} must be between 1 and 65535, inclusive. "
+                "It cannot be turned off with 0"
+            )
+        elif self.secure_port < 0:
+            yield (
+                f"--secure-port {self.secure_port} must be between 0 and 65535, inclusive. "
+                "0 for turning off secure port"
+            )
+
+    def _bad_headers(self) -> Iterable[str]:
+        for name in _WHITE_CHECKED:
+            if any(not value.strip() for value in getattr(self, name)):
+                yield f'empty value in "{name.replace("_", "-")}"'
+
+    def _bad_tls(self) -> Iterable[str]:
+        if self.tls_min_version not in _TLS_VERSIONS:
+            yield f'unknown tls version "{self.tls_min_version}"'
+        if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
+            yield "--tls-cert-file and --tls-private-key-file belong together; give both or none"
+
+    def _bad_metrics(self) -> Iterable[str]:
+        version = self.show_hidden_metrics_for_version
+        if version not in ("", PREVIOUS_MINOR):
+            yield (
+                f'metrics.showHiddenMetricsForVersion: Invalid value: "{version}": must be omitted or have the value '
+                f"'{PREVIOUS_MINOR}'; only the previous minor version is allowed"
+            )
+
+
+_NAMES = tuple(each.name for each in fields(ServingFlags) if each.name not in ("features", "told"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """What the command line says about a scheduler process, besides its configuration."""
+
+    settings: OwnSettings = field(default_factory=OwnSettings)
+    serving: ServingFlags = field(default_factory=ServingFlags)
+    max_parked: Duration = _FIVE_MINUTES
+    """How long a pod is parked at most."""
