@@ -127,7 +127,7 @@ def checked(job: Job) -> None:
     cpu = sum(task.resreq.milli_cpu for task in job.tasks.values() if task.status in HOLDING)
     assert job.allocated.milli_cpu == cpu
     waiting = sum(task.best_effort for task in job.tasks.values() if task.status is TaskStatus.PENDING)
-    assert job.pending_best_effort_task_num == waiting
+    assert job.ranks.best_effort_pending == waiting
 
 
 def state(session: Session) -> Any:
@@ -206,7 +206,7 @@ def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any
         idle[node].sub_unchecked(tasks[key].resreq)
     for uid in bound:
         with engine.session() as session:
-            held = session.jobs[uid].ready_task_num + session.jobs[uid].pending_best_effort_task_num
+            held = session.jobs[uid].ready_task_num + session.jobs[uid].ranks.best_effort_pending
             assert ready[uid] or held >= least[uid]
     for node in set(outcome.binds.values()):
         assert idle[node].milli_cpu >= 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bayplan.batch.rules import Vote
     from bayplan.batch.session import Session
     from bayplan.batch.simulation import Simulation
-    from bayplan.batch.statement import Statement
+    from bayplan.batch.statement import Statement, saved
     from bayplan.batch.statuses import TaskStatus
     from bayplan.batch.sub_jobs import SubJob
     from bayplan.batch.tasks import Task
@@ -64,6 +64,7 @@ __all__ = [
     "TaskStatus",
     "Vote",
     "same_for_all",
+    "saved",
 ]
 
 _MODULES = {
@@ -84,7 +85,7 @@ _MODULES = {
     "rules": ("Vote",),
     "session": ("Session",),
     "simulation": ("Simulation",),
-    "statement": ("Statement",),
+    "statement": ("Statement", "saved"),
     "statuses": ("TaskStatus",),
     "sub_jobs": ("SubJob",),
     "tasks": ("Task",),

@@ -213,18 +213,6 @@ class Amounts:
                     mine[name] = 0.0
         return self
 
-    def fit_delta(self, request: Amounts) -> Amounts:
-        """What is left after a request and a tolerance more; negative where it does not suffice."""
-        if request.milli_cpu > 0:
-            self.milli_cpu -= request.milli_cpu + TOLERANCE
-        if request.memory > 0:
-            self.memory -= request.memory + TOLERANCE
-        mine = self.scalars = {} if self.scalars is None else self.scalars
-        for name, amount in (request.scalars or {}).items():
-            if amount > 0:
-                mine[name] = mine.get(name, 0.0) - (amount + TOLERANCE)
-        return self
-
     def diff(self, other: Amounts, missing: Missing) -> tuple[Amounts, Amounts]:
         """By how much this is more, and by how much less. A scalar of unlimited difference is -1."""
         more, less = Amounts(scalars={}), Amounts(scalars={})
@@ -283,19 +271,6 @@ class Amounts:
         if _missing_decides(mine, theirs, missing):
             return True
         return any(amount < theirs.get(name, 0.0) for name, amount in mine.items())
-
-    def less_equal_partly(self, other: Amounts, missing: Missing = Missing.ZERO) -> bool:
-        """Whether any dimension is less or about equal."""
-        if _within(self.milli_cpu, other.milli_cpu) or _within(self.memory, other.memory):
-            return True
-        mine, theirs = self.scalars or {}, other.scalars or {}
-        if _missing_decides(mine, theirs, missing):
-            return True
-        return any(_within(amount, theirs.get(name, 0.0)) for name, amount in mine.items())
-
-    def less_equal_with_dimension(self, other: Amounts | None, asked: Amounts | None) -> bool:
-        """Whether no dimension that is asked for is above the other's."""
-        return other is not None and not self.names_above_in(other, asked)
 
     # Comparisons that name dimensions
 

@@ -21,6 +21,13 @@ _LONGEST_ANSWER = 80
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
+_CONSEQUENCES = {
+    "on_session_open": "what it has registered before counts",
+    "on_session_close": "the others are closed all the same",
+}
+"""What follows at the points where nothing is answered."""
+
+
 class Nonsense(Exception):
     """An answer that nothing can be done with; the sentence says what it was and what is needed."""
 
@@ -38,7 +45,7 @@ class Complaints:
     def about(self, plugin: str, what: BaseException | str, point: str = "") -> str | None:
         """The sentence, if it is worth telling: neither told before nor one too many."""
         where = f" at {point}" if point else ""
-        sentence = f'plugin "{plugin}"{where}: {_told(what)}; its answer is left out'
+        sentence = f'plugin "{plugin}"{where}: {_told(what)}; {_CONSEQUENCES.get(point, "its answer is left out")}'
         if sentence in self.sentences:
             return None
         self._alike[plugin, point] += 1

@@ -326,8 +326,9 @@ class BatchEngine:
         for tier in self.configuration.tiers:
             for option in tier:
                 if option.name not in self._plugins:
-                    session.faults.append(f"Failed to get plugin {option.name}.")
-                    log.error("Failed to get plugin %s.", option.name)
+                    sentence = f"Failed to get plugin {option.name}; `bayplan plugin list --batch` lists the known ones"
+                    session.faults.append(sentence)
+                    log.error("%s", sentence)
                     continue
                 arguments = Arguments(option.arguments, owner=option.name)
                 before = session.plugins.get(option.name)

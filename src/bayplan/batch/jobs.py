@@ -269,10 +269,6 @@ class Job(Member):
     def check_task_pipelined(self) -> bool:
         return self._every_role_has(_OCCUPIED_OR_WAITING, best_effort=True)
 
-    def check_task_starving(self) -> bool:
-        """Whether some role has too few; also where roles do not count at all."""
-        return not self.checks_roles or not self._every_role_has(_OCCUPIED_OR_WAITING)
-
     def _every_role_has(
         self, statuses: tuple[TaskStatus, ...], *, best_effort: bool = False, zero_counts: bool = True
     ) -> bool:

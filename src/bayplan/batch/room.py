@@ -175,11 +175,6 @@ class Room:
         """What will be idle once everything that goes is gone and everything promised is there."""
         return (self.idle + self.releasing) - self.pipelined
 
-    def future_idle_of(self, row: int) -> FloatMatrix:
-        """The same of one row, as a matrix of one."""
-        only = slice(row, row + 1)
-        return (self.idle[:, only] + self.releasing[:, only]) - self.pipelined[:, only]
-
     def fits(self, matrix: FloatMatrix, demand: Demand, rows: RowVector | None = None) -> BoolVector:
         """On which rows (or which of these) there is enough of everything."""
         found: BoolVector | None = None

@@ -122,9 +122,6 @@ class Session(Questions):
     def job_of(self, task: Task) -> Job | None:
         return self.jobs.get(task.job)
 
-    def queue_of(self, job: Job) -> Queue | None:
-        return self.queues.get(job.queue)
-
     def action_arguments(self, action: str) -> Arguments:
         """What the file says under `configurations` for an action; empty where it says nothing."""
         found = self._arguments.get(action)
@@ -217,15 +214,6 @@ class Session(Questions):
     def tie_break(self, rows: RowVector) -> int:
         """One of equally good rows."""
         return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
-
-    def sorted_by_score(self, task: Task, candidates: BoolVector) -> list[Node]:
-        """Candidates, best first; equal ones in the order of rows. Nothing where scoring failed."""
-        rows = np.flatnonzero(candidates)
-        totals = self.scores(task, candidates) if len(rows) else None
-        if totals is None:
-            return []
-        ranked = sorted(rows.tolist(), key=lambda row: -totals[row])
-        return [self.nodes.at(row) for row in ranked]
 
     def hopeful(self, task: Task) -> BoolVector:
         """Rows on which evicting may help the task, as far as an earlier action found out."""

@@ -139,10 +139,6 @@ class Member:
         by = self.ranks.by_status
         return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1])
 
-    @property
-    def pending_best_effort_task_num(self) -> int:
-        return self.ranks.best_effort_pending
-
     def is_ready(self) -> bool:
         return self.ready_task_num + self.ranks.best_effort_pending >= self.min_available
 

@@ -21,6 +21,7 @@ from bayplan.errors import ConfigError
 from bayplan.objects.go_text import go_value
 
 _PAGE = "docs/batch-configuration.md"
+_NO_ACTION = "failed to find Action"
 _READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
 """Actions that read some of their arguments from the section of another one."""
 
@@ -112,7 +113,9 @@ def _loaded(file: Path, actions: ActionSet) -> BatchConfiguration:
         return batch_configured(file_text(file), actions)
     except ConfigError as fault:
         known = f"known actions: {', '.join(actions)}"
-        remedy = known if str(fault).startswith("failed to find Action") else f"see {_PAGE}"
+        remedy = known if str(fault).startswith(_NO_ACTION) else f"see {_PAGE}"
+        if str(fault).strip() == _NO_ACTION:
+            remedy = f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
         raise ConfigError(f"{file}: {fault}; {remedy}", stage=fault.stage) from None
 
 

@@ -100,7 +100,7 @@ def test_a_plugin_that_nobody_knows_is_named() -> None:
     text = "actions: enqueue, allocate\ntiers: [{plugins: [{name: gangg}, {name: predicates}]}]"
     done = run(config=text, tiers=None)
     assert good(done)
-    assert done.faults == ["Failed to get plugin gangg."]
+    assert done.faults == ["Failed to get plugin gangg; `bayplan plugin list --batch` lists the known ones"]
 
 
 # arguments

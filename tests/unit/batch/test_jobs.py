@@ -58,24 +58,21 @@ def test_pending_tasks_without_requests_count_as_ready_but_not_against_starving(
 
 
 @pytest.mark.parametrize(
-    ("least", "min_member", "valid", "ready", "pipelined", "starving"),
+    ("least", "min_member", "valid", "ready", "pipelined"),
     [
-        pytest.param({"w": 2}, 2, True, False, True, False, id="one-of-two-runs"),
-        pytest.param({"w": 1, "ps": 0}, 1, True, True, True, False, id="zero-is-no-minimum"),
-        pytest.param({"w": 1, "ps": 1}, 2, False, False, False, True, id="a-role-is-missing"),
-        pytest.param({"w": 2, "ps": 1}, 2, True, True, True, True, id="a-smaller-gang-than-the-sum-of-roles"),
+        pytest.param({"w": 2}, 2, True, False, True, id="one-of-two-runs"),
+        pytest.param({"w": 1, "ps": 0}, 1, True, True, True, id="zero-is-no-minimum"),
+        pytest.param({"w": 1, "ps": 1}, 2, False, False, False, id="a-role-is-missing"),
+        pytest.param({"w": 2, "ps": 1}, 2, True, True, True, id="a-smaller-gang-than-the-sum-of-roles"),
     ],
 )
-def test_roles(
-    least: dict[str, int], min_member: int, valid: bool, ready: bool, pipelined: bool, starving: bool
-) -> None:
+def test_roles(least: dict[str, int], min_member: int, valid: bool, ready: bool, pipelined: bool) -> None:
     job = job_of(
         task("a", RUNNING, role="w"), task("b", PIPELINED, role="w"), min_member=min_member, min_task_member=least
     )
     assert job.check_task_valid() is valid
     assert job.check_task_ready() is ready
     assert job.check_task_pipelined() is pipelined
-    assert job.check_task_starving() is starving
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_an_unknown_plugin_is_passed_over() -> None:
     outcome = engine_of(
         conf=conf, nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group()]
     ).run_session()
-    assert outcome.faults == ["Failed to get plugin nobody."]
+    assert outcome.faults == ["Failed to get plugin nobody; `bayplan plugin list --batch` lists the known ones"]
     assert outcome.binds == {"default/p": "a"}
 
 
