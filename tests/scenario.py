@@ -62,7 +62,7 @@ class Corner:
         found["metadata"]["labels"] = labels or {}
         return found
 
-    def priority(self, name: str, value: int) -> str:
+    def priority(self, name: str, value: int, **fields: Any) -> str:
         full = f"{self.label[:40]}-{name}"
         self.api.create(
             {
@@ -70,6 +70,7 @@ class Corner:
                 "kind": "PriorityClass",
                 "metadata": {"name": full},
                 "value": value,
+                **fields,
             }
         )
         return full
