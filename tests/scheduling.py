@@ -19,15 +19,18 @@ DEADLINE_S = 60.0
 
 
 @contextmanager
-def scheduler(cluster: Cluster, folder: Path, *arguments: str, config: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def scheduler(
+    cluster: Cluster, folder: Path, *arguments: str, config: str = "", kubeconfig: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one."""
     given = [*arguments]
+    way = str(kubeconfig or cluster.kubeconfig())
     if config:
         path = folder / "scheduler.yaml"
-        path.write_text(config.replace("KUBECONFIG", str(cluster.kubeconfig())))
+        path.write_text(config.replace("KUBECONFIG", way))
         given += ["--config", str(path)]
     else:
-        given += ["--kubeconfig", str(cluster.kubeconfig()), "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
+        given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     log = (folder / f"scheduler-{time.monotonic_ns()}.log").open("wb")
     command = [sys.executable, "-m", "bayplan", "scheduler", *given]
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
@@ -90,9 +93,11 @@ def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
     return [each["note"] for each in found["items"] if each["reason"] == reason]
 
 
-def until(holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S) -> None:
-    """Wait for something to hold; a deadline, not a pause."""
+def until(
+    holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S, why: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait for something to hold; a deadline, not a pause. `why`: what to say beyond, where it does not."""
     end_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < end_s, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.1)
+        assert time.monotonic() < end_s, f"not within {within_s:.0f} s: {what} {why()}"
+        time.sleep(0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
+from scenario import Corner
 
 HERE = Path(__file__).parent
 
@@ -32,3 +33,11 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     name = request.node.name.lower().replace("_", "-").replace("[", "-").rstrip("]")[:60].strip("-")
     cluster.kubectl("create", "namespace", name)
     return str(name)
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Corner]:
+    """Nodes and pods of the test's own."""
+    mine = Corner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()

@@ -67,7 +67,7 @@ def live_scheduler(
         queue,
         bound=lambda queued, held: live.bound(queued, held),
         failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
-        nominate=statuses.nominate,
+        statuses=statuses,
         at_once=settings.writes_at_once,
         extender_bind=extenders.bind if extenders is not None else None,
     )

@@ -17,6 +17,7 @@ from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import Held, Placed, PodEngine, refusal
+from bayplan.scheduler.statuses import PodStatuses
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Bindings:
     queue: SchedulingQueue
     bound: Callable[[QueuedPod, Held], None]
     failed: Callable[[QueuedPod, Status, frozenset[str]], None]
-    nominate: Callable[[Pod, str], Awaitable[None]]
+    statuses: PodStatuses
     at_once: int = 64
     extender_bind: ExtenderBind | None = None
     pre_binds: PreBinds = field(default_factory=PreBinds)
@@ -110,7 +111,7 @@ class Bindings:
         if not plan.status.ok:
             return Outcome(plan.status)
         if plan.has_work or waits:
-            await self.nominate(cycle.pod, node_name)
+            await self.statuses.nominate(cycle.pod, node_name)
         if waits:
             outcome = await self._permitted(held)
             if not outcome.status.ok:
@@ -123,6 +124,8 @@ class Bindings:
                 return Outcome(status)
         self.on_the_wire += 1
         try:
+            if (saying := self.statuses.being_written(queued.uid)) is not None:
+                await asyncio.wait([saying])  # else the reason of an earlier attempt could be written to a bound pod
             async with self._room:
                 return Outcome(await self._written(held))
         finally:

@@ -159,3 +159,5 @@ async def _ended(task: asyncio.Future[Any] | None) -> None:
     if task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # whatever it is, it came of the cancelling: nobody has to hear of it

@@ -63,6 +63,10 @@ class PodStatuses:
         self._remember(_with_condition(known, reason, message, now), nominate)
         return self._start(pod, patch, f"saying in the status of pod {pod.key} why it waits")
 
+    def being_written(self, uid: str) -> asyncio.Task[None] | None:
+        """The latest that was said of a pod, as long as it is not written."""
+        return self._latest.get(uid)
+
     async def nominate(self, pod: Pod, node_name: str) -> None:
         """Write which node a pod is about to get ("": none), unless its status says so. Failing stops nothing."""
         known = self._as_said(pod)

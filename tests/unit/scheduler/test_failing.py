@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from bayplan.objects.meta import Condition
 from bayplan.queueing.queued import Pool
 from builders import LONG_AGO, changed, make_node, make_pod
 from live_rig import Rig, Told, conditions, running
-from wire_server import Hang, on_loop, status, until
+from wire_server import Answer, Hang, Request, on_loop, status, until
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: "
 NO_VICTIMS = FULL + "1 No preemption victims found for incoming pod."
@@ -126,6 +127,27 @@ async def test_statuses_are_written_in_the_order_of_the_attempts() -> None:
         await until(lambda: len(rig.sent("PATCH", "/status")) == 4, tick=lambda: rig.clock.advance(0.01))
         said = [each["message"][:22] for each in conditions(rig)]
         assert said == ["0/1 nodes are availabl"] * 3 + ["0/2 nodes are availabl"]
+
+
+@on_loop
+async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> None:
+    """The node has room again before the server has heard that it had none."""
+    async with running(SMALL, TAKEN) as rig:
+        gate = asyncio.Event()
+
+        async def late(request: Request) -> Answer:
+            await gate.wait()
+            return rig.answer(request)
+
+        rig.server.route = lambda request: late(request) if request.method == "PATCH" else rig.answer(request)
+        rig.hear(LARGE)
+        await rig.asked("PATCH", "/status")
+        rig.hear_gone(TAKEN)
+        await until(lambda: rig.live.engine.cache.is_assumed(LARGE.uid))
+        await asyncio.sleep(0.01)
+        assert rig.bound() == {}
+        gate.set()
+        await rig.asked("POST", "/binding")
 
 
 @pytest.mark.parametrize(

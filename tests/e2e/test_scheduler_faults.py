@@ -1,0 +1,179 @@
+"""Whatever dies, hangs, lies or vanishes: pods end up bound once or with an honest reason, and nothing is overfull."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.run import Cluster
+from fault_proxy import Ask, Fault, faulty, refusal
+from scenario import Corner
+from scheduling import condition, node_of, until
+
+
+def binding(ask: Ask) -> bool:
+    return ask.is_binding
+
+
+def watching(ask: Ask) -> bool:
+    return ask.is_watch
+
+
+def names(corner: Corner, prefix: str, count: int, cpu: str = "100m") -> list[str]:
+    """Create pods, and say what they are called."""
+    made = [f"{prefix}-{number}" for number in range(count)]
+    corner.api.create(*(corner.pod(name, cpu=cpu) for name in made))
+    return made
+
+
+def test_the_api_server_stops_and_starts(cluster: Cluster, corner: Corner) -> None:
+    corner.add_nodes(4)
+    with corner.running() as process:
+        names(corner, "early", 4)
+        corner.bound()
+        names(corner, "middle", 40)
+        cluster.end("kube-apiserver", kill=True)  # some are bound, some on their way, some not tried
+        cluster.start_api_server()
+        names(corner, "late", 20)
+        corner.settles(process)
+
+
+def test_history_is_compacted_while_nobody_watches(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    first, *_ = corner.add_nodes(4)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        names(corner, "early", 8, cpu="1")
+        corner.bound()
+        blind = proxy.add(Fault(lambda _: True, refuse=refusal(503, "ServiceUnavailable")))
+        proxy.cut(watching)
+        corner.api.delete("Pod", "early-0", "early-1")
+        corner.api.delete("Node", first)
+        names(corner, "late", 4, cpu="1")
+        cluster.compact()
+        cluster.end("kube-apiserver", kill=True)
+        cluster.start_api_server()
+        proxy.remove(blind)
+        corner.settles(process)
+        assert "listing anew" in corner.log() or "too old" in corner.log()
+
+
+def test_watches_are_cut_again_and_again(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    corner.add_nodes(5)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        names(corner, "early", 2)
+        corner.bound()
+        cut = 0
+        for turn in range(6):
+            names(corner, f"turn-{turn}", 15)
+            cut += proxy.cut(watching)
+            corner.api.delete("Pod", f"turn-{turn}-0")
+        assert cut >= 6
+        corner.settles(process)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        pytest.param(refusal(409, "Conflict", "not now"), "not now", id="409"),
+        pytest.param(refusal(429, "TooManyRequests", "slow down", Retry_After="1"), "", id="429-later"),
+        pytest.param(refusal(429, "TooManyRequests", "slow down"), "slow down", id="429"),
+        pytest.param(refusal(500, "InternalError", "oops"), "oops", id="500"),
+    ],
+)
+def test_bindings_are_refused(cluster: Cluster, corner: Corner, tmp_path: Path, answer: bytes, text: str) -> None:
+    corner.add_nodes(2)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        refused = proxy.add(Fault(binding, times=5, refuse=answer))
+        names(corner, "pod", 10)
+        corner.settles(process)
+        assert len(refused.seen) == 5
+        told = [each["note"] for each in corner.api.list("Event") if each["reason"] == "FailedScheduling"]
+        assert set(told) == ({f'running Bind plugin "DefaultBinder": {text}'} if text else set())
+
+
+def test_requests_hang(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    """Some never reach the server, of some the answer is lost; others are not kept waiting, and the pods get nodes."""
+    corner.add_nodes(2)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        before = proxy.add(Fault(binding, times=3, hold=True))
+        hung = names(corner, "hung", 3)
+        until(lambda: len(before.seen) == 3, "three bindings hang")
+        after = proxy.add(Fault(binding, times=3, hold=True, after=True))
+        mute = names(corner, "mute", 3)
+        until(lambda: len(after.seen) == 3, "three answers hang")
+        lost = proxy.add(Fault(binding, times=3, lose=True))
+        cut = names(corner, "cut", 3)
+        others = names(corner, "other", 5)
+        corner.bound([*mute, *cut, *others])
+        assert len(lost.seen) == 3
+        assert not any(node_of(corner.api.pod(name)) for name in hung)
+        proxy.cut(binding)
+        corner.settles(process)
+
+
+def test_a_pod_goes_between_its_choice_and_its_binding(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    corner.add_nodes(1, cpu="1")
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        held = proxy.add(Fault(binding, times=1, hold=True))
+        names(corner, "first", 1, cpu="1")
+        until(lambda: len(held.seen) == 1, "a binding is on its way")
+        names(corner, "second", 1, cpu="1")
+        until(lambda: bool(condition(corner.api.pod("second-0"))), "the second pod finds no room")
+        corner.api.delete("Pod", "first-0")
+        corner.bound(["second-0"])
+        proxy.remove(held)
+        corner.settles(process)
+
+
+def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    (first,) = corner.add_nodes(1)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        held = proxy.add(Fault(binding, hold=True))
+        names(corner, "pod", 10)
+        until(lambda: len(held.seen) == 10, "ten bindings are on their way")
+        corner.api.delete("Node", first)
+        corner.add_nodes(1)
+        until(lambda: first not in corner.comparison(process)["nodes"], "the process knows that the node is gone")
+        proxy.remove(held)
+        corner.settles(process)
+
+
+def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
+    corner.add_nodes(20, cpu="2")
+    made = names(corner, "pod", 300)
+    with corner.running() as first:
+        until(lambda: sum(map(bool, map(node_of, corner.api.pods().values()))) > 30, "some are bound")
+        first.kill()
+        first.wait()
+    left = [name for name, each in corner.api.pods().items() if not node_of(each)]
+    assert left, "it was killed too late to show anything"
+    with corner.running() as second:
+        corner.settles(second)
+    assert len(corner.api.pods()) == len(made)
+
+
+def test_a_monstrous_pod_does_not_keep_others_waiting(corner: Corner) -> None:
+    corner.add_nodes(50, labels={"zone": "a"})
+    term = {"topologyKey": "zone"}
+    terms = [{**term, "labelSelector": {"matchLabels": {"app": f"app-{number}"}}} for number in range(1000)]
+    values = [f"value-{number}" for number in range(10_000)]
+    wanted = {"matchExpressions": [{"key": "never", "operator": "In", "values": values}]}
+    affinity = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms},
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [wanted]}},
+    }
+    with corner.running() as process:
+        names(corner, "warm", 5)
+        corner.bound()
+        waits = []
+        for number in range(5):
+            corner.api.create(corner.pod(f"monster-{number}", affinity=affinity))
+            began_s = time.monotonic()
+            corner.api.create(corner.pod(f"small-{number}", labels={"app": f"app-{number}"}))
+            while not node_of(corner.api.pod(f"small-{number}")):
+                pass
+            waits.append(time.monotonic() - began_s)
+        assert statistics.median(waits) < 1.0, waits
+        corner.settles(process, waiting=[f"monster-{number}" for number in range(5)])

@@ -1,0 +1,168 @@
+"""One end-to-end test's own corner of the cluster: nodes that only its pods may use, a process, and what must hold.
+
+After whatever happens every pod has a node or an honest reason, no node holds more than it has, and the process
+believes what a fresh start would read: `Corner.settles`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bayplan.objects.quantity import parse_quantity
+from cluster.api import Api, Tree
+from cluster.run import Cluster
+from scheduling import condition, node, node_of, pod, scheduler, until
+
+QUICK = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG, qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 2
+PROFILES
+"""
+
+
+def quick(profiles: str = "") -> str:
+    """A configuration whose pods do not back off for long."""
+    return QUICK.replace("PROFILES", profiles)
+
+
+class Corner:
+    """Nodes and pods of one test."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster, self.namespace, self.folder = cluster, namespace, folder
+        self.api = Api(cluster, namespace)
+        self.label = namespace[:60]
+        self.nodes: list[str] = []
+
+    # objects ----------------------------------------------------------------------------------------------------
+
+    def add_nodes(self, count: int, *, cpu: str = "4", labels: dict[str, str] | None = None) -> list[str]:
+        names = [f"{self.label[:45]}-{len(self.nodes) + number}" for number in range(count)]
+        self.nodes += names
+        self.api.create(*(node(name, cpu=cpu, labels={"for": self.label, **(labels or {})}) for name in names))
+        return names
+
+    def pod(self, name: str, *, cpu: str = "100m", labels: dict[str, str] | None = None, **spec: Any) -> Tree:
+        """A pod that may only go to this corner's nodes."""
+        spec.setdefault("nodeSelector", {})
+        spec["nodeSelector"] = {"for": self.label, **spec["nodeSelector"]}
+        found = pod(name, self.namespace, cpu=cpu, **spec)
+        found["metadata"]["labels"] = labels or {}
+        return found
+
+    def priority(self, name: str, value: int, **fields: Any) -> str:
+        full = f"{self.label[:40]}-{name}"
+        self.api.create(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": full},
+                "value": value,
+                **fields,
+            }
+        )
+        return full
+
+    # the process ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(
+        self, *arguments: str, config: str | None = None, kubeconfig: Path | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        text = quick() if config is None else config
+        with scheduler(self.cluster, self.folder, *arguments, config=text, kubeconfig=kubeconfig) as process:
+            yield process
+            assert process.poll() in (None, -signal.SIGKILL), self.log()[-4000:]
+
+    def log(self) -> str:
+        """What the latest process said."""
+        return max(self.folder.glob("scheduler-*.log")).read_text(errors="replace")
+
+    def comparison(self, process: subprocess.Popen[bytes]) -> Tree:
+        """What the process believes, and what is wrong with it."""
+        before = self.log().count("comparison: {")
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: self.log().count("comparison: {") > before, "the process compares")
+        line = [each for each in self.log().splitlines() if "comparison: {" in each][-1]
+        found: Tree = json.loads(line.partition("comparison: ")[2])
+        return found
+
+    # what must hold ---------------------------------------------------------------------------------------------
+
+    def bound(self, names: Iterable[str] | None = None, *, within_s: float = 60.0) -> None:
+        """Wait until pods, all unless some are named, have a node."""
+        wanted = None if names is None else set(names)
+        until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)
+
+    def _unbound(self, names: set[str] | None) -> list[str]:
+        found = self.api.pods()
+        wanted = found.keys() if names is None else names
+        return [name for name in wanted if name not in found or not node_of(found[name])]
+
+    def _reasons(self) -> str:
+        found = self.api.pods()
+        waiting = {name: condition(each).get("message", "nothing said") for name, each in found.items()}
+        return json.dumps({name: text for name, text in waiting.items() if not node_of(found[name])})[:2000]
+
+    def settles(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> None:
+        """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth."""
+        waits = set(waiting)
+        self.bound(self.api.pods().keys() - waits)
+        for name in waits:
+            until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+        self.fits()
+        until(lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last))
+        self.bound_once()
+
+    _last: Tree = {}
+
+    def _agrees(self, process: subprocess.Popen[bytes]) -> bool:
+        self._last = self.comparison(process)
+        on_nodes: dict[str, list[str]] = {name: [] for name in self.nodes if name in self._last["nodes"]}
+        for name, each in self.api.pods().items():
+            if node_of(each) in on_nodes:
+                on_nodes[node_of(each)].append(f"{self.namespace}/{name}")
+        believed = {name: self._last["nodes"][name]["pods"] for name in on_nodes}
+        same = believed == {name: sorted(pods) for name, pods in on_nodes.items()}
+        return not self._last["faults"] and not self._last["assumed"] and same
+
+    def fits(self) -> None:
+        """No node holds more than it has."""
+        room = {each["metadata"]["name"]: each["status"]["allocatable"] for each in self.api.list("Node")}
+        used: Counter[str] = Counter()
+        count: Counter[str] = Counter()
+        for each in self.api.pods().values():
+            if node_of(each):
+                count[node_of(each)] += 1
+                for container in each["spec"]["containers"]:
+                    asked = container.get("resources", {}).get("requests", {}).get("cpu", "0")
+                    used[node_of(each)] += parse_quantity(asked).milli_value()
+        for name in self.nodes:
+            if name in room:
+                assert used[name] <= parse_quantity(room[name]["cpu"]).milli_value(), name
+                assert count[name] <= int(room[name]["pods"]), name
+
+    def bound_once(self) -> None:
+        """Nobody was told twice that it has a node."""
+        told = Counter(each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == "Scheduled")
+        assert all(times == 1 for times in told.values()), told
+
+    def close(self) -> None:
+        """Leave nothing behind that others' processes would have to care for."""
+        self.api.delete_all("Pod", self.api.pods())
+        self.api.delete_all("Node", self.nodes)
+        end_s = time.monotonic() + 30
+        while self.api.list("Pod") and time.monotonic() < end_s:
+            time.sleep(0.1)
