@@ -362,7 +362,8 @@ class Standing:
     def _weigh(self, addend: Addend) -> None:
         part = addend.part
         if not part.scores_alone:
-            speaks = self.candidates > part.own and (part.compares or part.scoring)  # one candidate needs no opinion
+            # One candidate needs no opinion.
+            speaks = self.candidates > part.own and (part.scoring or (part.compares and not part.sits_out))
             known = part.same_for_any_candidates() if speaks else NOTHING
             if known is None:
                 known = part.weighted(self.feasible, self._candidates_table())
