@@ -66,13 +66,18 @@ class Leaders:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count], count)
+            return _headed(first, best[:count])
         return ranked(self.total, first, count)
 
 
-def _headed(first: int, rows: Rows, count: int) -> list[int]:
-    others = [int(row) for row in rows if row != first]
-    return [first, *others[: count - 1]]
+def _headed(first: int, rows: Rows) -> list[int]:
+    """One of the best, and as many rows as these with it: it takes its own place, or that of the last."""
+    others: list[int] = rows if isinstance(rows, list) else np.asarray(rows).tolist()
+    if first in others:
+        others.remove(first)
+    else:
+        others.pop()
+    return [first, *others]
 
 
 class _Group:
@@ -225,5 +230,5 @@ class GroupLeaders:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count], count)
+            return _headed(first, best[:count])
         return ranked(self.total, first, count)
