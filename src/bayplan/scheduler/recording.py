@@ -11,8 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from bayplan.framework.diagnosis import Diagnosis, Reason
+from bayplan.framework.rejections import RejectionCount
 from bayplan.framework.scoring import ranked
-from bayplan.framework.standing import RejectionCount, Standing
+from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
 from bayplan.telemetry.decisions import (
