@@ -191,7 +191,7 @@ class Standing:
 
     def _shift(self, cast: Cast, *, changed: bool) -> bool:
         """Weigh again what has moved on rows that nothing happened to, or is told of other candidates now."""
-        moved = False
+        moved, spoken = False, self._speaking()
         for place, addend in cast.shifting:
             if not changed and not addend.has_moved():
                 continue
@@ -200,7 +200,7 @@ class Standing:
                 self._weigh(addend)
             if addend.weighted is not before:
                 moved = True
-                self._speaking().scores[place] = addend.given
+                spoken.scores[place] = addend.given
             if not addend.speaks:
                 self._cast = self._spoken = None
         return moved
