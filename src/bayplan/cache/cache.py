@@ -55,6 +55,7 @@ class _Seen:
     rows: int = -1
     slots: int = -1
     layout: int = -1
+    images: int = -1  # at which version of the images all rows were shown
     content: list[int] = field(default_factory=list)  # for each row of the snapshot, which content of the node it shows
 
 
@@ -271,7 +272,7 @@ class Cache:
         """
         seen = snapshot.follower
         if not isinstance(seen, _Seen) or seen.cache is not self:
-            seen = snapshot.follower = _Seen(self)
+            seen = snapshot.follower = _Seen(self, images=-1 if len(snapshot) else self._images.version)
             self._seen.add(seen)
         if not rows and not slots and changes is None and self._show_newcomer(snapshot, seen):
             return
@@ -301,7 +302,8 @@ class Cache:
             return False
         snapshot.touched.note(row)
         theirs.show_pod(row, state.info)  # what the cache did to its own columns, on equal ones
-        theirs.see_images(row, self._images.seen_by(mine.names[row]))
+        if seen.images != self._images.version:
+            theirs.see_images(row, self._images.seen_by(mine.names[row]))
         snapshot.pods.put(slot, state.info, row, state.kind, state.affinity)
         seen.content[row] = self._content[row]
         seen.rows += 1

@@ -24,7 +24,7 @@ class ImageTable:
     def __init__(self) -> None:
         self._images: dict[str, _Image] = {}
         self._of_node: dict[str, dict[str, _Image]] = {}
-        self._version = 0
+        self.version = 0  # changes with whatever `seen_by` could say
         self._told: dict[str, tuple[int, dict[str, ImageState]]] = {}  # what `seen_by` said, and at which version
 
     def add(self, node: Node) -> None:
@@ -37,12 +37,12 @@ class ImageTable:
                 image.nodes.add(node.name)
                 mine[name] = image
         self._of_node[node.name] = mine
-        self._version += bool(mine)
+        self.version += bool(mine)
 
     def remove(self, node: Node) -> None:
         """Take the node out of all its images; an image that nobody has is forgotten, size and all."""
         mine = self._of_node.pop(node.name, {})
-        self._version += bool(mine)
+        self.version += bool(mine)
         self._told.pop(node.name, None)
         for name, image in mine.items():
             image.nodes.discard(node.name)
@@ -52,8 +52,8 @@ class ImageTable:
     def seen_by(self, node_name: str) -> dict[str, ImageState]:
         """The node's images with their counts of now; the same dictionary while no image changes anywhere."""
         told = self._told.get(node_name)
-        if told is None or told[0] != self._version:
+        if told is None or told[0] != self.version:
             mine = self._of_node[node_name]
             seen = {name: ImageState(image.size_bytes, len(image.nodes)) for name, image in mine.items()}
-            told = self._told[node_name] = (self._version, seen)
+            told = self._told[node_name] = (self.version, seen)
         return told[1]

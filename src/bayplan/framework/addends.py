@@ -41,11 +41,12 @@ class Addend:
         return None if part.silent and not part.role.looks_at_pods else part.raw
 
     @property
-    def given(self) -> tuple[ByRow | None, int]:
-        """A number for each row and its factor, or one number for all rows."""
+    def given(self) -> tuple[Callable[[int], int] | None, int]:
+        """What tells the number of a row, and its factor; None: one number for all rows."""
         part = self.part
+        by_row: ByRow | None
         by_row, factor = (self.raw, part.role.weight) if part.scores_alone else (self.weighted.by_row, 1)
-        return (None, self.weighted.flat) if by_row is None else (by_row, factor)
+        return (None, self.weighted.flat) if by_row is None else (by_row.item, factor)
 
     def has_moved(self) -> bool:
         """Whether its scores may have changed on rows that nothing happened to, as far as the plugin can tell."""
@@ -68,7 +69,7 @@ class Spoken(NamedTuple):
 
     addends: list[Addend]
     names: tuple[str, ...]
-    scores: list[tuple[ByRow | None, int]]  # what each has given
+    scores: list[tuple[Callable[[int], int] | None, int]]  # what each has given to a row, and its factor
     pack: Callable[..., bytes]  # a total and what each has given, as int64
 
     @classmethod
@@ -79,13 +80,13 @@ class Spoken(NamedTuple):
 
     def total_at(self, row: int) -> int:
         total = 0
-        for by_row, factor in self.scores:
-            total += factor if by_row is None else by_row.item(row) * factor
+        for score, factor in self.scores:
+            total += factor if score is None else score(row) * factor
         return total
 
     def spelled_out(self, row: int) -> bytes:
         """The total of a row, where the pod fits, and what each score plugin gave to it."""
-        given = [factor if by_row is None else by_row.item(row) * factor for by_row, factor in self.scores]
+        given = [factor if score is None else score(row) * factor for score, factor in self.scores]
         return self.pack(sum(given), *given)
 
 
@@ -100,7 +101,9 @@ class Cast(NamedTuple):
     by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
     by_pods: list[Part]  # and all others
     followers: list[Part]  # both
-    alone: list[tuple[IntVector, int]]  # the scores of those who score alone, and their weights
+    alone: list[
+        tuple[Callable[[int], int], int]
+    ]  # those who score alone: what tells the score of a row, and its weight
     shifting: list[tuple[int, Addend]]  # those who do not, with their place among those who speak
     simple: bool  # pods that come or go on a row are followed by asking these about that row
 
@@ -118,7 +121,7 @@ class Cast(NamedTuple):
             by_amounts,
             by_pods,
             by_pods + by_amounts,
-            [(raw, weight) for raw, weight in apart if raw is not None],
+            [(raw.item, weight) for raw, weight in apart if raw is not None],
             shifting,
             scores and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
         )
@@ -126,6 +129,6 @@ class Cast(NamedTuple):
     def alone_at(self, row: int) -> int:
         """What a row has of those who score alone."""
         total = 0
-        for raw, weight in self.alone:
-            total += raw.item(row) * weight
+        for score, weight in self.alone:
+            total += score(row) * weight
         return total

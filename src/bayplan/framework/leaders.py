@@ -8,16 +8,18 @@ The best rows are those of the best groups, so nothing is computed over all rows
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from bayplan.framework.scoring import ranked
 from bayplan.snapshot import IntVector, RowVector
 
-Rows = RowVector | Sequence[int]
-"""Rows in order."""
+Rows: TypeAlias = "RowVector | array[int]"
+"""Rows in order: a vector as it was found, an array once it is changed. A list scatters its numbers over memory."""
 
 _MOST_MERGED = 16
 """So many sets of groups that tie are kept merged; there are seven of three zones."""
@@ -30,7 +32,7 @@ class Leaders:
 
     def __init__(self, total: IntVector) -> None:
         self.total = total
-        self._best: RowVector | list[int] | None = None  # None: to be looked for; a list once it is changed
+        self._best: Rows | None = None  # None: to be looked for
         self._top = 0  # the total of the best rows
 
     def put(self, row: int, total: int) -> None:
@@ -42,12 +44,12 @@ class Leaders:
         best, top = self._best, self._top
         if best is None:
             return
-        if not isinstance(best, list):
-            best = self._best = best.tolist()
+        if not isinstance(best, array):
+            best = self._best = _as_array(best)
         if before == top:
             del best[bisect_left(best, row)]
         if total > top:
-            self._best, self._top = [row], total
+            self._best, self._top = array("q", (row,)), total
         elif total == top:
             insort(best, row)
         elif not best:
@@ -66,13 +68,22 @@ class Leaders:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count], count)
+            return _headed(first, best[:count])
         return ranked(self.total, first, count)
 
 
-def _headed(first: int, rows: Rows, count: int) -> list[int]:
-    others = [int(row) for row in rows if row != first]
-    return [first, *others[: count - 1]]
+def _as_array(rows: RowVector) -> array[int]:
+    return array("q", rows.astype(np.int64, copy=False).tobytes())
+
+
+def _headed(first: int, rows: Rows) -> list[int]:
+    """One of the best, and as many rows as these with it: it takes its own place, or that of the last."""
+    others: list[int] = rows.tolist()
+    if first in others:
+        others.remove(first)
+    else:
+        others.pop()
+    return [first, *others]
 
 
 class _Group:
@@ -80,7 +91,7 @@ class _Group:
 
     __slots__ = ("held", "members", "rows", "top")
 
-    def __init__(self, members: int, top: int, held: int, rows: list[int] | None = None) -> None:
+    def __init__(self, members: int, top: int, held: int, rows: array[int] | None = None) -> None:
         self.members = members  # rows in the group
         self.top = top  # the most that one of them has
         self.held = held  # rows that have the most; 0: to be looked for
@@ -100,7 +111,7 @@ class GroupLeaders:
         self.of_row = of_row
         self._group_of = of_row.copy()
         self._groups = self._counted(len(scores))  # those that have members
-        self._merged: dict[tuple[int, ...], list[int]] = {}  # the best rows of groups that have tied
+        self._merged: dict[tuple[int, ...], array[int]] = {}  # the best rows of groups that have tied
         self.weigh(scores, flat)
 
     def _counted(self, size: int) -> dict[int, _Group]:
@@ -116,7 +127,7 @@ class GroupLeaders:
         """The score of each group, and what is added to all rows alike."""
         self._scores = scores
         self._flat = flat
-        self._best: list[int] | None = None
+        self._best: array[int] | None = None
         self._total: IntVector | None = None
 
     @property
@@ -157,18 +168,18 @@ class GroupLeaders:
     def _enter(self, number: int, row: int, alone: int) -> None:
         group = self._groups.get(number)
         if group is None:
-            self._groups[number] = _Group(1, alone, 1, [row])
+            self._groups[number] = _Group(1, alone, 1, array("q", (row,)))
             return
         group.members += 1
         if group.held and alone > group.top:
-            group.top, group.held, group.rows = alone, 1, [row]
+            group.top, group.held, group.rows = alone, 1, array("q", (row,))
             self._forget(number)
         elif group.held and alone == group.top:
             group.held += 1
             for rows in self._lists_with(number, group):
                 insort(rows, row)
 
-    def _lists_with(self, number: int, group: _Group) -> list[list[int]]:
+    def _lists_with(self, number: int, group: _Group) -> list[array[int]]:
         """The lists that hold the best rows of a group."""
         if group.rows is None:
             return []
@@ -186,7 +197,7 @@ class GroupLeaders:
             best = self._best = self._find_best()
         return best
 
-    def _find_best(self) -> list[int]:
+    def _find_best(self) -> array[int]:
         found: list[int] = []
         top, scores = 0, self._scores
         for number, group in self._groups.items():
@@ -199,31 +210,32 @@ class GroupLeaders:
                 found.append(number)
         return self._rows(found[0]) if len(found) == 1 else self._merge(tuple(sorted(found)))
 
-    def _merge(self, tied: tuple[int, ...]) -> list[int]:
+    def _merge(self, tied: tuple[int, ...]) -> array[int]:
         """The best rows of groups that tie. They do so again and again, in turns, so the list is kept."""
         rows = self._merged.get(tied)
         if rows is None:
             if len(self._merged) >= _MOST_MERGED:
                 self._merged.clear()
-            rows = self._merged[tied] = sorted([row for number in tied for row in self._rows(number)])
+            every = np.sort(np.concatenate([np.frombuffer(self._rows(number), dtype=np.int64) for number in tied]))
+            rows = self._merged[tied] = _as_array(every)
         return rows
 
     def _look(self, number: int, group: _Group) -> None:
         rows = (self._group_of == number).nonzero()[0]
         alone = self.alone[rows]
         group.top = alone.item(alone.argmax())
-        group.rows = rows[alone == group.top].tolist()
+        group.rows = _as_array(rows[alone == group.top])
         group.held = len(group.rows)
 
-    def _rows(self, number: int) -> list[int]:
+    def _rows(self, number: int) -> array[int]:
         group = self._groups[number]
         if group.rows is None:
-            group.rows = ((self._group_of == number) & (self.alone == group.top)).nonzero()[0].tolist()
+            group.rows = _as_array(((self._group_of == number) & (self.alone == group.top)).nonzero()[0])
         return group.rows
 
     def ranking(self, first: int, count: int) -> list[int]:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count], count)
+            return _headed(first, best[:count])
         return ranked(self.total, first, count)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 FEW_ROWS = 2
 """Up to so many changed rows are asked about one by one, more of them as a table."""
 
+_OURS_ALONE = 3
+"""References to a vector under two names here, and nowhere else: these and the one that is passed to count them."""
 _ALWAYS_REFRESHED = 32
 _REFRESHED_SHARE = 8
 _MOST_REASONS = 128  # with more, from texts that change with the rows, the rows of now are asked afresh
@@ -94,6 +97,7 @@ class Part:
         self.codes: CodeVector = _NO_CODES
         self.reasons: list[Given] = []
         self._places: dict[str, list[int]] = {}  # of each text among the reasons
+        self.sits_out = False  # the plugin said at once that it has nothing to say of these pods
         self.scoring = False
         self.silent = True  # whether it is known to give 0 to every row
         self.wild = False  # whether it ever gave what is no score; that matters on candidates
@@ -165,7 +169,8 @@ class Part:
         self.changes += 1
         self._clock.evaluations += 1
         self.filter_version += self.filtering
-        if role.sits_out is not None and role.sits_out(cycle):
+        self.sits_out = role.sits_out is not None and role.sits_out(cycle)
+        if self.sits_out:
             self._sit_out()
             return
         self.filtering = self._pre_filtered() and role.filters
@@ -384,8 +389,11 @@ class Part:
 
     def _score_all(self) -> None:
         table = self.cycle.snapshot.table
-        # A copy: what a plugin returned may be a column, or something it keeps.
-        self.raw = np.array(as_vector(self.role.plugin.score_nodes(self.cycle, table), len(table)))
+        answer = self.role.plugin.score_nodes(self.cycle, table)
+        vector = as_vector(answer, len(table))
+        # What a plugin returned may be a column, or something it keeps: it is copied unless nobody else knows it.
+        ours = vector is answer and vector.flags.owndata and getrefcount(vector) == _OURS_ALONE
+        self.raw = vector if ours else vector.copy()
         self.wild = out_of_range(self.raw)
         self.silent = len(self.raw) == 0 or (self.raw.item(0) == 0 and not self.raw.any())
 

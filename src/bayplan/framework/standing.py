@@ -8,17 +8,16 @@ were asked in full since; for a pod that comes once it is put together and throw
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan.framework.addends import Addend, Cast, Spoken
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.diagnosis import Diagnosis, Reason, Verdicts
+from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.leaders import GroupLeaders, Leaders, Rows
 from bayplan.framework.parts import FEW_ROWS, EvaluationClock, Part, too_many
+from bayplan.framework.rejections import OwnerVector, RejectionCount, counted_rejections, diagnosed
 from bayplan.framework.scoring import Scores
 from bayplan.framework.status import Code
 from bayplan.framework.weighing import NOTHING, GroupScores
@@ -29,14 +28,6 @@ _REMEMBERED_AMOUNTS = 4096
 _FEW_CANDIDATES = 2
 _WORTH_GROUPING = 2
 """Scores that moved so often in a row, by groups, are expected to go on like that."""
-
-
-class RejectionCount(NamedTuple):
-    """A reason of one plugin, and how many rows it holds for."""
-
-    plugin: str
-    text: str
-    nodes: int
 
 
 class Standing:
@@ -62,7 +53,7 @@ class Standing:
         self._watching: list[Part] | None = None  # None: it was never asked to keep up
         self._steady: list[Part] = []
         self.feasible: BoolVector = np.zeros(0, dtype=np.bool_)
-        self.owner: npt.NDArray[np.int8] = np.zeros(0, dtype=np.int8)  # the first filter that rejects a row
+        self.owner: OwnerVector = np.zeros(0, dtype=np.int8)
         self._leaders: Leaders | GroupLeaders = Leaders(np.zeros(0, dtype=np.int64))
         self._alone: IntVector | None = None  # the sum of those who score alone; None where all others are `flat`
         self._flat = 0  # the sum of those who add the same to all rows
@@ -200,7 +191,7 @@ class Standing:
 
     def _shift(self, cast: Cast, *, changed: bool) -> bool:
         """Weigh again what has moved on rows that nothing happened to, or is told of other candidates now."""
-        moved = False
+        moved, spoken = False, self._speaking()
         for place, addend in cast.shifting:
             if not changed and not addend.has_moved():
                 continue
@@ -209,7 +200,7 @@ class Standing:
                 self._weigh(addend)
             if addend.weighted is not before:
                 moved = True
-                self._speaking().scores[place] = addend.given
+                spoken.scores[place] = addend.given
             if not addend.speaks:
                 self._cast = self._spoken = None
         return moved
@@ -362,7 +353,8 @@ class Standing:
     def _weigh(self, addend: Addend) -> None:
         part = addend.part
         if not part.scores_alone:
-            speaks = self.candidates > part.own and (part.compares or part.scoring)  # one candidate needs no opinion
+            # One candidate needs no opinion.
+            speaks = self.candidates > part.own and (part.scoring or (part.compares and not part.sits_out))
             known = part.same_for_any_candidates() if speaks else NOTHING
             if known is None:
                 known = part.weighted(self.feasible, self._candidates_table())
@@ -491,39 +483,9 @@ class Standing:
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""
         if self._reasons is None:
-            self._reasons = tuple(self._count_rejections())
+            self._reasons = tuple(counted_rejections(self._filters, self.owner))
         return self._reasons
-
-    def _count_rejections(self) -> Iterator[RejectionCount]:
-        for number, part in enumerate(self._filters):
-            if not part.rejects:
-                continue
-            mine = self.owner == number
-            masks: dict[str, BoolVector] = {}
-            for given in part.reasons:
-                if given.mask is not None:
-                    known = masks.get(given.text)
-                    masks[given.text] = given.mask if known is None else known | given.mask
-            for text in sorted(masks):
-                if nodes := int(np.count_nonzero(masks[text] & mine)):
-                    yield RejectionCount(part.role.name, text, nodes)
 
     def diagnosis(self) -> Diagnosis:
         """The same diagnosis that a full attempt would have made."""
-        diagnosis = Diagnosis(self.snapshot.nodes.names)
-        verdicts = Verdicts.none_yet(len(self.feasible))
-        for number, part in enumerate(self._filters):
-            mine = self.owner == number
-            if not mine.any():
-                continue
-            name = part.role.name
-            verdicts.codes[mine] = part.codes[mine]
-            verdicts.plugins[name] = mine
-            for given in part.reasons:
-                if given.mask is not None and (held := given.mask & mine).any():
-                    verdicts.reasons.append(Reason(name, given.text, held))
-            diagnosis.unschedulable_plugins.add(name)
-            if (part.codes[mine] == Code.PENDING).any():
-                diagnosis.pending_plugins.add(name)
-        diagnosis.verdicts = verdicts
-        return diagnosis
+        return diagnosed(self.snapshot.nodes.names, self._filters, self.owner)

@@ -133,7 +133,7 @@ def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
 
 
 def least_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
-    share: FloatMatrix = mirror.left - column_of(demand)
+    share: FloatMatrix = np.subtract(mirror.left, column_of(demand), out=mirror.desk)
     share *= _FLOAT_MAX_SCORE
     share /= mirror.has
     if not mirror.fits_everywhere(demand):
@@ -154,7 +154,7 @@ def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
 
 
 def most_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
-    share = mirror.taken + column_of(demand)
+    share: FloatMatrix = np.add(mirror.taken, column_of(demand), out=mirror.desk)
     if not mirror.fits_everywhere(demand):
         np.minimum(share, mirror.has, out=share)
     share *= _FLOAT_MAX_SCORE

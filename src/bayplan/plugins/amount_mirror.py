@@ -9,7 +9,7 @@ Both bring up to date the rows that changed: a few assignments after a placement
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from bayplan.snapshot.vocabulary import PODS
 
 FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
+
+RowsChanged = Callable[[NodeColumns, Collection[int] | None], None]
+"""Told of rows of a mirror that changed; None: of all."""
 
 _WORTH_COPYING = 64
 """When more rows than this changed, whole columns are converted."""
@@ -34,14 +37,16 @@ class Follower:
         self._layout = -1
         self._cursor = 0
 
-    def changed(self, snapshot: Snapshot) -> set[int] | None:
+    def changed(self, snapshot: Snapshot) -> Collection[int] | None:
         """None: all of them, or so many that looking at all of them is as well."""
-        rows = None
+        rows: Collection[int] | None = None
+        touched = snapshot.touched
         if self._layout == snapshot.layout and self._snapshot is not None and self._snapshot() is snapshot:
-            rows = snapshot.touched.since(self._cursor)
+            row = touched.single_since(self._cursor)
+            rows = (row,) if row >= 0 else touched.since(self._cursor)
         else:
             self._snapshot, self._layout = weakref.ref(snapshot), snapshot.layout
-        self._cursor = snapshot.touched.end
+        self._cursor = touched.end
         return None if rows is None or len(rows) > _WORTH_COPYING else rows
 
     def start_over(self) -> None:
@@ -101,7 +106,7 @@ class AmountMirror:
         self,
         numbers: Sequence[int],
         guessed: Sequence[bool],
-        changed: Callable[[NodeColumns, list[int] | None], None] | None = None,
+        changed: RowsChanged | None = None,
     ) -> None:
         self._sources = tuple(zip(numbers, guessed, strict=True))
         self._changed = changed
@@ -110,6 +115,7 @@ class AmountMirror:
         self.has: FloatMatrix = np.zeros((0, 0))
         self.taken: FloatMatrix = np.zeros((0, 0))
         self.left: FloatMatrix = np.zeros((0, 0))
+        self.desk: FloatMatrix = np.zeros((0, 0))  # as large as these, for whoever computes: nothing stays on it
         self._least: list[float | None] = []  # what the fullest row has left; None: to be looked for
 
     def fits_everywhere(self, demand: Sequence[int]) -> bool:
@@ -131,7 +137,7 @@ class AmountMirror:
         if rows is None:
             self._copy_all(columns)
         elif rows:
-            self._copy_rows(columns, list(rows))
+            self._copy_rows(columns, rows)
         return self._usable
 
     def _copy_all(self, columns: NodeColumns) -> None:
@@ -142,12 +148,13 @@ class AmountMirror:
             dtype=np.float64,
         )
         self.left = self.has - self.taken
+        self.desk = np.empty_like(self.left)
         self._least = [None] * len(self._sources)
         self._usable = bool(self.has.all())
         if self._changed is not None and self._usable:
             self._changed(columns, None)
 
-    def _copy_rows(self, columns: NodeColumns, rows: list[int]) -> None:
+    def _copy_rows(self, columns: NodeColumns, rows: Collection[int]) -> None:
         for row in rows:
             for place, (number, guess) in enumerate(self._sources):
                 has = columns.allocatable.item(number, row)
@@ -156,7 +163,8 @@ class AmountMirror:
                     self._usable = False
                     return
                 taken = (columns.nonzero if guess else columns.requested).item(number, row)
-                self.has[place, row], self.taken[place, row] = has, taken
+                self.has[place, row] = has
+                self.taken[place, row] = taken
                 self._set_left(place, row, float(has - taken))
         if self._changed is not None:
             self._changed(columns, rows)

@@ -8,7 +8,7 @@ in Go's order, so that every bit is Go's.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,18 +91,21 @@ class NodeResourcesBalancedAllocation:
 
     def _in_floats(self, mirror: AmountMirror, demand: Demand) -> IntVector:
         """The same for all rows of a mirror, with the balance as it is now at hand."""
-        values = mirror.taken + column_of(demand)
+        values = np.add(mirror.taken, column_of(demand), out=mirror.desk)
         values /= mirror.has
         if not mirror.fits_everywhere(demand):
             np.minimum(values, 1.0, out=values)
-        gain = balance([_Share(value, None) for value in values], values.shape[1])
+        if len(values) == 2:
+            gain = _balanced(_half_distance(values[0], values[1], out=values[0]))
+        else:
+            gain = balance([_Share(value, None) for value in values], values.shape[1])
         if not self.by_improvement:
             return gain
         gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100
         gain >>= 1
         return gain
 
-    def _row_changed(self, columns: NodeColumns, rows: list[int] | None) -> None:
+    def _row_changed(self, columns: NodeColumns, rows: Collection[int] | None) -> None:
         """The mirror has changed, and with it the balance of these rows."""
         mirror = self._mirror
         assert mirror is not None
@@ -183,10 +186,14 @@ def balance_of_one(shares: list[float]) -> int:
 def balance(shares: list[_Share], rows: int) -> IntVector:
     """50 to 100 for each row; 100 where fewer than two resources count."""
     everywhere = all(share.known is None for share in shares)
-    balanced = _deviation(shares, rows) if everywhere else _deviation_by_row(shares)
-    np.subtract(1.0, balanced, out=balanced)
-    balanced *= float(MAX_SCORE)
-    return balanced.astype(np.int64)
+    return _balanced(_deviation(shares, rows) if everywhere else _deviation_by_row(shares))
+
+
+def _balanced(deviation: FloatVector) -> IntVector:
+    """The balance from the deviation, which is used up."""
+    np.subtract(1.0, deviation, out=deviation)
+    deviation *= float(MAX_SCORE)
+    return deviation.astype(np.int64)
 
 
 def _deviation(shares: list[_Share], rows: int) -> FloatVector:
@@ -194,10 +201,14 @@ def _deviation(shares: list[_Share], rows: int) -> FloatVector:
     if len(shares) < 2:
         return np.zeros(rows)
     if len(shares) == 2:
-        distance = shares[0].value - shares[1].value
-        distance *= 0.5
-        return np.abs(distance, out=distance)
+        return _half_distance(shares[0].value, shares[1].value)
     return _standard_deviation(shares, np.float64(len(shares)))
+
+
+def _half_distance(one: FloatVector, other: FloatVector, out: FloatVector | None = None) -> FloatVector:
+    distance: FloatVector = np.subtract(one, other, out=out)
+    distance *= 0.5
+    return np.abs(distance, out=distance)
 
 
 def _deviation_by_row(shares: list[_Share]) -> FloatVector:

@@ -176,7 +176,9 @@ class NodeResourcesFit:
 
     def _checked(self, requests: Mapping[str, int]) -> Needs:
         """The requests that a node must have room for."""
-        others = sorted(name for name in requests if name not in _FIRST and not self._ignores(name))
+        others = [name for name in requests if name not in _FIRST]
+        if others:
+            others = sorted(name for name in others if not self._ignores(name))
         return [(name, requests[name]) for name in (*_FIRST, *others) if requests.get(name)]
 
     def _has_class(self, name: str) -> bool:

@@ -7,7 +7,7 @@ Cost: columns are returned as they are; only a resource that devices stand behin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,10 @@ import numpy as np
 from bayplan.devices.classes import ResourceClasses
 from bayplan.framework.handle import Handle
 from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, is_dra_extended_resource_name, is_scalar_resource
-from bayplan.plugins.amount_mirror import AmountMirror
+from bayplan.plugins.amount_mirror import AmountMirror, RowsChanged
 from bayplan.plugins.device_totals import DeviceTotals
 from bayplan.plugins.resource_specs import ResourceSpec
-from bayplan.snapshot import IntVector, NodeColumns, NodeTable, NodeView
+from bayplan.snapshot import IntVector, NodeTable, NodeView
 
 Demand = tuple[int, ...]
 """What the pod asks for, in the order of the configured resources."""
@@ -58,7 +58,7 @@ class ResourceColumns:
         self._classes = ResourceClasses(handle.catalog)
         self._devices = DeviceTotals(handle)
 
-    def mirror(self, changed: Callable[[NodeColumns, list[int] | None], None] | None = None) -> AmountMirror | None:
+    def mirror(self, changed: RowsChanged | None = None) -> AmountMirror | None:
         """The resources as floats, where these are resources that every cluster has."""
         if not self._only_fixed:
             return None

@@ -55,6 +55,7 @@ class Decision:
     victims: tuple[str, ...] = ()
     writes: tuple[object, ...] = ()
     standing: Standing | None = None  # what it was read off, until the next decision; the fields above are empty then
+    row: int = -1  # of the node in what it was read off
     is_over: bool = False  # what it was read off is another pod's now
 
     def let_go(self) -> None:
@@ -186,8 +187,8 @@ class Attempts:
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
         columns, best = cycle.snapshot.nodes, standing.best_rows()
-        choice = 0 if len(best) == 1 else self.tie_break(columns, best)
-        return Decision(columns.names[best[choice]], standing=standing)
+        row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
+        return Decision(columns.names[row], standing=standing, row=row)
 
     # filtering --------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from bayplan.framework.diagnosis import Diagnosis, Reason
+from bayplan.framework.rejections import RejectionCount
 from bayplan.framework.scoring import ranked
-from bayplan.framework.standing import RejectionCount, Standing
+from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Decision
 from bayplan.telemetry.decisions import (
@@ -38,7 +39,7 @@ _REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
 def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
     """What to remember of a decision."""
     if decision.standing is not None and decision.node is not None:
-        return _shared_record(pod, decision.node, decision.standing, at)
+        return _shared_record(pod, decision.node, decision.row, decision.standing, at)
     diagnosis = decision.diagnosis
     record = DecisionRecord(
         at=at,
@@ -61,13 +62,12 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
     return replace(record, reasons=reasons)
 
 
-def _shared_record(pod: Pod, node: str, standing: Standing, at: datetime) -> DecisionRecord:
+def _shared_record(pod: Pod, node: str, row: int, standing: Standing, at: datetime) -> DecisionRecord:
     """The same for a decision that was read off what pods of one kind share."""
-    columns = standing.snapshot.nodes
-    names = columns.names
+    names = standing.snapshot.nodes.names
     ranking = NO_RANKING
     if standing.candidates > 1:
-        rows = standing.ranking(columns.index[node], BEST_NODES)
+        rows = standing.ranking(row, BEST_NODES)
         best = tuple([names[row] for row in rows])
         ranking = Ranking.within(_BEST_BYTES, best, standing.scoring, standing.scores_at(rows))
     reasons = _shared_reasons(standing.rejections())

@@ -56,9 +56,7 @@ class NodeColumns:
         self.images_version = 0  # changes with what some row has, or is seen to have, of images
         self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
-        resources = len(vocabulary.resources)
-        self.allocatable: IntMatrix = np.zeros((resources, capacity), dtype=np.int64)
-        self._share_out(np.zeros((BEFORE_REQUESTS + resources, capacity), dtype=np.int64))
+        self._share_out(np.zeros((BEFORE_REQUESTS + 2 * len(vocabulary.resources), capacity), dtype=np.int64))
         self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
         self._bound = 0  # no row is asked for more than this of anything
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
@@ -68,12 +66,15 @@ class NodeColumns:
     def __len__(self) -> int:
         return self.count
 
-    def _share_out(self, usage: IntMatrix) -> None:
-        """Everything that pods make of a row is one matrix, so that copying a row is one operation."""
-        self._usage = usage
-        self.nonzero: IntMatrix = usage[0:2]
-        self.pod_count: IntVector = usage[2]
-        self.requested: IntMatrix = usage[BEFORE_REQUESTS:]
+    def _share_out(self, amounts: IntMatrix) -> None:
+        """All amounts of a row are one matrix, so that copying or reading a row is one operation."""
+        usage = BEFORE_REQUESTS + (len(amounts) - BEFORE_REQUESTS) // 2
+        self._amounts = amounts
+        self._usage = amounts[:usage]  # what pods make of a row
+        self.nonzero: IntMatrix = amounts[0:2]
+        self.pod_count: IntVector = amounts[2]
+        self.requested: IntMatrix = amounts[BEFORE_REQUESTS:usage]
+        self.allocatable: IntMatrix = amounts[usage:]
 
     # rows -------------------------------------------------------------------------------------------------------
 
@@ -177,8 +178,7 @@ class NodeColumns:
         forked.images_version = self.images_version
         forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
-        forked.allocatable = self.allocatable[:, where]
-        forked._share_out(self._usage[:, where])
+        forked._share_out(self._amounts[:, where])
         forked.all_small, forked._bound = self.all_small, self._bound
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
@@ -291,7 +291,7 @@ class NodeColumns:
 
     def amounts_key(self, row: int) -> bytes:
         """Equal for rows that have the same amounts of everything, and of which the same is asked."""
-        return self.allocatable[:, row].tobytes() + self._usage[:, row].tobytes()
+        return self._amounts[:, row].tobytes()
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -392,8 +392,7 @@ class NodeColumns:
         if rows <= capacity:
             return
         grown = max(rows, 2 * capacity)
-        self.allocatable = _widened(self.allocatable, grown)
-        self._share_out(_widened(self._usage, grown))
+        self._share_out(_widened(self._amounts, grown))
         self._image_columns.clear()
         self.unschedulable = np.resize(self.unschedulable, grown)
         self.taint_ids = np.resize(self.taint_ids, grown)
@@ -403,8 +402,7 @@ class NodeColumns:
         missing = len(self.vocabulary.resources.names) - len(self.allocatable)
         if missing > 0:
             rows = np.zeros((missing, self.allocatable.shape[1]), dtype=np.int64)
-            self.allocatable = np.concatenate((self.allocatable, rows))
-            self._share_out(np.concatenate((self._usage, rows)))
+            self._share_out(np.concatenate((self._usage, rows, self.allocatable, rows)))
 
 
 def _widened(matrix: IntMatrix, columns: int) -> IntMatrix:

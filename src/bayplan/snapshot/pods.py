@@ -58,12 +58,16 @@ class PodColumns:
     def put(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
         """Slot `slot` now holds this pod; ids are counted by the caller."""
         infos = self.infos
-        if slot >= len(infos):
-            self._reserve(slot + 1)
-        elif infos[slot] is not None:
-            self.clear(slot)
+        if slot == self.slots < len(self.rows):
+            infos.append(info)
+            self.slots += 1
+        else:
+            if slot >= self.slots:
+                self._reserve(slot + 1)
+            elif infos[slot] is not None:
+                self.clear(slot)
+            infos[slot] = info
         self._note(info, row, 1)
-        infos[slot] = info
         self.rows[slot] = row
         self.kinds[slot] = kind
         self.affinities[slot] = affinity

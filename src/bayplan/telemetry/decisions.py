@@ -45,7 +45,8 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def within(cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes) -> Ranking:
         """As many of the nodes as fit a number of bytes."""
-        names_bytes = text_bytes("".join(nodes))
+        names = "".join(nodes)
+        names_bytes = len(names) if names.isascii() else text_bytes(names)
         if names_bytes + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
             return cls(nodes, plugins, scores, names_bytes)
         kept = names_bytes = 0
