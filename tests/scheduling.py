@@ -24,6 +24,8 @@ def scheduler(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one."""
     given = [*arguments]
+    if not any(each.startswith("--secure-port") for each in given):
+        given.append("--secure-port=0")  # several processes share this machine
     way = str(kubeconfig or cluster.kubeconfig())
     if config:
         path = folder / "scheduler.yaml"

@@ -51,7 +51,17 @@ def unschedulable(weak_priority: str, patient_priority: str) -> dict[str, Spec]:
         "port": {"containers": [ported()]},
         "never": {"cpu": "3", "priorityClassName": patient_priority},
         "weak": {"cpu": "3", "priorityClassName": weak_priority},
-        "device": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "no-such-claim"}]},
+        "device": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "stuck"}]},
+    }
+
+
+def stuck_claim() -> Tree:
+    exactly = {"deviceClassName": "no-such-class", "allocationMode": "ExactCount", "count": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "stuck"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
 
 
@@ -69,6 +79,7 @@ def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Co
         placed["spec"]["nodeName"] = name
         corner.api.create(placed)
     specs = unschedulable(weak, patient)
+    corner.api.create(stuck_claim())
     with kube_scheduler(cluster, corner), corner.running(config=quick(f"profiles: [{{schedulerName: {OURS}}}]")):
         for name, spec in specs.items():
             corner.api.create(*(corner.pod(f"{name}-{who}", schedulerName=who, **spec) for who in (THEIRS, OURS)))
