@@ -30,6 +30,7 @@ from bayplan.client import (
     EventSink,
     Informers,
     Selection,
+    Service,
     Target,
     Timings,
     event_resource,
@@ -184,6 +185,8 @@ async def scheduler_process(
         services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
         for service in services.values():
             stack.push_async_callback(service.close)
+        network = Service(clock, user_agent=f"bayplan/{__version__}")
+        stack.push_async_callback(network.close)
         telling = await stack.enter_async_context(
             Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
         )
@@ -201,6 +204,7 @@ async def scheduler_process(
             claims=offered.get(kind_of(ResourceClaim)),
             extenders=Extenders(services, may_write=client.may_write) if services else None,
             options=options,
+            post=network.answered,
         )
         informers = Informers(
             client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)

@@ -64,6 +64,13 @@ class Service:
         except Unreachable as lost:
             raise NotPosted(f'Post "{url}": {_in_go_words(lost, f"{host}:{port}")}') from None
 
+    async def answered(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        """The body of a good answer; `NotPosted` where it is a refusal, too."""
+        answer = await self.post(url, body, timeout_s)
+        if answer.status >= 300:
+            raise NotPosted(f'Post "{url}": it answered {answer.status}')
+        return answer.body
+
     def check(self, server: str) -> None:
         """Raise `KubeconfigError` where certificates cannot be used that a call to this server would need."""
         self._way(server, None, None).tls.context()

@@ -17,6 +17,7 @@ from bayplan.scheduler.binding import Bindings
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
@@ -40,6 +41,7 @@ def live_scheduler(
     observer: Observer | None = None,
     extenders: Extenders | None = None,
     options: ProcessOptions | None = None,
+    post: Post | None = None,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
 
@@ -51,7 +53,9 @@ def live_scheduler(
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
     records = DecisionRing(settings.records_mebibytes << 20)
-    engine = PodEngine(configuration, registry, cache, clock=clock, chance=chance, writes=writes, records=records)
+    engine = PodEngine(
+        configuration, registry, cache, clock=clock, chance=chance, writes=writes, records=records, post=post
+    )
     queue = queue_for(
         engine,
         SchedulingQueue,

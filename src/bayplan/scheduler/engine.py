@@ -20,11 +20,9 @@ from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration, Profile
-from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.classes import Classes
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.filtering import Filtering
 from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.points import QUEUE_SORT
@@ -37,74 +35,12 @@ from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle import Ask, Attempts, Decision, TieBreak
 from bayplan.scheduler.extenders import Extender
+from bayplan.scheduler.handles import EngineHandle, NoWrites, Post
 from bayplan.scheduler.recording import record_of
 from bayplan.scheduler.sampling import Sampler, Share, share_for
-from bayplan.snapshot import Catalog, PodInfo, Snapshot
+from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.timings import PluginTimings
-from bayplan.volumes import VolumeAssumptions
-
-
-class NothingToWriteTo(BayplanError):
-    """A plugin wanted to write to an API server in a process that has none."""
-
-
-class NoWrites:
-    """Stands where an API server would be."""
-
-    async def perform(self, intent: object) -> Any:
-        raise NothingToWriteTo(f"{type(intent).__name__} needs an API server; this process only decides")
-
-    def submit(self, intent: object) -> None:
-        """What is written so takes back an earlier write, and there was none."""
-
-
-@dataclass(slots=True)
-class EngineHandle:
-    """What the plugins of one profile reach."""
-
-    clock: Clock
-    chance: random.Random
-    cache: Cache
-    nominations: NominationLedger
-    waiting: WaitingPods
-    writes: Writes = field(default_factory=NoWrites)
-    pending: dict[str, Pod] = field(default_factory=dict)  # by uid: pods that wait to be placed
-    activated: dict[str, Pod] = field(default_factory=dict)
-    framework: Framework | None = None  # set once the profile is built, which needs the handle first
-
-    @property
-    def catalog(self) -> Catalog:
-        return self.cache.catalog
-
-    @property
-    def volumes(self) -> VolumeAssumptions:
-        return self.cache.volumes
-
-    @property
-    def devices(self) -> DeviceAssumptions:
-        return self.cache.devices
-
-    @property
-    def filters(self) -> Filtering:
-        assert self.framework is not None, "filters are there once the profile is built"
-        return self.framework.filtering
-
-    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
-        """Every known pod of a PodGroup, waiting or placed."""
-        return [
-            pod
-            for pod in (*self.cache.pods(), *self.pending.values())
-            if pod.namespace == namespace
-            and pod.spec.scheduling_group is not None
-            and pod.spec.scheduling_group.pod_group_name == group
-        ]
-
-    def activate(self, pods: Mapping[str, Pod]) -> None:
-        self.activated.update(pods)
-
-    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
-        raise NothingToWriteTo(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +114,7 @@ class PodEngine:
         share: bool = True,
         writes: Writes | None = None,
         records: DecisionRing | None = None,
+        post: Post | None = None,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -191,6 +128,7 @@ class PodEngine:
         self._clock = clock
         self._chance = chance
         self._writes: Writes = writes or NoWrites()
+        self._post = post
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
@@ -441,6 +379,7 @@ class PodEngine:
             self._writes,
             self.pending,
             self.activated,
+            self._post,
         )
 
 

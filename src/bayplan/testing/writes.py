@@ -8,7 +8,7 @@ from typing import Any
 
 from bayplan.framework.handle import Handle
 from bayplan.framework.registry import Entry, Registry
-from bayplan.scheduler.engine import EngineHandle, NoWrites
+from bayplan.scheduler.handles import EngineHandle, NoWrites
 
 
 class RecordedWrites(NoWrites):

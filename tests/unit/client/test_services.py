@@ -44,6 +44,16 @@ async def test_a_refusal_is_an_answer() -> None:
 
 
 @on_loop
+async def test_who_wants_the_body_alone_is_told_of_a_refusal() -> None:
+    async with WireServer(script=[Reply(200, b"good"), Reply(404)]) as server:
+        one = service()
+        assert await one.answered(server.url, b"", 5.0) == b"good"
+        with pytest.raises(NotPosted, match="it answered 404"):
+            await one.answered(server.url, b"", 5.0)
+        await one.close()
+
+
+@on_loop
 async def test_name_and_password_of_the_address_are_shown() -> None:
     async with WireServer(lambda _: Reply()) as server:
         one = service()

@@ -22,7 +22,8 @@ from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import StorageClass
 from bayplan.plugins import default_plugins
-from bayplan.scheduler.engine import NothingToWriteTo, NoWrites, PodEngine
+from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.handles import NothingToWriteTo, NoWrites
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector
 from builders import make_node, make_pod
 
@@ -280,6 +281,14 @@ class Reaches:
         return cls()
 
     def filter(self, cycle: Cycle, node: Any) -> None: ...
+
+
+def test_a_handle_posts_where_there_is_a_network() -> None:
+    async def post(url: str, body: bytes, timeout_s: float) -> bytes:
+        return f"{url} {body.decode()} {timeout_s:g}".encode()
+
+    engine(plugin=Reaches, post=post)
+    assert asyncio.run(Reaches.handle.post("http://x", b"y", 2.0)) == b"http://x y 2"
 
 
 def test_a_handle_reaches_cluster_queue_and_group() -> None:

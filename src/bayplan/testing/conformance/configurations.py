@@ -12,7 +12,7 @@ from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.profile import build_profile
 from bayplan.framework.registry import Registry
 from bayplan.framework.waiting import WaitingPods
-from bayplan.scheduler.engine import EngineHandle
+from bayplan.scheduler.handles import EngineHandle
 from bayplan.testing.conformance.world import configuration
 
 
