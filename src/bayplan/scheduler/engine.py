@@ -8,7 +8,7 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
@@ -315,10 +315,13 @@ class PodEngine:
                 kept = self._kept(profile, changed)
                 attempts[profile.scheduler_name] = self._build(profile, configuration, registry, kept)
         except BayplanError:
-            for name, each in attempts.items():
-                close_all(self._only_in(each, name))
+            self._close_new(attempts)
             raise
         return Rebuilt(configuration, registry, attempts, frozenset(changed))
+
+    def discard(self, rebuilt: Rebuilt) -> None:
+        """Let profiles go that are not to be installed after all."""
+        self._close_new(rebuilt.attempts)
 
     def install(self, rebuilt: Rebuilt) -> list[Any]:
         """Go on with other profiles, between two attempts. Returns the plugins that nobody is going to ask again,
@@ -347,12 +350,12 @@ class PodEngine:
             if plugin.name not in changed and before.get(plugin.name) == profile.plugin_config.get(plugin.name)
         }
 
-    def _only_in(self, attempts: Attempts, name: str) -> Iterator[Any]:
-        """The plugins that were made for profiles which are not used after all."""
-        old = self._attempts.get(name)
-        for plugin in attempts.framework.profile.instances.values():
-            if old is None or not _has(old, plugin):
-                yield plugin
+    def _close_new(self, built: Mapping[str, Attempts]) -> None:
+        """Close the plugins that were made for profiles which are not used after all."""
+        for name, attempts in built.items():
+            old = self._attempts.get(name)
+            instances = attempts.framework.profile.instances.values()
+            close_all(plugin for plugin in instances if old is None or not _has(old, plugin))
 
     def _build(
         self, profile: Profile, configuration: Configuration, registry: Registry, kept: Mapping[str, Any]

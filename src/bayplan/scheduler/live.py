@@ -110,6 +110,8 @@ class LiveScheduler:
 
     def renew(self, rebuilt: Rebuilt) -> None:
         """Go on with other profiles as soon as no attempt is under way and all that was told is followed."""
+        if self._rebuilt is not None:
+            self.engine.discard(self._rebuilt)
         self._rebuilt = rebuilt
         self._woken.set()
 

@@ -58,10 +58,11 @@ class Reloading:
                 return
             self._seen = seen
             rebuilt = self.live.engine.rebuilt(*self.source.load())
-        except (BayplanError, OSError) as fault:
-            if str(fault) != self.fault:
-                log.error("plugins are not reloaded, and those loaded before go on: %s", fault)
-            self.fault = str(fault)
+        except Exception as fault:  # whatever somebody's file does, the process goes on
+            told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
+            if told != self.fault:
+                log.error("plugins are not reloaded, and those loaded before go on: %s", told)
+            self.fault = told
             return
         self.fault = ""
         if rebuilt.changed:
