@@ -23,7 +23,7 @@ _PROXY = ("create", "delete", "get", "patch", "update")
 
 @dataclass(frozen=True, slots=True)
 class SubResource:
-    """A part of an object with a path of its own. `kind` is what is sent there; empty group and version: the parent's."""
+    """A part of an object with a path of its own. `kind` is what is sent there; no group and version: the parent's."""
 
     name: str
     kind: str
