@@ -1,6 +1,6 @@
 """What does the store keep of an object? Its JSON text, and beside it the little that lists and watches select by.
 
-The text is the truth: it is what clients are sent, it takes a fifth of the memory of a tree, and reading it gives a tree
+The text is the truth: it is what clients are sent, it takes a fifth of the memory of a tree, and reading it gives one
 that nobody else holds, more cheaply than copying one. `kind` and `apiVersion` are not in it; the version that a client
 asks for puts them in front. Cost: one encoding a write, one decoding a `tree()`.
 """

@@ -32,7 +32,11 @@ _ALWAYS_THERE: Tree = {
     "reportingComponent": "",
     "reportingInstance": "",
 }
-_ALWAYS_THERE_ELSEWHERE: Tree = {"deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None}
+_THERE_ELSEWHERE: Tree = {
+    "deprecatedSource": {},
+    "deprecatedFirstTimestamp": None,
+    "deprecatedLastTimestamp": None,
+}
 
 
 @lru_cache(maxsize=1024)
@@ -71,7 +75,7 @@ def stored(resource: Resource, body: Tree) -> Tree:
 def _text(resource: Resource, entry: Entry) -> bytes:
     if not is_other_event(resource):
         return entry.raw
-    return encode(_renamed(entry.tree(), _CORE_TO_EVENTS, _ALWAYS_THERE_ELSEWHERE))
+    return encode(_renamed(entry.tree(), _CORE_TO_EVENTS, _THERE_ELSEWHERE))
 
 
 def _renamed(body: Tree, names: dict[str, str], filled: Tree) -> Tree:

@@ -1,6 +1,6 @@
 """What does a get or a list answer?
 
-The texts of the store are put together as they are; a list reads an object only when the client wants another form of it
+The texts of the store are put together as they are; a list reads an object only when the client wants another form
 (a Table, an event of the other group). There is one state, the newest: it answers every resourceVersion that is not
 `Exact`, and a continuation goes on from a key in it.
 Cost: joining the texts; matching every object of the namespace where a selector is given.

@@ -3,7 +3,7 @@
 One counter gives every write of every kind its resource version. Reading and writing are plain calls without awaiting,
 so a request that reads, decides and writes in one go needs no lock. What was written is told to watches at once, or,
 when there is a journal, after it has been committed there; `settled` is what a request awaits before it is answered.
-Cost: a write is a dictionary store and an insertion into a sorted list of keys; a list of one namespace is two bisections.
+Cost: a write is a dictionary store and an insertion into a sorted list; a list of one namespace is two bisections.
 """
 
 from __future__ import annotations

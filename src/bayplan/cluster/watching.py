@@ -1,9 +1,9 @@
 """What does a watch send, and when?
 
 A watch is a buffer between the store, which offers each change as it happens, and the connection, which takes what has
-gathered whenever it can send. Whether a change concerns the watch is decided when it is offered; the line itself is made
-once and shared by all watches of one form. Whoever reads too slowly for too long is cut off, as Kubernetes does: the
-memory of the server is not theirs.
+gathered whenever it can send. Whether a change concerns the watch is decided when it is offered; its line is made once
+and shared by all watches of one form. What was there at the start is put into words as it is sent. Whoever reads too
+slowly for too long is cut off, as Kubernetes does: the memory of the server is not theirs.
 Cost: a match and a list append a watch and change; sending joins what has gathered into one write.
 """
 
@@ -20,8 +20,8 @@ from bayplan.cluster.ring import Change
 from bayplan.cluster.selecting import Selection
 from bayplan.cluster.store import Place
 
-MOST_LINES = 20_000
 MOST_BYTES = 128 << 20
+_AT_ONCE = 500
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 _Type = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -68,6 +68,8 @@ class Watch:
         self._form_key = form_key
         self._lines: list[bytes] = []
         self._bytes = 0
+        self._initial: list[Entry] = []
+        self._initial_end = b""
         self._since = 0
         self._wake = asyncio.Event()
         self.cut = False
@@ -77,9 +79,9 @@ class Watch:
         """Begin at a version: with all that there is (`initial`), or with what came after it."""
         self._since = current if initial else version
         if initial:
-            for entry in self._place.entries(self._wanted.namespace):
-                if self._wanted.matches(entry):
-                    self._add(_line("ADDED", self._form.text(entry)))
+            entries = self._place.entries(self._wanted.namespace)
+            self._initial = [entry for entry in entries if self._wanted.matches(entry)]
+            self._initial.reverse()
         elif version < self._place.ring.forgotten:
             oldest = self._place.ring.forgotten + 1
             self._fail(answers.expired(f"too old resource version: {version} ({oldest})"))
@@ -106,20 +108,34 @@ class Watch:
 
     async def lines(self, timeout_s: float | None) -> bytes | None:
         """What has gathered, waiting for it if need be; None when the time is over or the watch was cut."""
+        if self._initial or self._initial_end:
+            return self._next_initial()
         if not self._lines and not self.cut:
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout_s)
             except TimeoutError:
                 return None
-        if self.cut and not self._lines:
+        if not self._lines:
             return None
         lines, self._lines, self._bytes = self._lines, [], 0
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
-    def bookmark(self, version: int, *, initial_events_end: bool = False) -> None:
-        annotations = {INITIAL_EVENTS_END: "true"} if initial_events_end else {}
-        self._add(_line("BOOKMARK", encode(self._form.bookmark(version, annotations))))
+    def _next_initial(self) -> bytes:
+        chunk, self._initial = self._initial[: -_AT_ONCE - 1 : -1], self._initial[:-_AT_ONCE]
+        lines = [_line("ADDED", self._form.text(entry)) for entry in chunk]
+        if not self._initial:
+            lines.append(self._initial_end)
+            self._initial_end = b""
+        return b"".join(lines)
+
+    def bookmark(self, version: int) -> None:
+        """Tell how far it has come."""
+        self._add(_line("BOOKMARK", encode(self._form.bookmark(version, {}))))
+
+    def end_initial(self, version: int) -> None:
+        """Tell, behind all that was there at the start, that this was all."""
+        self._initial_end = _line("BOOKMARK", encode(self._form.bookmark(version, {INITIAL_EVENTS_END: "true"})))
 
     def _take(self, kind: _Type, change: Change) -> None:
         if not self._form.shared:
@@ -137,7 +153,7 @@ class Watch:
     def _add(self, line: bytes) -> None:
         self._lines.append(line)
         self._bytes += len(line)
-        if self._bytes > MOST_BYTES and len(self._lines) > MOST_LINES:
+        if self._bytes > MOST_BYTES:
             self._lines.clear()
             self.cut = True
             self.stop()
@@ -150,5 +166,3 @@ class Watch:
 
 def _line(kind: str, text: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (kind.encode(), text)
-
-
