@@ -1,7 +1,7 @@
 """What does this request ask for? Its path, method and parameters as one value.
 
 The HTTP layer makes one of each request; authorization, routing and the handlers read it. Paths are Kubernetes':
-`/api/v1/...` and `/apis/GROUP/VERSION/...`, then `namespaces/NS/` if there is one, the plural, a name and a sub-resource.
+`/api/v1/...` and `/apis/GROUP/VERSION/...`, then `namespaces/NS/` if there is one, plural, name and sub-resource.
 Cost: one split of the path.
 """
 
