@@ -1,1 +1,1 @@
-"""What the API server does with an object between reading and storing it: defaults, admission, strategies, validation."""
+"""What happens to an object between reading and storing it: defaults, admission, strategies, validation."""

@@ -101,9 +101,3 @@ class Faults(list[FieldError]):
 def shown(value: Any) -> str:
     """A value in a message: texts quoted, the rest as JSON."""
     return quote(value) if isinstance(value, str) else json_text(value)
-
-
-def aggregate(errors: Iterable[FieldError]) -> str:
-    """All errors as one text: one alone as it is, several in brackets, each text once."""
-    texts = list(dict.fromkeys(map(str, errors)))
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
