@@ -16,6 +16,8 @@ from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.reading import flag
 from bayplan.cluster.rules.field_errors import Faults
 
+EVERYBODY = "system:authenticated"
+MASTERS = "system:masters"
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -30,7 +32,7 @@ class User:
 
     @property
     def is_master(self) -> bool:
-        return "system:masters" in self.groups
+        return MASTERS in self.groups
 
     def info(self) -> Tree:
         """As reviews show it."""

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.cluster import answers
-from bayplan.cluster.asking import User
+from bayplan.cluster.asking import EVERYBODY, User
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
-EVERYBODY = "system:authenticated"
-MASTERS = "system:masters"
 _EXTRA = "impersonate-extra-"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bayplan.cluster.asking import User
+from bayplan.cluster.asking import EVERYBODY, User
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.store import Place, Store
 
@@ -53,7 +53,7 @@ class Roles:
         store.after_each(lambda place, _: self._changed(place))
 
     def allows(self, user: User, asked: Attributes) -> bool:
-        if user.is_master or (asked.path and _open_to_all(asked)):
+        if user.is_master or (asked.path and EVERYBODY in user.groups and _is_discovery(asked)):
             return True
         return any(_covers(rule, asked) for rule in self.rules(user, asked.namespace))
 
@@ -141,6 +141,6 @@ def _path_matches(pattern: str, path: str) -> bool:
 _DISCOVERY = ("/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz")
 
 
-def _open_to_all(asked: Attributes) -> bool:
-    """What the roles that every cluster starts with leave open to whoever is known: discovery and health."""
+def _is_discovery(asked: Attributes) -> bool:
+    """What the roles that every cluster starts with leave open to whoever is known."""
     return asked.verb == "get" and any(asked.path == each or asked.path.startswith(f"{each}/") for each in _DISCOVERY)
