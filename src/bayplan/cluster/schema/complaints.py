@@ -55,8 +55,10 @@ _SCHEMA_WORDS = {Kind.SCHEMA_OR_ARRAY: "array", Kind.SCHEMA_OR_BOOL: "bool", Kin
 class Complaints:
     """`wrong` is the first value that does not fit its field, `strangers` are unknown and repeated fields, in order."""
 
-    def __init__(self, tree: Node, type_: Type) -> None:
+    def __init__(self, tree: Node, type_: Type, *, converted: bool = False) -> None:
+        """`converted` chooses the words of upstream's converter from maps to structs over those of its JSON reader."""
         self.wrong: str | None = None
+        self._converted = converted
         self._strangers: dict[str, None] = {}
         self._struct(tree, type_, "", ("", ""))
 
@@ -152,6 +154,9 @@ class Complaints:
             self._mismatch(f"number {text}", shape, place)
 
     def _mismatch(self, found: str, shape: Shape, place: tuple[str, str]) -> None:
+        if self._converted:
+            self._say(_unconvertible(found, shape))
+            return
         wanted = _GO_SCALARS.get(shape.kind, shape.go)
         where = f"Go struct field {place[0]}.{place[1]}" if place[0] else "Go value"
         self._say(f"json: cannot unmarshal {found} into {where} of type {wanted}")
@@ -159,6 +164,28 @@ class Complaints:
     def _say(self, text: str) -> None:
         if self.wrong is None:
             self.wrong = text
+
+
+_KINDS = {"object": "map", "array": "slice", "number": "int64"}
+_NOT_RESTORED = {
+    Kind.MAP: "cannot restore map from {}",
+    Kind.LIST: "cannot restore slice from {}",
+    Kind.BYTES: "cannot restore slice from {}",
+    Kind.STRUCT: "cannot restore struct from: {}",
+}
+
+
+def _unconvertible(found: str, shape: Shape) -> str:
+    kind = _KINDS.get(found, found)
+    if shape.kind in _NOT_RESTORED:
+        return _NOT_RESTORED[shape.kind].format(kind)
+    if shape.kind in (Kind.TIME, Kind.MICRO_TIME, Kind.INT_OR_STRING):
+        return f"json: cannot unmarshal {found} into Go value of type {_GO_SCALARS[shape.kind]}"
+    if kind == "int64" and shape.kind is Kind.STRING:
+        return f"cannot convert int64 to {shape.go}"
+    if found.startswith("number "):
+        return f"cannot convert float64 to {shape.go}"
+    return f"unrecognized type: {shape.kind}"
 
 
 def _joined(way: str, known: Field) -> str:
@@ -181,3 +208,18 @@ def _word(value: Node) -> str:
     if isinstance(value, list):
         return "array"
     return "object" if isinstance(value, (dict, JsonObject)) else "number"
+
+
+def repeated_keys(node: Node, path: str = "") -> list[str]:
+    """The paths of all keys that stand twice in one object of the text, in order."""
+    if isinstance(node, list):
+        return [each for at, item in enumerate(node) for each in repeated_keys(item, f"{path}[{at}]")]
+    found: list[str] = []
+    seen: set[str] = set()
+    for key, value in _members(node):
+        at = f"{path}.{key}" if path else key
+        if key in seen and at not in found:
+            found.append(at)
+        seen.add(key)
+        found += repeated_keys(value, at)
+    return found

@@ -73,27 +73,25 @@ def normalize(type_: Type, tree: Tree) -> Tree:
     return reader_of(type_)(tree)
 
 
-def decode_patched(type_: Type, tree: Tree, validation: Validation) -> Decoded:
-    """The object that a patch has made."""
-    try:
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """Reads what a patch has made of an object of a built-in kind."""
+
+    type: Type
+    expected: Expected
+
+    def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
+        other = _other_kind(tree, self.expected)
+        if other:
+            return {}, [], other
         before = Reader.unknown
-        found = reader_of(type_)(tree)
-    except Strange:
-        complaints = Complaints(tree, type_)
-        raise bad_request(f"{_title(tree)}: {complaints.wrong}") from None
-    if Reader.unknown == before or validation == "Ignore":
-        return Decoded(found)
-    strangers = Complaints(tree, type_).strangers
-    if validation == "Warn":
-        return Decoded(found, strangers)
-    raise refused_patch(strangers)
-
-
-def refused_patch(strangers: list[str]) -> Refusal:
-    """Fields that a patch made up, where that is not allowed."""
-    message = f'Invalid value: "<patched object>": strict decoding error: {", ".join(strangers)}'
-    causes = [{"reason": "FieldValueInvalid", "message": message, "field": "patch"}]
-    return Refusal(422, "Invalid", f' "" is invalid: patch: {message}', {"causes": causes})
+        try:
+            found = reader_of(self.type)(tree)
+        except Strange:
+            return {}, [], Complaints(tree, self.type, converted=converted).wrong
+        if Reader.unknown == before:
+            return found, [], None
+        return found, Complaints(tree, self.type).strangers, None
 
 
 def _judged(found: Tree, strangers: list[str], validation: Validation, tree: Tree) -> Decoded:
@@ -182,12 +180,19 @@ def _check_header(tree: Tree, expected: Expected) -> None:
             raise _unrecognized(expected, why, msgspec.json.encode(tree))
     tree["kind"] = kind = kind or expected.kind
     tree["apiVersion"] = api_version = api_version or expected.api_version
+    why = _other_kind(tree, expected)
+    if why:
+        version = api_version.rpartition("/")[2]
+        raise bad_request(f"{kind} in version {quote(version)} cannot be handled as a {expected.kind}: {why}")
+
+
+def _other_kind(tree: Tree, expected: Expected) -> str:
+    """What upstream says when the object is not of the kind that is asked for; nothing if it is."""
+    kind, api_version = tree["kind"], tree["apiVersion"]
     if kind == expected.kind and api_version == expected.api_version:
-        return
+        return ""
     group, _, version = api_version.rpartition("/")
     if built_in_types().of(group, version, kind) is None:
-        why = f"no kind {quote(kind)} is registered for version {quote(api_version)} in scheme {quote(_SCHEME)}"
-    else:
-        internal = expected.group.partition(".")[0] or "core"
-        why = f"converting ({version}.{kind}) to ({internal}.{expected.kind}): unknown conversion"
-    raise bad_request(f"{kind} in version {quote(version)} cannot be handled as a {expected.kind}: {why}")
+        return f"no kind {quote(kind)} is registered for version {quote(api_version)} in scheme {quote(_SCHEME)}"
+    internal = expected.group.partition(".")[0] or "core"
+    return f"converting ({version}.{kind}) to ({internal}.{expected.kind}): unknown conversion"
