@@ -122,6 +122,18 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """One write: of what, by whom, how."""
+
+    resource: Resource
+    namespace: str
+    user: User
+    options: WriteOptions
+    manager: str = ""
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One request about objects, understood."""
 

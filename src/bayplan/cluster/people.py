@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bayplan.cluster import answers
 from bayplan.cluster.asking import EVERYBODY, User
@@ -42,6 +43,15 @@ class People:
             if hmac.compare_digest(known, given):
                 found = user
         return found
+
+    @staticmethod
+    def of_certificate(certificate: Mapping[str, Any] | None) -> User | None:
+        """The user of a client certificate that our authority signed: its common name, its organisations as groups."""
+        if not certificate:
+            return None
+        parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
+        name = next((value for key, value in parts if key == "commonName"), "")
+        return User(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
 
     def who(self, authorization: str, certificate: User | None) -> User:
         """The user behind a request."""

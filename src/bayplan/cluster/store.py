@@ -92,6 +92,11 @@ class Store:
             journal.on_commit(self._committed)
             journal.on_failure(self._broken)
 
+    @property
+    def told(self) -> int:
+        """The version up to which watches have heard of everything."""
+        return self._unsettled[0][1].version - 1 if self._unsettled else self.version
+
     def place(self, name: PlaceName) -> Place:
         found = self._places.get(name)
         if found is None:
