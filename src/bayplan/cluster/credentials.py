@@ -40,16 +40,22 @@ class Credentials:
     def authority(self) -> Path:
         return self.folder / "ca.crt"
 
-    def server_tls(self, client_authorities: Iterable[Path] = ()) -> ssl.SSLContext:
+    def server_tls(self, client_authority: Path | None = None) -> ssl.SSLContext:
         """For the server: clients may show a certificate, and need not."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.folder / "server.crt", self.folder / "server.key")
         context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-        for path in client_authorities:
-            context.load_verify_locations(path)
+        if client_authority is not None:
+            try:
+                context.load_verify_locations(client_authority)
+            except OSError as fault:
+                raise CredentialsError(f"{client_authority} is no authority's certificate: {fault}; name one") from None
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
+
+    def write_kubeconfig(self, path: Path, server: str, name: str) -> None:
+        _write(path, json.dumps(self.kubeconfig(server, name), indent=2) + "\n")
 
     def kubeconfig(self, server: str, name: str = "bayplan") -> dict[str, Any]:
         authority = base64.b64encode(self.authority.read_bytes()).decode()
@@ -77,9 +83,7 @@ def find_or_make(folder: Path, names: Iterable[str], now: datetime) -> Credentia
             _write(token, secrets.token_urlsafe(32))
         return Credentials(folder, token.read_text().strip())
     except (OSError, ValueError) as fault:
-        raise CredentialsError(
-            f"{folder} cannot hold a certificate: {fault}; name another folder"
-        ) from None
+        raise CredentialsError(f"{folder} cannot hold a certificate: {fault}; name another folder") from None
 
 
 def read_tokens(path: Path) -> dict[str, User]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from bayplan.clock import Clock, SystemClock
 from bayplan.cluster.asking import User
-from bayplan.cluster.credentials import Credentials, administrator
+from bayplan.cluster.credentials import Credentials, administrator, find_or_make
 from bayplan.cluster.discovery import Discovery
 from bayplan.cluster.endpoints import Endpoints
 from bayplan.cluster.gateway import Gateway
@@ -37,6 +36,12 @@ class ListenError(BayplanError):
     """The address of the cluster cannot be listened on."""
 
 
+def credentials_for(folder: Path, host: str, clock: Clock | None = None) -> Credentials:
+    """Who a cluster is: found in the folder, or made there at its first start."""
+    names = {"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc", host} - {"0.0.0.0", "::"}
+    return find_or_make(folder, names, (clock or SystemClock()).now())
+
+
 class EmbeddedCluster:
     """A Kubernetes API in this process."""
 
@@ -48,13 +53,13 @@ class EmbeddedCluster:
         port: int = 0,
         data: Path | None = None,
         users: Mapping[str, User] | None = None,
-        tls: ssl.SSLContext | None = None,
+        client_authority: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.credentials = credentials
         self._host, self._port = host, port
-        self._tls = tls
+        self._client_authority = client_authority
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._journal = SqliteJournal(data) if data is not None else None
@@ -70,7 +75,7 @@ class EmbeddedCluster:
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         gateway = Gateway(self.people, Roles(self.store), self.resources, discovery, endpoints)
         self._http = HttpServer(gateway, lambda: self.store.told)
-        tls = self._tls or self.credentials.server_tls()
+        tls = self.credentials.server_tls(self._client_authority)
         try:
             self._port = await self._http.start(self._host, self._port, tls)
         except OSError as fault:
@@ -85,6 +90,13 @@ class EmbeddedCluster:
             await self._http.close()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def write_kubeconfig(self, path: Path, name: str) -> None:
+        self.credentials.write_kubeconfig(path, self.url, name)
 
     @property
     def url(self) -> str:

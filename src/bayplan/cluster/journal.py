@@ -158,6 +158,12 @@ class SqliteJournal:
             raise
 
 
+def remove(path: Path) -> None:
+    """Delete the file, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
 def _cannot_open(path: Path, fault: Exception) -> str:
     if "locked" in str(fault):
         return f"{path} is in use by another cluster; end that one or name another file"
