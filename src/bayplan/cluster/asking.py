@@ -131,6 +131,8 @@ class Writing:
     options: WriteOptions
     manager: str = ""
     subresource: str = ""
+    tracked: bool = False
+    """Whether the new state says already who manages which field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class EmbeddedCluster:
         self.store = Store(self._journal, version=self._journal.version if self._journal else 0)
         self._restore()
         self.people = People({credentials.token: administrator(), **(users or {})})
-        self.writer = Writer(self.store, Rulebook(), self._clock, self._chance)
+        self.writer = Writer(self.store, Rulebook(self._clock), self._clock, self._chance)
         self._http: HttpServer | None = None
 
     async def __aenter__(self) -> EmbeddedCluster:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan.clock import Clock
 from bayplan.cluster import answers, forms
@@ -16,12 +16,15 @@ from bayplan.cluster.asking import Ask, WriteOptions, Writing
 from bayplan.cluster.deleting import DeleteOptions, gone_status, shows_deleted
 from bayplan.cluster.entries import encode
 from bayplan.cluster.kinds import Tree
+from bayplan.cluster.metadata import settle_name, timestamp
 from bayplan.cluster.negotiating import Wanted, wanted
 from bayplan.cluster.reading import ListOptions, Reader
 from bayplan.cluster.replies import Reply, Stream
+from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from bayplan.cluster.shapes import APPLY, media_type, read_body, read_patch
+from bayplan.cluster.shapes import APPLY, body_type, media_type, read_applied, read_body, read_patch, reread
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import ObjectForm, Watch
 from bayplan.cluster.writing import Writer, Written
@@ -115,6 +118,8 @@ class Endpoints:
         media = media_type(ask.headers.get("Content-Type", ""))
         if media not in _PATCHES:
             raise answers.unsupported_media_type(", ".join(_PATCHES))
+        if media == APPLY:
+            return self._apply(ask, write, content)
         warnings: list[str] = []
 
         def revision(live: Tree) -> Tree:
@@ -123,6 +128,37 @@ class Endpoints:
             return read.object
 
         return self._written(ask, self.writer.revise(write, ask.name, revision), warnings)
+
+    def _apply(self, ask: Ask, write: Writing, content: bytes) -> Reply:
+        """Server-side apply: what is not there is created."""
+        options = write.options
+        if not options.manager:
+            faults = Faults()
+            faults.required("fieldManager", "is required for apply patch")
+            raise answers.invalid("PatchOptions", "meta.k8s.io", "", faults)
+        applied = read_applied(content)
+        write = replace(write, tracked=True)
+        known = self._reader(ask).place.get(ask.namespace, ask.name)
+        if known is not None:
+            written = self.writer.revise(write, ask.name, lambda live: self._applied(ask, write, live, applied))
+        else:
+            tree = self._applied(ask, write, None, applied)
+            settle_name(tree, ask.name)
+            written = self.writer.create(write, tree)
+        return self._written(ask, written, [])
+
+    def _applied(self, ask: Ask, write: Writing, live: Tree | None, applied: Tree) -> Tree:
+        tree = apply(
+            live,
+            applied,
+            manager=write.options.manager,
+            force=bool(write.options.force),
+            api_version=ask.resource.api_version,
+            type=body_type(ask.resource)[0],
+            now=timestamp(self.clock.now()),
+            subresource=write.subresource,
+        )
+        return reread(ask.resource, tree)
 
     def _delete(self, ask: Ask, content: bytes) -> Reply:
         options = DeleteOptions.of_request(content, ask.query)

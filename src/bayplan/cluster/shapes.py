@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
+
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, SubResource, Tree
 from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode
 from bayplan.cluster.schema.patching import STRATEGIC_PATCH, patched
 from bayplan.cluster.schema.types import Type, built_in_types
+from bayplan.errors import ObjectError
+from bayplan.objects.yaml import to_json
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -50,6 +54,27 @@ def read_body(
         raise answers.unsupported_media_type(_ACCEPTED)
     found, expected = body_type(resource, sub)
     return decode(found, raw, cast("Validation", validation), expected=expected, yaml=media == YAML)
+
+
+def read_applied(raw: bytes) -> Tree:
+    """The configuration that is applied: YAML, of which JSON is a part."""
+    try:
+        text = to_json(raw.decode("utf-8", "replace")).text
+        tree = msgspec.json.decode(text)
+    except (ObjectError, msgspec.DecodeError) as fault:
+        raise answers.bad_request(f"error decoding YAML: {fault}") from None
+    if not isinstance(tree, dict):
+        raise answers.bad_request("error decoding YAML: the applied configuration is no object")
+    return tree
+
+
+def reread(resource: Resource, tree: Tree) -> Tree:
+    """An object that was put together here, as if it had been sent."""
+    found, unknown, wrong = BuiltIn(*body_type(resource)).read(tree)
+    if wrong is not None:
+        raise answers.bad_request(wrong)
+    del unknown
+    return found
 
 
 def read_patch(
