@@ -19,7 +19,9 @@ from bayplan.cluster.asking import User
 from bayplan.cluster.credentials import Credentials, administrator, find_or_make
 from bayplan.cluster.discovery import Discovery
 from bayplan.cluster.endpoints import Endpoints
+from bayplan.cluster.first_objects import FirstObjects
 from bayplan.cluster.gateway import Gateway
+from bayplan.cluster.housekeeping import Housekeeping
 from bayplan.cluster.journal import SqliteJournal
 from bayplan.cluster.kinds import Resources
 from bayplan.cluster.people import People
@@ -68,6 +70,8 @@ class EmbeddedCluster:
         self._restore()
         self.people = People({credentials.token: administrator(), **(users or {})})
         self.writer = Writer(self.store, Rulebook(self._clock), self._clock, self._chance)
+        self._furniture = FirstObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
+        self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
 
     async def __aenter__(self) -> EmbeddedCluster:
@@ -81,6 +85,10 @@ class EmbeddedCluster:
         except OSError as fault:
             where = f"{self._host}:{self._port}"
             raise ListenError(f"nobody can listen on {where}: {fault.strerror}; name another address") from None
+        self._furniture.port = self._port
+        self._furniture.all()
+        self._housekeeping.wake()
+        await self.store.settled()
         return self
 
     async def __aexit__(
