@@ -115,7 +115,9 @@ def _updated(managers: Managers, live: Tree, after: Tree, writer: Manager, type_
     if mine:
         before = left.get(writer)
         fields = fieldsets.union(mine, before.fields) if before else mine
-        left = {**left, writer: Owned(fields, writer.version, now)}
+        # Upstream forgets the time of whoever scales.
+        time = now if writer.subresource != "scale" else before.time if before else ""
+        left = {**left, writer: Owned(fields, writer.version, time)}
     return capped(left)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from bayplan.cluster.answers import Refusal, bad_request
 from bayplan.cluster.schema.complaints import Complaints
 from bayplan.cluster.schema.reading import Reader, Strange, reader_of
-from bayplan.cluster.schema.types import Type, built_in_types
+from bayplan.cluster.schema.types import UNSET, Type, built_in_types
 from bayplan.errors import ObjectError
 from bayplan.objects import json_text
 from bayplan.objects.go_text import quote
@@ -66,6 +66,37 @@ def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expecte
     strangers = [fault] if fault else []
     strangers += Complaints(json_text.parse(text.decode("utf-8", "replace")), type_).strangers
     return _judged(found, strangers, validation, tree)
+
+
+def decode_applied(body: bytes, validation: Validation, *, expected: Expected) -> Decoded:
+    """The configuration of a server-side apply, which is YAML; kubectl sends JSON, which is YAML too."""
+    tree, fault = _read_applied(body)
+    if (kind := tree.get("kind", "")) != expected.kind or tree.get("apiVersion") != expected.api_version:
+        group, _, version = str(tree.get("apiVersion", "")).rpartition("/")
+        raise bad_request(f"invalid object type: {group}/{version}, Kind={kind}")
+    if fault and validation == "Strict":
+        raise bad_request(f"error strict decoding YAML: error converting YAML to JSON: {fault}")
+    return Decoded(tree, [f"error converting YAML to JSON: {fault}"] if fault and validation == "Warn" else [])
+
+
+def _read_applied(body: bytes) -> tuple[Tree, str | None]:
+    """The tree, and what a strict reader holds against its text."""
+    fault: str | None = None
+    try:
+        tree = msgspec.json.decode(body) if body[:1] == b"{" else UNSET
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        tree = UNSET
+    if tree is UNSET or may_repeat_keys(body, tree):
+        try:
+            converted = to_json(body.decode("utf-8", "replace"))
+        except ObjectError as error:
+            raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from None
+        tree, fault = msgspec.json.decode(converted.text), converted.fault
+    if tree is not None and type(tree) is not dict:
+        word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
+        why = f"json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}")
+    return tree or {}, fault
 
 
 def normalize(type_: Type, tree: Tree) -> Tree:
