@@ -136,7 +136,8 @@ class Endpoints:
             faults = Faults()
             faults.required("fieldManager", "is required for apply patch")
             raise answers.invalid("PatchOptions", "meta.k8s.io", "", faults)
-        applied = read_applied(content)
+        read = read_applied(ask.resource, content, options.validation)
+        applied = read.object
         write = replace(write, tracked=True)
         known = self._reader(ask).place.get(ask.namespace, ask.name)
         if known is not None:
@@ -145,7 +146,7 @@ class Endpoints:
             tree = self._applied(ask, write, None, applied)
             settle_name(tree, ask.name)
             written = self.writer.create(write, tree)
-        return self._written(ask, written, [])
+        return self._written(ask, written, read.warnings)
 
     def _applied(self, ask: Ask, write: Writing, live: Tree | None, applied: Tree) -> Tree:
         tree = apply(

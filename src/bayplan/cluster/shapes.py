@@ -11,11 +11,9 @@ import msgspec
 
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, SubResource, Tree
-from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode
+from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode, decode_applied
 from bayplan.cluster.schema.patching import STRATEGIC_PATCH, patched
 from bayplan.cluster.schema.types import Type, built_in_types
-from bayplan.errors import ObjectError
-from bayplan.objects.yaml import to_json
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -50,22 +48,26 @@ def read_body(
 ) -> Decoded:
     """The object that a POST or PUT carries."""
     media = media_type(content_type)
-    if media not in (JSON, YAML):
+    if media not in (JSON, YAML, PROTOBUF):
         raise answers.unsupported_media_type(_ACCEPTED)
     found, expected = body_type(resource, sub)
+    if media == PROTOBUF:
+        return _read_protobuf(found, expected, raw)
     return decode(found, raw, cast("Validation", validation), expected=expected, yaml=media == YAML)
 
 
-def read_applied(raw: bytes) -> Tree:
-    """The configuration that is applied: YAML, of which JSON is a part."""
-    try:
-        text = to_json(raw.decode("utf-8", "replace")).text
-        tree = msgspec.json.decode(text)
-    except (ObjectError, msgspec.DecodeError) as fault:
-        raise answers.bad_request(f"error decoding YAML: {fault}") from None
-    if not isinstance(tree, dict):
-        raise answers.bad_request("error decoding YAML: the applied configuration is no object")
-    return tree
+def _read_protobuf(type_: Type, expected: Expected, raw: bytes) -> Decoded:
+    from bayplan.cluster.schema.protobuf import decode_protobuf
+
+    api_version, kind, tree = decode_protobuf(raw, built_in_types())
+    return decode(
+        type_, msgspec.json.encode({**tree, "apiVersion": api_version, "kind": kind}), "Ignore", expected=expected
+    )
+
+
+def read_applied(resource: Resource, raw: bytes, validation: str) -> Decoded:
+    """The configuration of a server-side apply."""
+    return decode_applied(raw, cast("Validation", validation), expected=body_type(resource)[1])
 
 
 def reread(resource: Resource, tree: Tree) -> Tree:
