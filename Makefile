@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
 	@echo "make test    every test, with coverage"
-	@echo "make e2e     the end-to-end suite on a real API server; builds one with Go the first time"
+	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
@@ -32,7 +32,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
 e2e: .venv/.dev
-	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e $(ARGS)
+	$(BIN)/python -m pytest -p no:xdist -m e2e --cluster=both tests/e2e $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
