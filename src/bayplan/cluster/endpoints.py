@@ -82,7 +82,7 @@ class Endpoints:
         return Reply(self._listed(ask, reader, entries, metadata))
 
     def _listed(self, ask: Ask, reader: Reader, entries: list[Entry], metadata: Tree) -> bytes:
-        shaped = many(ask.resource, entries, metadata, wanted(ask.headers.get("Accept", "")))
+        shaped = many(entries, metadata, wanted(ask.headers.get("Accept", "")))
         return reader.list_text(entries, metadata) if shaped is None else shaped + b"\n"
 
     def _watch(self, ask: Ask) -> Stream:

@@ -30,7 +30,7 @@ def one(resource: Resource, text: bytes, form: Wanted) -> bytes:
     return text
 
 
-def many(resource: Resource, entries: Sequence[Entry], metadata: Tree, form: Wanted) -> bytes | None:
+def many(entries: Sequence[Entry], metadata: Tree, form: Wanted) -> bytes | None:
     """A list in another shape than whole objects; None where whole objects are wanted."""
     if form.shape == "PartialObjectMetadataList":
         items = [metadata_of(entry.tree(), form.shape_version) for entry in entries]
