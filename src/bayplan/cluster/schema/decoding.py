@@ -51,7 +51,7 @@ class Decoded:
 
 def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expected, yaml: bool = False) -> Decoded:
     """The object of a request body. Kind and apiVersion may be missing: the URL told them."""
-    text, fault = _as_json(raw, expected) if yaml else (raw, None)
+    text, fault = yaml_as_json(raw, expected) if yaml else (raw, None)
     tree = parse_json(text, expected, shown=raw)
     _check_header(tree, expected)
     try:
@@ -164,7 +164,8 @@ def _parse_slowly(text: bytes, expected: Expected, shown: bytes) -> Any:
         raise _unrecognized(expected, str(error), shown) from None
 
 
-def _as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
+def yaml_as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
+    """YAML as JSON text, and what a strict reader holds against it."""
     try:
         converted = to_json(raw.decode("utf-8", "replace"))
     except ObjectError as error:
