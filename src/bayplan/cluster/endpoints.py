@@ -24,7 +24,7 @@ from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from bayplan.cluster.shapes import APPLY, body_type, media_type, read_applied, read_body, read_patch, reread
+from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
 from bayplan.cluster.showing import many, one, watch_form
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import Watch
@@ -160,7 +160,7 @@ class Endpoints:
             manager=write.options.manager,
             force=bool(write.options.force),
             api_version=ask.resource.api_version,
-            type=body_type(ask.resource)[0],
+            type=managed_type(ask.resource),
             now=timestamp(self.clock.now()),
             subresource=write.subresource,
         )
