@@ -23,7 +23,7 @@ _PROXY = ("create", "delete", "get", "patch", "update")
 
 @dataclass(frozen=True, slots=True)
 class SubResource:
-    """A part of an object with a path of its own. `kind` is what is sent there; empty group and version: the parent's."""
+    """A part of an object with a path of its own. `kind` is what is sent there; no group and version: the parent's."""
 
     name: str
     kind: str
@@ -51,6 +51,10 @@ class Resource:
     list_kind: str = ""
     definition: Mapping[str, Any] | None = field(default=None, compare=False)
     """The entry of `spec.versions` of the CustomResourceDefinition that brought it; None for a built-in kind."""
+    converted: bool = False
+    """Whether its objects may have been stored by another version, with another schema."""
+    memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
+    """What others worked out from it once: the type of a custom resource."""
 
     @property
     def api_version(self) -> str:
@@ -239,6 +243,7 @@ class Resources:
         self._custom: dict[str, tuple[Resource, ...]] = {}
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._by_kind: dict[tuple[str, str, str], Resource] = {}
+        self._by_storage: dict[tuple[str, str], Resource] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
         self.version = 0
         """Changes with every definition that comes or goes."""
@@ -268,6 +273,10 @@ class Resources:
         """Every version under which the objects of one place are served."""
         return [each for each in self if each.storage == storage]
 
+    def first_stored_in(self, storage: tuple[str, str]) -> Resource | None:
+        """One version under which the objects of a place are served: the storage's own where there are several."""
+        return self._by_storage.get(storage)
+
     def define(self, name: str, resources: Iterable[Resource]) -> None:
         """Serve what a CustomResourceDefinition of this name brings, in place of what it brought before."""
         brought = tuple(resources)
@@ -285,6 +294,7 @@ class Resources:
         everything = [*self._built_in, *(each for brought in self._custom.values() for each in brought)]
         self._by_path = {(each.group, each.version, each.plural): each for each in everything}
         self._by_kind = {(each.group, each.version, each.kind): each for each in everything}
+        self._by_storage = {each.storage: each for each in reversed(everything)}
         versions: dict[str, list[str]] = {}
         for each in everything:
             known = versions.setdefault(each.group, [])
