@@ -20,6 +20,9 @@ from bayplan.cluster.schema.decoding import Expected, parse_json
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+"""A definition goes after the objects of its kind."""
+_DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
 _EXPECTED = Expected("", "v1", "DeleteOptions")
 _POLICIES = ("Background", "Foreground", "Orphan")
 _ORPHANING = frozenset({("", "replicationcontrollers"), ("batch", "jobs")})
@@ -209,6 +212,8 @@ def _settle_finalizers(resource: Resource, metadata: Tree, policy: str) -> bool:
     foreground = policy == "Foreground" or (not policy and FOREGROUND in before and not orphan)
     after = [each for each in before if each not in (ORPHAN, FOREGROUND)]
     after += [ORPHAN] * orphan + [FOREGROUND] * foreground
+    if resource.storage == _DEFINITIONS and CLEANUP not in after and "deletionTimestamp" not in metadata:
+        after.append(CLEANUP)
     if set(after) == set(before):
         return False
     metadata["finalizers"] = after

@@ -17,6 +17,7 @@ from types import TracebackType
 from bayplan.clock import Clock, SystemClock
 from bayplan.cluster.asking import User
 from bayplan.cluster.credentials import Credentials, administrator, find_or_make
+from bayplan.cluster.definitions import DEFINITIONS, Definitions
 from bayplan.cluster.discovery import Discovery
 from bayplan.cluster.endpoints import Endpoints
 from bayplan.cluster.first_objects import FirstObjects
@@ -67,6 +68,7 @@ class EmbeddedCluster:
         self._journal = SqliteJournal(data) if data is not None else None
         self.resources = Resources()
         self.store = Store(self._journal, version=self._journal.version if self._journal else 0)
+        self._definitions: Definitions | None = None
         self._restore()
         self.people = People({credentials.token: administrator(), **(users or {})})
         self.writer = Writer(self.store, Rulebook(self._clock), self._clock, self._chance)
@@ -114,6 +116,10 @@ class EmbeddedCluster:
     def _restore(self) -> None:
         for resource in self.resources:
             self.store.place(resource.storage).extract = extractor(resource)
-        if self._journal is not None:
-            for group, plural, version, raw in self._journal.objects():
-                self.store.restore((group, plural), raw, version)
+        rows = list(self._journal.objects()) if self._journal is not None else []
+        # Definitions first: they say what objects of the kinds that they bring can be selected by.
+        for group, plural, version, raw in sorted(rows, key=lambda row: (row[0], row[1]) != DEFINITIONS):
+            if (group, plural) != DEFINITIONS and self._definitions is None:
+                self._definitions = Definitions(self.store, self.resources)
+            self.store.restore((group, plural), raw, version)
+        self._definitions = self._definitions or Definitions(self.store, self.resources)

@@ -14,19 +14,20 @@ from bayplan.clock import Clock
 from bayplan.cluster import answers, forms
 from bayplan.cluster.asking import Ask, WriteOptions, Writing
 from bayplan.cluster.deleting import DeleteOptions, gone_status, shows_deleted
-from bayplan.cluster.entries import encode
+from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
-from bayplan.cluster.negotiating import Wanted, wanted
+from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.reading import ListOptions, Reader
 from bayplan.cluster.replies import Reply, Stream
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from bayplan.cluster.shapes import APPLY, body_type, media_type, read_applied, read_body, read_patch, reread
+from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
+from bayplan.cluster.showing import many, one, watch_form
 from bayplan.cluster.store import Store
-from bayplan.cluster.watching import ObjectForm, Watch
+from bayplan.cluster.watching import Watch
 from bayplan.cluster.writing import Writer, Written
 
 Body = Callable[[], Awaitable[bytes]]
@@ -72,19 +73,23 @@ class Endpoints:
         return Reader(ask.resource, self.store.place(ask.resource.storage))
 
     def _get(self, ask: Ask) -> Reply:
-        form = wanted(ask.headers.get("Accept", ""))
         entry = self._reader(ask).get(ask.namespace, ask.name)
-        return self._shown(ask, form, forms.whole(ask.resource, entry))
+        return self._shown(ask, forms.whole(ask.resource, entry))
 
     def _list(self, ask: Ask) -> Reply:
         reader = self._reader(ask)
         entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.version)
-        return Reply(reader.list_text(entries, metadata))
+        return Reply(self._listed(ask, reader, entries, metadata))
+
+    def _listed(self, ask: Ask, reader: Reader, entries: list[Entry], metadata: Tree) -> bytes:
+        shaped = many(entries, metadata, wanted(ask.headers.get("Accept", "")))
+        return reader.list_text(entries, metadata) if shaped is None else shaped + b"\n"
 
     def _watch(self, ask: Ask) -> Stream:
         options = ListOptions.of(ask.query)
         reader = self._reader(ask)
-        watch = Watch(reader.place, ObjectForm(ask.resource), reader.select(ask.namespace, options), ask.resource)
+        form, key = watch_form(ask.resource, wanted(ask.headers.get("Accept", "")))
+        watch = Watch(reader.place, form, reader.select(ask.namespace, options), key)
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
         watch.start(options.version or 0, current=current, initial=initial)
@@ -155,7 +160,7 @@ class Endpoints:
             manager=write.options.manager,
             force=bool(write.options.force),
             api_version=ask.resource.api_version,
-            type=body_type(ask.resource)[0],
+            type=managed_type(ask.resource),
             now=timestamp(self.clock.now()),
             subresource=write.subresource,
         )
@@ -167,7 +172,7 @@ class Endpoints:
         written = self.writer.delete(write, ask.name, options)
         if written.removed and not shows_deleted(ask.resource):
             return Reply(encode(gone_status(ask.resource, written.tree)) + b"\n")
-        return self._shown(ask, wanted(ask.headers.get("Accept", "")), written.text)
+        return self._shown(ask, written.text)
 
     def _delete_all(self, ask: Ask, content: bytes) -> Reply:
         options = DeleteOptions.of_request(content, ask.query)
@@ -176,16 +181,15 @@ class Endpoints:
         for entry in entries:
             write = Writing(ask.resource, entry.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
             self.writer.delete(write, entry.name, options)
-        return Reply(reader.list_text(entries, metadata))
+        return Reply(self._listed(ask, reader, entries, metadata))
 
     # Answering.
 
     def _written(self, ask: Ask, written: Written, warnings: list[str]) -> Reply:
-        reply = self._shown(ask, wanted(ask.headers.get("Accept", "")), written.text)
+        reply = self._shown(ask, written.text)
         reply.code = 201 if written.created else 200
         reply.warnings = warnings
         return reply
 
-    def _shown(self, ask: Ask, form: Wanted, text: bytes) -> Reply:
-        del ask, form
-        return Reply(text + b"\n")
+    def _shown(self, ask: Ask, text: bytes) -> Reply:
+        return Reply(one(ask.resource, text, wanted(ask.headers.get("Accept", ""))) + b"\n")

@@ -1,7 +1,8 @@
 """How does a stored object look in the version that a client asked for?
 
 Kinds have one shape in all of their versions, save for the names of those versions; only events have two, since the
-core group and `events.k8s.io` call their fields differently. They are stored in the core form.
+core group and `events.k8s.io` call their fields differently. They are stored in the core form. Versions of a custom
+resource differ in what their schemas know; nothing is converted, but what a version does not know it does not show.
 Cost: joining two byte strings; for an event of the other group one decoding and one encoding.
 """
 
@@ -11,6 +12,7 @@ from functools import lru_cache
 
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.shapes import custom_type
 
 _EVENTS = "events.k8s.io"
 _CORE_TO_EVENTS = {
@@ -64,7 +66,8 @@ def tree(resource: Resource, entry: Entry) -> Tree:
     body = entry.tree()
     if is_other_event(resource):
         body = _renamed(body, _CORE_TO_EVENTS, {})
-    return {"kind": resource.kind, "apiVersion": resource.api_version, **body}
+    body = {"kind": resource.kind, "apiVersion": resource.api_version, **body}
+    return custom_type(resource).pruned(body) if resource.converted else body
 
 
 def stored(resource: Resource, body: Tree) -> Tree:
@@ -73,6 +76,8 @@ def stored(resource: Resource, body: Tree) -> Tree:
 
 
 def _text(resource: Resource, entry: Entry) -> bytes:
+    if resource.converted:
+        return encode({key: value for key, value in tree(resource, entry).items() if key not in ("kind", "apiVersion")})
     if not is_other_event(resource):
         return entry.raw
     return encode(_renamed(entry.tree(), _CORE_TO_EVENTS, _THERE_ELSEWHERE))

@@ -95,10 +95,10 @@ class Gateway:
     def _about_the_server(self, raw: Raw, user: User, path: str) -> Reply:
         if not self.roles.allows(user, Attributes(raw.method.lower(), path=path)):
             raise answers.forbidden_path(user.name, raw.method.lower(), path)
-        form = wanted(raw.headers.get("Accept", ""))
-        if path in ("/api", "/apis") and form.aggregated:
-            return _with_etag(*self.discovery.aggregated(path), raw.headers)
         if (document := self.discovery.plain(path)) is not None:
+            form = wanted(raw.headers.get("Accept", ""))
+            if path in ("/api", "/apis") and form.aggregated:
+                return _with_etag(*self.discovery.aggregated(path), raw.headers)
             reply = Reply(document)
             reply.headers["Vary"] = "Accept"
             return as_yaml(reply) if form.yaml else reply
@@ -138,7 +138,7 @@ def version_info() -> Tree:
         "emulationMinor": minor,
         "minCompatibilityMajor": major,
         "minCompatibilityMinor": str(int(minor) - 1),
-        "gitVersion": f"{FOLLOWED}+bayplan",
+        "gitVersion": FOLLOWED,
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from bayplan.cluster import forms
 from bayplan.cluster.answers import Refusal
 from bayplan.cluster.asking import MASTERS, User, WriteOptions, Writing
-from bayplan.cluster.deleting import FOREGROUND, ORPHAN, DeleteOptions
+from bayplan.cluster.definitions import DEFINITIONS, brought_by
+from bayplan.cluster.deleting import CLEANUP, FOREGROUND, ORPHAN, DeleteOptions
 from bayplan.cluster.entries import Entry
 from bayplan.cluster.kinds import Resource, Resources, Tree
 from bayplan.cluster.ring import Change
@@ -79,7 +80,7 @@ class Housekeeping:
         self._living[entry.uid] = where
         for owner in entry.owners:
             self._dependents[owner][where] = None
-        if entry.deleting and where.place in _PROTECTS:
+        if entry.deleting and (where.place in _PROTECTS or where.place == DEFINITIONS):
             self._leaving[where] = None
         owners_before = before.owners if before is not None else ()
         fresh_namespace = before is None and where.place == NAMESPACES
@@ -100,9 +101,8 @@ class Housekeeping:
         if where.namespace:
             self._enqueue(Where(NAMESPACES, "", where.namespace))
         self._leaving.pop(where, None)
-        if where.place in (PODS, CLAIMS):
-            for each in self._leaving:
-                self._enqueue(each)
+        for each in self._leaving:
+            self._enqueue(each)
 
     def _enqueue(self, where: Where) -> None:
         if where in self._queued:
@@ -181,6 +181,8 @@ class Housekeeping:
         protection = _PROTECTS.get(resource.storage, "")
         if protection in finalizers and not self._in_use(resource, entry):
             done.add(protection)
+        if CLEANUP in finalizers and self._emptied(entry):
+            done.add(CLEANUP)
         if done:
             self._revise(resource, entry, lambda live: _without_finalizers(live, done))
 
@@ -207,6 +209,16 @@ class Housekeeping:
             found = self._store.place(where.place).get(where.namespace, where.name)
             if resource is not None and found is not None and entry.uid in found.owners:
                 yield resource, found
+
+    def _emptied(self, definition: Entry) -> bool:
+        """Delete the objects of a kind that is about to go; whether none is left."""
+        for resource in brought_by(definition.tree()):
+            place = self._store.place(resource.storage)
+            for each in list(place.entries()):
+                if not each.deleting:
+                    self._delete(resource, each, "Background")
+            return not len(place)
+        return True
 
     # Claims and volumes.
 

@@ -51,6 +51,10 @@ class Resource:
     list_kind: str = ""
     definition: Mapping[str, Any] | None = field(default=None, compare=False)
     """The entry of `spec.versions` of the CustomResourceDefinition that brought it; None for a built-in kind."""
+    converted: bool = False
+    """Whether its objects may have been stored by another version, with another schema."""
+    memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
+    """What others worked out from it once: the type of a custom resource."""
 
     @property
     def api_version(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from bayplan.cluster import answers
-from bayplan.cluster.entries import Entry
+from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.forms import item
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.field_errors import Faults
@@ -139,9 +139,9 @@ class Reader:
     def list_text(self, entries: list[Entry], metadata: Tree) -> bytes:
         """The body of a list."""
         kind = self.resource.list_kind or f"{self.resource.kind}List"
-        start = json.dumps({"kind": kind, "apiVersion": self.resource.api_version, "metadata": metadata})[:-1]
+        start = encode({"kind": kind, "apiVersion": self.resource.api_version, "metadata": metadata})[:-1]
         items = b",".join([item(self.resource, entry) for entry in entries])
-        return b"".join((start.encode(), b',"items":[', items, b"]}\n"))
+        return b"".join((start, b',"items":[', items, b"]}\n"))
 
 
 def invalid_options(kind: str, faults: Faults) -> answers.Refusal:

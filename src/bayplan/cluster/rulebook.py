@@ -12,7 +12,7 @@ from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import timestamp
 from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.schema.applying import track
-from bayplan.cluster.shapes import body_type
+from bayplan.cluster.shapes import managed_type
 
 
 class Rulebook:
@@ -44,7 +44,7 @@ class Rulebook:
             tree,
             manager=write.manager,
             api_version=resource.api_version,
-            type=body_type(resource)[0],
+            type=managed_type(resource),
             now=timestamp(self._clock.now()),
             subresource=write.subresource,
         )

@@ -73,8 +73,8 @@ class Faults(list[FieldError]):
     def required(self, path: str, detail: str = "") -> None:
         self.append(FieldError(path, REQUIRED, detail=detail))
 
-    def duplicate(self, path: str, value: Any) -> None:
-        self.append(FieldError(path, DUPLICATE, shown(value)))
+    def duplicate(self, path: str, value: Any, detail: str = "") -> None:
+        self.append(FieldError(path, DUPLICATE, shown(value), detail))
 
     def unsupported(self, path: str, value: Any, supported: Iterable[str]) -> None:
         words = ", ".join(map(quote, supported))
