@@ -85,17 +85,18 @@ class Table:
         self._known: dict[str, int] = {}
         self._shaped: dict[str, int] = {}
 
-    def type_of(self, go_name: str) -> int:
+    def type_of(self, go_name: str, holder: Any = None) -> int:
+        """`holder` is the schema of the struct that embeds this one: it has the facts if this one has no schema."""
         if go_name in self._known:
             return self._known[go_name]
         number = self._known[go_name] = len(self.types)
         self.types.append(None)
-        schema = self.schemas.get(openapi_name(go_name), {})
+        schema = self.schemas.get(openapi_name(go_name), holder or {})
         if any(field["json"] == MARKER for field in self.structs[go_name]):
             raise ValueError(f"{go_name} reads JSON in its own way, which the table has no word for")
         fields = [self._field(field, schema) for field in self.structs[go_name]]
         short = go_name.rpartition("/")[2]
-        self.types[number] = [short, openapi_name(go_name), schema.get("x-kubernetes-map-type", ""), fields]
+        self.types[number] = [short, openapi_name(go_name), _own_map_type(schema, holder), fields]
         return number
 
     def _field(self, field: Any, schema: Any) -> list[Any]:
@@ -104,6 +105,8 @@ class Table:
         flags = OMITEMPTY * ("omitempty" in options) + POINTER * field["type"].get("pointer", False)
         flags += REQUIRED * (name in schema.get("required", ())) + OMITZERO * ("omitzero" in options)
         number = re.match(r"\w+,(\d+),", field.get("proto", ""))
+        if field.get("inline"):
+            self.type_of(field["type"]["name"], schema)
         return [name, self.shape(field["type"]), flags, int(number[1]) if number else 0, _facts(field, facts)]
 
     def shape(self, told: Any) -> int:
@@ -131,6 +134,10 @@ class Table:
             return known
         self.shapes.append(entry)
         return len(self.shapes) - 1
+
+
+def _own_map_type(schema: Any, holder: Any) -> str:
+    return "" if schema is holder else str(schema.get("x-kubernetes-map-type", ""))
 
 
 def _facts(field: Any, schema: Any) -> dict[str, Any]:
