@@ -200,6 +200,10 @@ def _prepare_volume(item: Tree) -> None:
     _add_finalizer(item, "kubernetes.io/pv-protection")
 
 
+def _prepare_attributes_class(item: Tree) -> None:
+    _add_finalizer(item, "kubernetes.io/vac-protection")
+
+
 def _prepare_claim(item: Tree) -> None:
     _add_finalizer(item, "kubernetes.io/pvc-protection")
     settle_data_source(item["spec"])
@@ -242,6 +246,7 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("", "Secret"): _prepare_secret,
     ("apps", "DaemonSet"): _prepare_daemon_set,
     ("batch", "Job"): _prepare_job_labels,
+    ("storage.k8s.io", "VolumeAttributesClass"): _prepare_attributes_class,
 }
 
 

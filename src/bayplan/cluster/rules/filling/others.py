@@ -183,7 +183,7 @@ def _fill_backend(backend: Tree) -> None:
 def fill_ingress_class(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     if (parameters := spec.get("parameters")) is not None:
-        parameters.setdefault("scope", "Cluster")
+        parameters["scope"] = parameters.get("scope") or "Cluster"
 
 
 def fill_storage_class(item: Tree) -> None:
@@ -315,7 +315,8 @@ def fill_priority_level(item: Tree) -> None:
         _given(limited, nominalConcurrencyShares=30, lendablePercent=0)
         queuing = limited.setdefault("limitResponse", {}).get("queuing")
         if queuing is not None:
-            _given(queuing, queues=64, handSize=8, queueLengthLimit=50)
+            for name, value in (("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)):
+                queuing[name] = queuing.get(name) or value
     item.setdefault("status", {})
 
 

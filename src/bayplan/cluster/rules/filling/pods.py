@@ -54,6 +54,8 @@ def fill_pod_spec(spec: Tree) -> None:
         spec["restartPolicy"] = "Always"
     if not spec.get("schedulerName"):
         spec["schedulerName"] = "default-scheduler"
+    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = account  # one thing, of which the second name is old
     spec.setdefault("securityContext", {})
     spec.setdefault("terminationGracePeriodSeconds", 30)
     if overhead := spec.get("overhead"):
@@ -105,7 +107,7 @@ def _fill_probe(probe: Tree) -> None:
             probe[name] = value
     _fill_http(probe)
     if (grpc := probe.get("grpc")) is not None:
-        grpc.setdefault("service", "")
+        grpc["service"] = grpc.get("service") or ""
 
 
 def _fill_http(handler: Tree) -> None:
