@@ -209,9 +209,18 @@ def _prepare_claim(item: Tree) -> None:
     settle_data_source(item["spec"])
 
 
-def settle_data_source(spec: Tree) -> None:
-    """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace."""
+def settle_data_source(spec: Tree, old: Tree | None = None) -> None:
+    """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace.
+
+    The old name knows claims and snapshots alone; anything else under it is ignored, as it always was.
+    """
     source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
+    had_one = any((old or {}).get(name) is not None for name in ("dataSource", "dataSourceRef"))
+    if source is not None and reference is None and not had_one:
+        known = (source.get("apiGroup") or "", source.get("kind"))
+        if known not in (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")):
+            del spec["dataSource"]
+            return
     if source is not None and reference is None:
         spec["dataSourceRef"] = dict(source)
     elif source is None and reference is not None and not reference.get("namespace"):
@@ -379,8 +388,8 @@ def _update_secret(item: Tree, old: Tree) -> None:  # noqa: ARG001
     fold_string_data(item)
 
 
-def _update_claim(item: Tree, old: Tree) -> None:  # noqa: ARG001
-    settle_data_source(item["spec"])
+def _update_claim(item: Tree, old: Tree) -> None:
+    settle_data_source(item["spec"], old["spec"])
 
 
 _ON_UPDATE: Mapping[tuple[str, str], Callable[[Tree, Tree], None]] = {

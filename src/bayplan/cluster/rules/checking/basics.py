@@ -342,7 +342,7 @@ def _check_limit_of(out: Faults, limit: Tree, name: str, path: str) -> None:
     where = f"{path}.maxLimitRequestRatio[{name}]"
     if ratio is not None and ratio.milli_value() < 1000:
         out.invalid(where, str(ratio), f"ratio {ratio} is less than 1")
-    if ratio is not None and least is not None and most is not None and least.sign() > 0:
+    if ratio is not None and least is not None and most is not None and not least.is_zero():
         bound = most.milli_value() / least.milli_value()
         if ratio.milli_value() / 1000 > bound:
             out.invalid(where, str(ratio), f"ratio {ratio} is greater than max/min = {bound:f}")

@@ -148,7 +148,8 @@ def _check_qualified(out: Faults, text: str, path: str) -> None:
     if not text:
         out.required(path)
     elif not slash:
-        out.invalid(path, text, "must include a domain")
+        out.invalid(path, text, "a fully qualified name must be a domain and a name separated by a slash")
+        _check_identifier(out, text, path)
     else:
         _check_parts(out, domain, name, path)
 
@@ -320,7 +321,7 @@ def _check_device(out: Faults, device: Tree, path: str) -> None:
 
 def _check_attribute(out: Faults, value: Tree, path: str) -> None:
     if not value:
-        out.required(path, "exactly one value must be specified")
+        out.invalid(path, "", "exactly one value must be specified")
     elif len(value) > 1:
         out.invalid(path, value, "exactly one value must be specified")
     elif len(value.get("string") or "") > 64:

@@ -10,8 +10,11 @@ from bayplan.cluster.rules.checking.metadata import (
     check_immutable,
     check_metadata,
     check_metadata_update,
+    check_same_selector,
     check_selector,
+    selector_form,
     selects,
+    sorted_form,
 )
 from bayplan.cluster.rules.checking.pods import check_template
 from bayplan.cluster.rules.checking.schedules import schedule_problem, zone_problem
@@ -61,7 +64,7 @@ def _check_generated(out: Faults, job: Tree) -> None:
         elif labels[key] != value:
             out.invalid(f"{where}[{key}]", labels[key], f"must be '{value}'")
     if not selects(spec["selector"], expected):
-        out.invalid("spec.selector", spec["selector"], "`selector` not auto-generated")
+        out.invalid("spec.selector", selector_form(spec["selector"]), "`selector` not auto-generated")
 
 
 def _check_job_spec(out: Faults, spec: Tree) -> None:
@@ -69,12 +72,11 @@ def _check_job_spec(out: Faults, spec: Tree) -> None:
     selector = spec.get("selector")
     if selector is None:
         out.required("spec.selector")
-        return
     before = len(out)
     check_selector(out, selector, "spec.selector")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
     if len(out) == before and not selects(selector, labels):
-        out.invalid("spec.template.metadata.labels", labels or None, "`selector` does not match template `labels`")
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), "`selector` does not match template `labels`")
 
 
 def check_job_details(out: Faults, spec: Tree, path: str) -> None:
@@ -272,7 +274,7 @@ def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
     elif spec.get("completions") not in (None, before.get("completions"), spec.get("parallelism")):
         rule = "can only be modified in tandem with spec.parallelism"
         out.invalid("spec.completions", spec["completions"], rule)
-    check_immutable(out, spec.get("selector"), before.get("selector"), "spec.selector")
+    check_same_selector(out, spec, before)
     _check_template_update(out, job, old)
     for name in ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
         check_immutable(out, spec.get(name), before.get(name), f"spec.{name}")
@@ -333,7 +335,9 @@ def _check_cron_spec(out: Faults, spec: Tree, old: Tree | None) -> None:
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
     check_job_details(out, job, "spec.jobTemplate.spec")
     if job.get("selector") is not None:
-        out.invalid("spec.jobTemplate.spec.selector", job["selector"], "`selector` will be auto-generated")
+        out.invalid(
+            "spec.jobTemplate.spec.selector", selector_form(job["selector"]), "`selector` will be auto-generated"
+        )
     if job.get("manualSelector"):
         out.unsupported("spec.jobTemplate.spec.manualSelector", True, ("nil", "false"))
     check_natural(out, spec, "successfulJobsHistoryLimit", "failedJobsHistoryLimit")

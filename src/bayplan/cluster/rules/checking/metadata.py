@@ -132,6 +132,11 @@ def check_immutable(out: Faults, new: Any, old: Any, path: str) -> None:
         out.invalid(path, new, IMMUTABLE)
 
 
+def check_same_selector(out: Faults, spec: Tree, old: Tree) -> None:
+    if spec.get("selector") != old.get("selector"):
+        out.invalid("spec.selector", selector_form(spec.get("selector")), IMMUTABLE)
+
+
 # Selectors of labels
 
 
@@ -159,12 +164,34 @@ def _check_requirement(out: Faults, expression: Tree, path: str) -> None:
         out.each_invalid(f"{path}.values[{index}]", value, label_value(value))
 
 
+def selector_form(selector: Mapping[str, Any] | None) -> Any:
+    """A selector as it is shown: fields in the order of the API's types, labels sorted."""
+    if selector is None:
+        return None
+    form: Tree = {}
+    if labels := selector.get("matchLabels"):
+        form["matchLabels"] = sorted_form(labels)
+    if expressions := selector.get("matchExpressions"):
+        form["matchExpressions"] = [
+            {name: each[name] for name in ("key", "operator", "values") if name in each} for each in expressions
+        ]
+    return form
+
+
+def sorted_form(labels: Mapping[str, Any] | None) -> Any:
+    """A map as it is shown; none at all is null."""
+    return {key: labels[key] for key in sorted(labels)} if labels else None
+
+
 def selector_is_empty(selector: Mapping[str, Any] | None) -> bool:
-    return not selector or not (selector.get("matchLabels") or selector.get("matchExpressions"))
+    """Whether it selects everything; no selector at all selects nothing."""
+    return selector is not None and not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 
-def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Whether a label selector means an object with these labels; a malformed requirement means none."""
+    if selector is None:
+        return False
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False

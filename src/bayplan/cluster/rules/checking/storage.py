@@ -246,7 +246,7 @@ def check_storage_class(out: Faults, item: Tree) -> None:
     if item.get("volumeBindingMode") not in ("Immediate", "WaitForFirstConsumer"):
         supported = ("Immediate", "WaitForFirstConsumer")
         out.unsupported("volumeBindingMode", item.get("volumeBindingMode"), supported)
-    seen: list[Any] = []
+    seen: list[Any] = [{}]  # a term that says nothing counts as said before
     for index, term in enumerate(item.get("allowedTopologies", ())):
         where = f"allowedTopologies[{index}]"
         found = _check_topology(out, term, where)

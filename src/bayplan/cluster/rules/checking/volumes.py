@@ -49,7 +49,7 @@ def check_volumes(out: Faults, volumes: list[Tree], pod_name: str, path: str) ->
         where, name = f"{path}[{index}]", volume.get("name", "")
         before = len(out)
         _check_source(out, volume, where)
-        if pod_name and volume.get("ephemeral") is not None:
+        if pod_name and name and volume.get("ephemeral") is not None:
             claim_name = f"{pod_name}-{name}"
             for problem in dns_subdomain(claim_name):
                 out.invalid(f"{where}.name", name, f'PVC name "{claim_name}": {problem}')

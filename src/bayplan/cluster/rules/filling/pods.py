@@ -31,8 +31,20 @@ def fill_pod(pod: Tree) -> None:
     if spec.get("resources"):
         _fill_pod_level(spec, spec["resources"])
     spec.setdefault("enableServiceLinks", True)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    if status := pod.get("status"):
+        _fill_addresses(status)
     if spec.get("hostNetwork"):
         _fill_host_ports(spec)
+
+
+def _fill_addresses(status: Tree) -> None:
+    first, several = status.get("podIP"), status.get("podIPs") or []
+    if first and (not several or several[0].get("ip") != first):
+        status["podIPs"] = [{"ip": first}]
+    elif several and several[0].get("ip"):
+        status["podIP"] = several[0]["ip"]
 
 
 def fill_template(template: Tree) -> None:
