@@ -49,7 +49,11 @@ class World:
 
     def __init__(self) -> None:
         self._priorities = [
-            {"metadata": {"name": "system-node-critical"}, "value": 2000001000, "preemptionPolicy": "PreemptLowerPriority"}
+            {
+                "metadata": {"name": "system-node-critical"},
+                "value": 2000001000,
+                "preemptionPolicy": "PreemptLowerPriority",
+            }
         ]
 
     def get(self, resource: Resource, namespace: str, name: str) -> Tree | None:  # noqa: ARG002
@@ -113,12 +117,14 @@ def told(faults: Any) -> list[list[str]]:
 
 
 def plain(causes: Any) -> list[list[str]]:
-    """Faults in one order. What is made up, and the difference between empty and absent, which reading loses, is gone."""
-    return sorted([field, reason, _UID.sub("<uid>", _EMPTY.sub(": null:", text))] for field, reason, text in causes)
+    """Faults in one order, each once. What is made up is gone, and so is the difference between empty and absent,
+    which reading loses."""
+    found = {(field, reason, _UID.sub("<uid>", _EMPTY.sub("null", text))) for field, reason, text in causes}
+    return sorted(map(list, found))
 
 
 _UID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_EMPTY = re.compile(r": (?:\{\}|\[\]):")
+_EMPTY = re.compile(r"\{\}|\[\]")
 
 
 def refused_text(refused: Refusal) -> Any:
@@ -145,5 +151,9 @@ def comparable(answer: Any) -> Any:
 
 
 def identity_of(answer: Any) -> Tree:
-    found: Tree = answer["metadata"] if isinstance(answer, dict) else {"uid": "12345678-1234-1234-1234-123456789012", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    found: Tree = (
+        answer["metadata"]
+        if isinstance(answer, dict)
+        else {"uid": "12345678-1234-1234-1234-123456789012", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    )
     return found

@@ -18,6 +18,7 @@ from bayplan.cluster.rules.checking.metadata import (
 from bayplan.cluster.rules.checking.scheduling import check_node_selector
 from bayplan.cluster.rules.checking.volumes import check_driver_name
 from bayplan.cluster.rules.field_errors import IMMUTABLE, Faults
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain
 from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import is_extended_resource_name
@@ -193,7 +194,7 @@ def check_resource_claim_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", item["spec"], IMMUTABLE)
+        out.invalid("spec", form("resource.ResourceClaimSpec", item["spec"]), IMMUTABLE)
 
 
 def check_claim_template(out: Faults, item: Tree) -> None:
@@ -208,7 +209,7 @@ def check_claim_template(out: Faults, item: Tree) -> None:
 def check_claim_template_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", item["spec"], IMMUTABLE)
+        out.invalid("spec", form("resource.ResourceClaimTemplateSpec", item["spec"]), IMMUTABLE)
 
 
 def check_device_class(out: Faults, item: Tree) -> None:

@@ -20,7 +20,7 @@ from bayplan.cluster.rules.checking.pods import check_template
 from bayplan.cluster.rules.checking.schedules import schedule_problem, zone_problem
 from bayplan.cluster.rules.checking.workloads import check_natural
 from bayplan.cluster.rules.field_errors import INVALID, Faults, FieldError
-from bayplan.cluster.rules.go_forms import template_form
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain, label_key, pattern_problem
 from bayplan.objects.go_text import quote
 
@@ -276,8 +276,12 @@ def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
         out.invalid("spec.completions", spec["completions"], rule)
     check_same_selector(out, spec, before)
     _check_template_update(out, job, old)
-    for name in ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
+    for name in ("completionMode", "backoffLimitPerIndex", "managedBy"):
         check_immutable(out, spec.get(name), before.get(name), f"spec.{name}")
+    for name, kind in (("podFailurePolicy", "batch.PodFailurePolicy"), ("successPolicy", "batch.SuccessPolicy")):
+        if spec.get(name) != before.get(name):
+            shown = form(kind, spec[name]) if name in spec else None
+            out.invalid(f"spec.{name}", shown, "field is immutable")
 
 
 _DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
@@ -297,9 +301,9 @@ def _check_template_update(out: Faults, job: Tree, old: Tree) -> None:
             for name in ("containers", "initContainers"):
                 pod[name] = [{k: v for k, v in each.items() if k != "resources"} for each in pod.get(name) or ()]
         if pod_new != pod_old:
-            out.invalid("spec.template.spec", template_form(new)["Spec"], "field is immutable")
+            out.invalid("spec.template.spec", form("core.PodSpec", new.get("spec")), "field is immutable")
     elif new != before:
-        out.invalid("spec.template", template_form(new), "field is immutable")
+        out.invalid("spec.template", form("core.PodTemplateSpec", new), "field is immutable")
 
 
 def check_cron_job(out: Faults, item: Tree) -> None:

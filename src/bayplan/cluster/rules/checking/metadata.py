@@ -47,7 +47,7 @@ def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "meta
     _check_what_may_change(out, meta, path)
 
 
-def _check_what_may_change(out: Faults, meta: Tree, path: str) -> None:
+def _check_what_may_change(out: Faults, meta: Tree, path: str, *, kube: bool = True) -> None:
     if labels := meta.get("labels"):
         check_labels(out, labels, f"{path}.labels")
     if annotations := meta.get("annotations"):
@@ -55,7 +55,7 @@ def _check_what_may_change(out: Faults, meta: Tree, path: str) -> None:
     if owners := meta.get("ownerReferences"):
         _check_owners(out, owners, f"{path}.ownerReferences")
     if finalizers := meta.get("finalizers"):
-        _check_finalizers(out, finalizers, f"{path}.finalizers")
+        _check_finalizers(out, finalizers, f"{path}.finalizers", kube=kube)
 
 
 def check_labels(out: Faults, labels: Mapping[str, str], path: str) -> None:
@@ -97,10 +97,11 @@ def _check_owners(out: Faults, owners: Iterable[Tree], path: str) -> None:
             controller = controller or this
 
 
-def _check_finalizers(out: Faults, finalizers: list[str], path: str) -> None:
+def _check_finalizers(out: Faults, finalizers: list[str], path: str, *, kube: bool) -> None:
     for index, name in enumerate(finalizers):
         out.each_invalid(path, name, label_key(name))
-        check_kube_finalizer(out, name, f"{path}[{index}]")
+        if kube:
+            check_kube_finalizer(out, name, f"{path}[{index}]")
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         out.invalid(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
 
@@ -110,7 +111,8 @@ def check_kube_finalizer(out: Faults, name: str, path: str) -> None:
         out.invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")
 
 
-def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metadata") -> None:
+def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metadata", *, kube: bool = True) -> None:
+    """What an update may do to metadata. Without `kube` as every kind has it; built-in kinds ask a second time."""
     if old.get("deletionTimestamp"):
         new = sorted(set(meta.get("finalizers", ())) - set(old.get("finalizers", ())))
         if new:
@@ -124,7 +126,7 @@ def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metad
         if meta.get(name) != old.get(name):
             empty = "" if name in ("name", "namespace", "uid") else None
             out.invalid(f"{path}.{name}", meta.get(name, empty), IMMUTABLE)
-    _check_what_may_change(out, meta, path)
+    _check_what_may_change(out, meta, path, kube=kube)
 
 
 def check_immutable(out: Faults, new: Any, old: Any, path: str) -> None:

@@ -17,6 +17,7 @@ from bayplan.cluster.rules.checking.metadata import (
 from bayplan.cluster.rules.checking.scheduling import check_node_selector
 from bayplan.cluster.rules.checking.volumes import check_driver_name, check_source
 from bayplan.cluster.rules.field_errors import IMMUTABLE, Faults
+from bayplan.cluster.rules.go_forms import difference
 from bayplan.cluster.rules.names import dns_label, dns_subdomain, label_key, no_steps_back
 from bayplan.objects.quantity import parse_quantity
 
@@ -104,7 +105,8 @@ def check_claim_update(out: Faults, claim: Tree, old: Tree) -> None:
     bound = (claim.get("status") or {}).get("phase") == "Bound"
     if _kept_of_claim(new_spec, old_spec, bound=bound) != _kept_of_claim(old_spec, old_spec, bound=bound):
         rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
-        out.forbidden("spec", f"{rule} for bound claims\n")
+        told = difference("core.PersistentVolumeClaimSpec", _settled(old_spec, new_spec), new_spec)
+        out.forbidden("spec", f"{rule} for bound claims\n{told}")
     _check_size_update(out, new_spec, old_spec, old.get("status") or {})
     if new_spec.get("volumeMode") != old_spec.get("volumeMode"):
         out.invalid("volumeMode", new_spec.get("volumeMode"), IMMUTABLE)
@@ -123,6 +125,14 @@ def _kept_of_claim(spec: Tree, old: Tree, *, bound: bool) -> Tree:
         resources["requests"] = {**(resources.get("requests") or {}), "storage": None}
         kept["resources"] = resources
     return kept
+
+
+def _settled(old: Tree, new: Tree) -> Tree:
+    """The old spec as it is compared: what may be set now is set as in the new one."""
+    settled = dict(old)
+    if not old.get("volumeName") and new.get("volumeName"):
+        settled["volumeName"] = new["volumeName"]
+    return settled
 
 
 def _check_size_update(out: Faults, new: Tree, old: Tree, status: Tree) -> None:
@@ -229,7 +239,9 @@ def _check_csi_volume(out: Faults, source: Tree) -> None:
 def check_volume_update(out: Faults, volume: Tree, old: Tree) -> None:
     check_volume(out, volume)
     if volume_source(volume["spec"]) != volume_source(old["spec"]):
-        out.forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation\n")
+        told = difference("core.PersistentVolumeSource", old["spec"], volume["spec"])
+        rule = "spec.persistentvolumesource is immutable after creation"
+        out.forbidden("spec.persistentvolumesource", f"{rule}\n{told}")
     if volume["spec"].get("volumeMode") != old["spec"].get("volumeMode"):
         out.invalid("volumeMode", volume["spec"].get("volumeMode"), IMMUTABLE)
 
