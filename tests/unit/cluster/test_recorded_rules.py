@@ -10,14 +10,10 @@ from __future__ import annotations
 import json
 import lzma
 import re
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
-from changed_copies import changed
 
 from bayplan.cluster.answers import Refusal
 from bayplan.cluster.kinds import BUILT_IN, Resource

@@ -13,6 +13,7 @@ from copy import deepcopy
 from typing import Any
 
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.checking.services import is_external
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.rules.quality import quality_of_service
 from bayplan.cluster.rules.service_numbers import assign
@@ -374,8 +375,9 @@ def _update_service(item: Tree, old: Tree) -> None:
         if {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")} <= known:
             for port in spec.get("ports", ()):
                 port.pop("nodePort", None)
-        if not spec.get("externalIPs") and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy"):
-            spec.pop("externalTrafficPolicy", None)
+    same = spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
+    if is_external(before) and not is_external(spec) and same:
+        spec.pop("externalTrafficPolicy", None)
     if was == "LoadBalancer" != kind:
         for name in ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"):
             if spec.get(name) == before.get(name):

@@ -174,8 +174,8 @@ def _check_node_amounts(out: Faults, status: Tree) -> None:
 
 
 def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_node(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
-    _check_node_amounts(out, item.get("status") or {})
     spec, before = item["spec"], old["spec"]
     ranges, kept = list(spec.get("podCIDRs") or ()), list(before.get("podCIDRs") or ())
     rule = 'node updates may not change podCIDR except from "" to valid'
@@ -188,7 +188,6 @@ def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
     if before.get("providerID") and before["providerID"] != spec.get("providerID"):
         rule = 'node updates may not change providerID except from "" to valid'
         out.forbidden("spec.providerID", rule)
-    check_taints(out, spec.get("taints", ()), "metadata.taints")
 
 
 # Quotas and limits
@@ -452,5 +451,6 @@ def check_runtime_class(out: Faults, item: Tree) -> None:
 
 
 def check_runtime_class_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_runtime_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_immutable(out, item.get("handler", ""), old.get("handler", ""), "handler")

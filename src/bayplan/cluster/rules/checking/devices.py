@@ -207,6 +207,7 @@ def check_claim_template(out: Faults, item: Tree) -> None:
 
 
 def check_claim_template_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_claim_template(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
         out.invalid("spec", form("resource.ResourceClaimTemplateSpec", item["spec"]), IMMUTABLE)

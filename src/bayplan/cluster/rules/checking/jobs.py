@@ -266,9 +266,9 @@ def _indexes(text: str, completions: int) -> tuple[int, str]:
 
 
 def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
+    check_job(out, job)
     check_metadata_update(out, job["metadata"], old["metadata"])
     spec, before = job["spec"], old["spec"]
-    _check_job_spec(out, spec)
     if spec.get("completionMode") != "Indexed":
         check_immutable(out, spec.get("completions"), before.get("completions"), "spec.completions")
     elif spec.get("completions") not in (None, before.get("completions"), spec.get("parallelism")):
