@@ -15,6 +15,8 @@ from typing import Any
 FieldSet = dict[str, Any]
 
 SELF = "."
+MEMBER: FieldSet = {}
+"""What is below a member that has nothing below it; one for all, since sets are values and memory is dear."""
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
