@@ -25,6 +25,8 @@ from bayplan.cluster.gateway import Gateway
 from bayplan.cluster.housekeeping import Housekeeping
 from bayplan.cluster.journal import SqliteJournal
 from bayplan.cluster.kinds import Resources
+from bayplan.cluster.looking import StoreLookup
+from bayplan.cluster.openapi_documents import OpenApiDocuments
 from bayplan.cluster.people import People
 from bayplan.cluster.rbac import Roles
 from bayplan.cluster.rulebook import Rulebook
@@ -71,7 +73,7 @@ class EmbeddedCluster:
         self._definitions: Definitions | None = None
         self._restore()
         self.people = People({credentials.token: administrator(), **(users or {})})
-        self.writer = Writer(self.store, Rulebook(self._clock), self._clock, self._chance)
+        self.writer = Writer(self.store, Rulebook(StoreLookup(self.store), self._clock), self._clock, self._chance)
         self._furniture = FirstObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
         self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
@@ -79,7 +81,9 @@ class EmbeddedCluster:
     async def __aenter__(self) -> EmbeddedCluster:
         endpoints = Endpoints(self.store, self.writer, self._clock, self._chance)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
-        gateway = Gateway(self.people, Roles(self.store), self.resources, discovery, endpoints)
+        gateway = Gateway(
+            self.people, Roles(self.store), self.resources, discovery, OpenApiDocuments(self.resources), endpoints
+        )
         self._http = HttpServer(gateway, lambda: self.store.told)
         tls = self.credentials.server_tls(self._client_authority)
         try:

@@ -107,12 +107,13 @@ class Endpoints:
     def _create(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "CreateOptions")
         read = self._read(ask, content, write.options.validation)
-        return self._written(ask, self.writer.create(write, read.object), read.warnings)
+        return self._written(ask, self.writer.create(write, read.object), read.warnings + write.warnings)
 
     def _update(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "UpdateOptions")
         read = self._read(ask, content, write.options.validation)
-        return self._written(ask, self.writer.replace(write, ask.name, read.object), read.warnings)
+        written = self.writer.replace(write, ask.name, read.object)
+        return self._written(ask, written, read.warnings + write.warnings)
 
     def _read(self, ask: Ask, content: bytes, validation: str) -> Decoded:
         sub = ask.resource.subresource(ask.path.subresource) if ask.path.subresource else None
@@ -132,7 +133,8 @@ class Endpoints:
             warnings.extend(read.warnings)
             return read.object
 
-        return self._written(ask, self.writer.revise(write, ask.name, revision), warnings)
+        written = self.writer.revise(write, ask.name, revision)
+        return self._written(ask, written, warnings + write.warnings)
 
     def _apply(self, ask: Ask, write: Writing, content: bytes) -> Reply:
         """Server-side apply: what is not there is created."""
@@ -151,7 +153,7 @@ class Endpoints:
             tree = self._applied(ask, write, None, applied)
             settle_name(tree, ask.name)
             written = self.writer.create(write, tree)
-        return self._written(ask, written, read.warnings)
+        return self._written(ask, written, read.warnings + write.warnings)
 
     def _applied(self, ask: Ask, write: Writing, live: Tree | None, applied: Tree) -> Tree:
         tree = apply(
