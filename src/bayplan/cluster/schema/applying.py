@@ -212,7 +212,7 @@ def apply(
     attempt = _Attempt(mine, applied, managers, who, api_version, type, now)
     result, managers = attempt.run(force=force)
     made = dict(result)
-    made["metadata"] = {**made.get("metadata", {}), "managedFields": entries(managers)}
+    made["metadata"] = {**(made.get("metadata") or {}), "managedFields": entries(managers)}
     return _with_last_applied(made, applied) if manager == "kubectl" else made
 
 
