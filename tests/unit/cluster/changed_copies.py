@@ -14,16 +14,20 @@ Path = tuple[str | int, ...]
 SPOILT = "Bad_Value!"
 LONG = "x" * 70
 GONE = "-"
+MAPS = ("labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "parameters", "volumeAttributes")
+NAMES = (("metadata", "name"), ("metadata", "namespace"), ("metadata", "generateName"))
 
 
 def changes(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Where to put which value; `GONE` takes the field away, and at the end of a list a new value comes in."""
-    if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path == ("metadata", "name"):
+    if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path in NAMES:
+        return
+    if path[-1:] == ("nodePort",):  # a dry run does not look at these
         return
     if isinstance(tree, dict):
         if path and path != ("metadata",):
             yield path, GONE
-        if path and tree and all(isinstance(value, str) for value in tree.values()):
+        if path and path[-1] in MAPS and tree:
             yield (*path, "bad key!"), "v"
         for key, value in tree.items():
             if key not in ("managedFields", "uid", "resourceVersion", "creationTimestamp", "generation"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import sys
 import tempfile
 from collections.abc import Iterator
 from http.client import HTTPException
@@ -29,6 +28,8 @@ RECORDING = HERE / "rules.json.xz"
 Tree = dict[str, Any]
 
 NAMESPACE = "default"
+UNCHECKED = ("FlowSchema", "PriorityLevelConfiguration", "ValidatingWebhookConfiguration")
+"""Kinds that are stored for whoever reads them, and only held to their metadata."""
 
 
 def manifests() -> list[Tree]:
@@ -107,12 +108,12 @@ def main() -> None:
         for item in manifests():
             path = f"{path_of(resource_of(item))}?dryRun=All"
             created = told(server.ask("POST", path, item))
-            cases = list(creations(server, item))
-            found.append({"item": item, "created": created, "creations": cases, "updates": updates(server, item)})
-            print(item["kind"], len(cases), len(found[-1]["updates"]["cases"]), file=sys.stderr)
+            case: Tree = {"item": item, "created": created}
+            if item["kind"] not in UNCHECKED:
+                case |= {"creations": list(creations(server, item)), "updates": updates(server, item)}
+            found.append(case)
     text = json.dumps(found, separators=(",", ":"))
     RECORDING.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(len(text), RECORDING.stat().st_size)
 
 
 if __name__ == "__main__":
