@@ -25,7 +25,7 @@ from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
-from bayplan.cluster.showing import many, one, watch_form
+from bayplan.cluster.showing import Shown
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import Watch
 from bayplan.cluster.writing import Writer, Written
@@ -82,13 +82,13 @@ class Endpoints:
         return Reply(self._listed(ask, reader, entries, metadata))
 
     def _listed(self, ask: Ask, reader: Reader, entries: list[Entry], metadata: Tree) -> bytes:
-        shaped = many(entries, metadata, wanted(ask.headers.get("Accept", "")))
+        shaped = self._show(ask).many(entries, metadata)
         return reader.list_text(entries, metadata) if shaped is None else shaped + b"\n"
 
     def _watch(self, ask: Ask) -> Stream:
         options = ListOptions.of(ask.query)
         reader = self._reader(ask)
-        form, key = watch_form(ask.resource, wanted(ask.headers.get("Accept", "")))
+        form, key = self._show(ask).watch_form()
         watch = Watch(reader.place, form, reader.select(ask.namespace, options), key)
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
@@ -194,4 +194,8 @@ class Endpoints:
         return reply
 
     def _shown(self, ask: Ask, text: bytes) -> Reply:
-        return Reply(one(ask.resource, text, wanted(ask.headers.get("Accept", ""))) + b"\n")
+        return Reply(self._show(ask).one(text) + b"\n")
+
+    def _show(self, ask: Ask) -> Shown:
+        form = wanted(ask.headers.get("Accept", ""))
+        return Shown(ask.resource, form, self.clock.now, ask.query.get("includeObject", ""))

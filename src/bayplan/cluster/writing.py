@@ -9,7 +9,7 @@ Cost: decoding the old state and encoding the new one, and the rules between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,22 +82,20 @@ class Writer:
         begin(resource, tree, self._clock.now(), self._chance)
         need_name(resource, tree)
         place = self._store.place(resource.storage)
-        for name in self._names(metadata):
-            metadata["name"] = name
-            if place.get(write.namespace, name) is None:
-                break
-        else:
-            raise answers.already_exists(resource, metadata["name"])
+        if not metadata.get("name"):
+            metadata["name"] = self._free_name(place, write.namespace, metadata["generateName"])
         self._rules.created(write, tree)
+        if place.get(write.namespace, metadata["name"]) is not None:
+            raise answers.already_exists(resource, metadata["name"])
         return self._keep(write, place, tree, created=True)
 
-    def _names(self, metadata: Tree) -> Iterator[str]:
-        """The name, or a few that are made of its beginning."""
-        if metadata.get("name"):
-            yield metadata["name"]
-            return
+    def _free_name(self, place: Place, namespace: str, base: str) -> str:
+        """A name made of its beginning, that nobody has if one can be had in a few tries."""
         for _ in range(_NAMES_TRIED):
-            yield generated(metadata["generateName"], self._chance)
+            name = generated(base, self._chance)
+            if place.get(namespace, name) is None:
+                break
+        return name
 
     # Updating.
 
