@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,15 @@ def definition(name: str, columns: list[Tree]) -> Tree:
     }
 
 
+def wait_until_served(server: Server, path: str) -> None:
+    for _ in range(100):
+        with suppress(ValueError):  # the 404 of a path that nobody serves is not JSON
+            if server.ask("GET", path)["kind"] != "Status":
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"nobody serves {path}")
+
+
 class Recorder:
     """Creates, changes and looks at objects, and keeps what it saw."""
 
@@ -122,6 +133,7 @@ def main() -> None:
             server.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(name, columns))
         for kind, things in (("Thing", THINGS), ("Plain", THINGS[:1])):
             path = f"/apis/example.com/v1/namespaces/default/{kind.lower()}s"
+            wait_until_served(server, path)
             for number, given in enumerate(things):
                 metadata = {**given.get("metadata", {}), "name": f"t{number}"}
                 recorder.put(path, {**given, "apiVersion": "example.com/v1", "kind": kind, "metadata": metadata})
