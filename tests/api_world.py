@@ -9,6 +9,7 @@ from bayplan.clock import ManualClock
 from bayplan.cluster.asking import MASTERS, User, WriteOptions, Writing
 from bayplan.cluster.deleting import DeleteOptions
 from bayplan.cluster.kinds import Resource, Resources
+from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.rulebook import Rulebook
 from bayplan.cluster.selecting import extractor
 from bayplan.cluster.store import Place, Store
@@ -27,7 +28,7 @@ class World:
         self.store = store or Store()
         for resource in self.resources:
             self.store.place(resource.storage).extract = extractor(resource)
-        self.writer = Writer(self.store, Rulebook(self.clock), self.clock, random.Random(0))
+        self.writer = Writer(self.store, Rulebook(StoreLookup(self.store), self.clock), self.clock, random.Random(0))
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
 
     def kind(self, kind: str, group: str = "") -> Resource:

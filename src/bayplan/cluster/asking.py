@@ -133,6 +133,8 @@ class Writing:
     subresource: str = ""
     tracked: bool = False
     """Whether the new state says already who manages which field."""
+    warnings: list[str] = field(default_factory=list)
+    """What the client is to be told besides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,8 @@ def _kubernetes_service(port: int) -> Tree:
         },
         "spec": {
             "type": "ClusterIP",
-            "clusterIP": "10.96.0.1",
-            "clusterIPs": ["10.96.0.1"],
+            "clusterIP": "10.0.0.1",
+            "clusterIPs": ["10.0.0.1"],
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
         },
     }

@@ -17,6 +17,7 @@ from bayplan.cluster.discovery import AGGREGATED, Discovery
 from bayplan.cluster.endpoints import Endpoints
 from bayplan.cluster.kinds import Resource, Resources, Tree
 from bayplan.cluster.negotiating import wanted
+from bayplan.cluster.openapi_documents import OpenApiDocuments
 from bayplan.cluster.people import People, impersonated
 from bayplan.cluster.rbac import Attributes, Roles
 from bayplan.cluster.replies import Reply, Stream, as_yaml, json_reply, page_not_found, text_reply
@@ -35,6 +36,7 @@ class Gateway:
     roles: Roles
     resources: Resources
     discovery: Discovery
+    openapi: OpenApiDocuments
     endpoints: Endpoints
 
     async def __call__(self, raw: Raw) -> Reply | Stream:
@@ -95,6 +97,8 @@ class Gateway:
     def _about_the_server(self, raw: Raw, user: User, path: str) -> Reply:
         if not self.roles.allows(user, Attributes(raw.method.lower(), path=path)):
             raise answers.forbidden_path(user.name, raw.method.lower(), path)
+        if path.startswith("/openapi/"):
+            return self.openapi.answer(path, query_of(raw.query).get("hash", ""))
         if (document := self.discovery.plain(path)) is not None:
             form = wanted(raw.headers.get("Accept", ""))
             if path in ("/api", "/apis") and form.aggregated:
