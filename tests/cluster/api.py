@@ -13,6 +13,7 @@ from typing import Any
 from cluster.run import ADMIN, Cluster
 
 Tree = dict[str, Any]
+_JSON = "application/json"
 
 _PATHS = {
     "Namespace": "/api/v1/namespaces",
@@ -91,8 +92,8 @@ class Api:
     def path(self, kind: str, name: str = "", sub: str = "") -> str:
         return "/".join(filter(None, (_PATHS[kind].format(self.namespace), name, sub)))
 
-    def _ask(self, method: str, path: str, body: Tree | None = None, content: str = "application/json") -> Tree:
-        headers = {"Authorization": f"Bearer {self.cluster.tokens[ADMIN]}", "Content-Type": content}
+    def _ask(self, method: str, path: str, body: Tree | None = None, content: str = _JSON, accept: str = _JSON) -> Tree:
+        headers = {"Authorization": f"Bearer {self.cluster.tokens[ADMIN]}", "Content-Type": content, "Accept": accept}
         text = json.dumps(body) if body is not None else None
         for last in (False, True):
             connection = self._connection()
