@@ -67,6 +67,9 @@ class CustomType:
         subresources = definition.get("subresources") or {}
         self.has_status = "status" in subresources
         self.scale: Mapping[str, Any] | None = subresources.get("scale")
+        told = definition.get("deprecationWarning") or f"{self.expected.api_version} {kind} is deprecated"
+        self.deprecation: str = told if definition.get("deprecated") else ""
+        """What every request to this version is warned of."""
 
     # Reading.
 
