@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from bayplan.cluster.answers import bad_request, invalid
 from bayplan.cluster.rules.field_errors import (
     INVALID,
@@ -118,7 +120,7 @@ class CustomType:
         del converted  # there are no strategic patches of custom resources
         own: Tree = copied(tree)
         try:
-            strangers = structural.coerce(own, self.schema)
+            strangers = structural.coerce(own, self.schema if self._embeds else None)
         except MetadataError as error:
             return {}, [], str(error)
         strangers += [f"unknown field {quote(path)}" for path in structural.prune(own, self.schema)]
@@ -127,8 +129,10 @@ class CustomType:
 
     def default(self, tree: Tree) -> None:
         """Drop nulls that mean nothing and put in the schema's defaults, in place."""
-        structural.drop_nulls(tree, self.schema)
-        structural.fill(tree, self.schema)
+        if b"null" in msgspec.json.encode(tree):
+            structural.drop_nulls(tree, self.schema)
+        if self._filling is not None:
+            structural.fill(tree, self._filling)
 
     def pruned(self, tree: Tree) -> Tree:
         """A stored object as this version shows it: another version may have stored it."""
@@ -149,8 +153,9 @@ class CustomType:
             found = schema_checks.faults(tree, self.schema, old=before)
             found += self._scale_faults(tree, "specReplicasPath")
         found += self._scale_faults(tree, "statusReplicasPath")
-        found += schema_checks.embedded(tree, self.schema)
-        if old is None or not list(schema_checks.duplicates(old, self.schema)):
+        if self._embeds:
+            found += schema_checks.embedded(tree, self.schema)
+        if self._has_sets and (old is None or not list(schema_checks.duplicates(old, self.schema))):
             found += schema_checks.duplicates(tree, self.schema)
         if self.rules is not None:
             if any(fault.kind in _BLOCKING for fault in found):
@@ -184,6 +189,18 @@ class CustomType:
         if value > _INT32_MAX:
             return [FieldError(path, INVALID, str(value), f"should be less than or equal to {_INT32_MAX}")]
         return []
+
+    @cached_property
+    def _filling(self) -> structural.Filling | None:
+        return structural.compile_defaults(self.schema)
+
+    @cached_property
+    def _embeds(self) -> bool:
+        return schema_checks.mentions(self.schema, EMBEDDED)
+
+    @cached_property
+    def _has_sets(self) -> bool:
+        return schema_checks.mentions(self.schema, "x-kubernetes-list-type")
 
     @cached_property
     def rules(self) -> schema_rules.Ruled | None:
