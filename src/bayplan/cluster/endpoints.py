@@ -18,6 +18,7 @@ from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
 from bayplan.cluster.negotiating import wanted
+from bayplan.cluster.parts import Parts, is_special
 from bayplan.cluster.reading import ListOptions, Reader
 from bayplan.cluster.replies import Reply, Stream
 from bayplan.cluster.rules.field_errors import Faults
@@ -43,8 +44,13 @@ class Endpoints:
     writer: Writer
     clock: Clock
     chance: random.Random
+    parts: Parts
 
     async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
+        if is_special(ask):
+            reply = self.parts.answer(ask, b"" if ask.verb == "get" else await body())
+            await self.store.settled()
+            return reply
         match ask.verb:
             case "get":
                 return self._get(ask)

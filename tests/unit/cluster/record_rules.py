@@ -1,6 +1,6 @@
 """Ask a real API server what it makes of the manifests and of changed copies of them; keep its answers.
 
-    PYTHONPATH=tests:tests/unit/cluster python tests/unit/cluster/record_rules.py
+    PYTHONPATH=tests python tests/unit/cluster/record_rules.py
 
 takes two minutes and writes `rules.json.xz`. Nothing of a request is kept but the change; nothing of an answer but
 what differs from the manifest's own answer.
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from changed_copies import changed, changes
 
 from bayplan.cluster.kinds import BUILT_IN, Resource
+from changed_copies import changed, changes
 from cluster.api import Api, Refused
 from cluster.run import BENCHMARK_FLAGS, Cluster
 

@@ -7,8 +7,9 @@ recording needs to keep no more than where and how a copy was changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
+
+import msgspec
 
 Path = tuple[str | int, ...]
 SPOILT = "Bad_Value!"
@@ -52,9 +53,14 @@ def _others(value: Any) -> list[Any]:
     return [GONE, SPOILT, LONG] if isinstance(value, str) else [GONE]
 
 
+def fresh(tree: Any) -> Any:
+    """A copy of a tree of plain values; `deepcopy` would take ten times as long."""
+    return msgspec.json.decode(msgspec.json.encode(tree))
+
+
 def changed(tree: Any, path: Path, value: Any) -> Any:
     """A copy with the value there."""
-    copy = deepcopy(tree)
+    copy = fresh(tree)
     place = copy
     for step in path[:-1]:
         place = place[step]
