@@ -51,6 +51,7 @@ from bayplan.cluster.schema.merge_rules import (
 from bayplan.cluster.schema.merging import ABSENT
 from bayplan.cluster.schema.reading import copied
 from bayplan.cluster.schema.structural import EMBEDDED, PRESERVE, MetadataError, Schema
+from bayplan.cluster.schema.types import Type
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_value, quote
 
@@ -62,6 +63,9 @@ _INT32_MAX = 2**31 - 1
 
 class CustomType:
     """One version of a custom resource. `definition` is its entry in `spec.versions` of the CRD."""
+
+    order: Type | None = None
+    """Custom resources have no order of fields but the alphabet's."""
 
     def __init__(self, group: str, kind: str, definition: Mapping[str, Any]) -> None:
         self.expected = Expected(group, definition["name"], kind)
