@@ -13,23 +13,27 @@ from pathlib import Path
 import pytest
 
 from cluster.api import Api
+from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
 from scenario import Corner
 
 HERE = Path(__file__).parent
 KINDS = ("embedded", "real")
-QUICK: frozenset[str] = frozenset()
-"""Modules whose tests are quick enough, and need no program of Kubernetes' own."""
+QUICK = frozenset({"test_client_credentials", "test_python_client"})
+"""Modules whose tests are quick enough to run with all others, and need no program of Kubernetes' own."""
+QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders", "test_scheduler_places"})
+"""The same, where kubectl was built before."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    quick = QUICK | QUICK_WITH_KUBECTL if (cache_folder() / "kubectl").exists() else QUICK
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
             item.name = _without_cluster(item.name)
-            if item.path.stem in QUICK:
+            if item.path.stem in quick:
                 item.add_marker(pytest.mark.quick)
 
 
