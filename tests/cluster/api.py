@@ -16,6 +16,7 @@ Tree = dict[str, Any]
 _JSON = "application/json"
 
 _PATHS = {
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/namespaces/{}/pods",
