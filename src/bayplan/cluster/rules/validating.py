@@ -108,7 +108,7 @@ def on_create(resource: Resource, item: Tree) -> list[FieldError]:
     if checks is not None:
         checks[0](faults, item)
     else:
-        check_metadata(faults, item["metadata"], dns_subdomain, namespaced=resource.namespaced)
+        check_metadata(faults, item["metadata"], dns_subdomain, namespaced=resource.namespaced, kube=False)
     return faults
 
 

@@ -127,6 +127,9 @@ def check_template(out: Faults, template: Tree, path: str) -> None:
         out.forbidden(f"{path}.spec.ephemeralContainers", "ephemeral containers not allowed in pod template")
 
 
+_MAX_HOSTNAME = 64
+
+
 def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = None) -> None:
     """`pod` is the metadata of a real pod; a template has none."""
     volumes = spec.get("volumes")
@@ -163,10 +166,23 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
     if constraints := spec.get("topologySpreadConstraints"):
         check_spread(out, constraints, f"{path}.topologySpreadConstraints")
     _check_names(out, spec, path)
+    if spec.get("hostnameOverride") is not None:
+        _check_hostname_override(out, spec, f"{path}.hostnameOverride")
     if tolerations := spec.get("tolerations"):
         check_tolerations(out, tolerations, f"{path}.tolerations")
     if overhead := spec.get("overhead"):
         check_requirements(out, {"limits": overhead}, frozenset(), f"{path}.overhead")
+
+
+def _check_hostname_override(out: Faults, spec: Tree, path: str) -> None:
+    name = spec["hostnameOverride"]
+    if spec.get("setHostnameAsFQDN"):
+        out.forbidden(path, "may not be specified when setHostnameAsFQDN is true")
+    if spec.get("hostNetwork"):
+        out.forbidden(path, "may not be specified when hostNetwork is true")
+    if len(name) > _MAX_HOSTNAME:
+        out.too_long(path, _MAX_HOSTNAME)
+    out.each_invalid(path, name, dns_subdomain(name))
 
 
 def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) -> None:
@@ -195,6 +211,10 @@ def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) 
         for field in container:
             if field not in _EPHEMERAL and (field != "resources" or container[field]):
                 out.forbidden(f"{where}.{field}", "cannot be set for an Ephemeral Container")
+        for number, mount in enumerate(container.get("volumeMounts", ())):
+            for field in ("subPath", "subPathExpr"):
+                if mount.get(field):
+                    out.forbidden(f"{where}.volumeMounts[{number}].{field}", "cannot be set for an Ephemeral Container")
         target = container.get("targetContainerName")
         if target and target not in names:
             out.not_found(f"{where}.targetContainerName", target)

@@ -6,7 +6,7 @@ import re
 
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.rules.field_errors import Faults
-from bayplan.cluster.rules.names import identity, local_path
+from bayplan.cluster.rules.names import dns_subdomain, identity, local_path
 
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
@@ -35,6 +35,8 @@ def _check_profiles(out: Faults, security: Tree, path: str) -> None:
         _check_seccomp(out, seccomp, f"{path}.seccompProfile")
     if (armor := security.get("appArmorProfile")) is not None:
         _check_app_armor(out, armor, f"{path}.appArmorProfile")
+    if name := (security.get("windowsOptions") or {}).get("gmsaCredentialSpecName"):
+        out.each_invalid(f"{path}.windowsOptions.gmsaCredentialSpecName", name, dns_subdomain(name))
 
 
 def _check_seccomp(out: Faults, profile: Tree, path: str) -> None:
@@ -82,7 +84,7 @@ def check_pod_security(out: Faults, security: Tree, spec: Tree, path: str) -> No
     for name, known in (
         ("fsGroupChangePolicy", ("Always", "OnRootMismatch")),
         ("supplementalGroupsPolicy", ("Merge", "Strict")),
-        ("seLinuxChangePolicy", ("MountOption", "Recursive")),
+        ("seLinuxChangePolicy", ("Recursive",)),
     ):
         if (value := security.get(name)) is not None and value not in known:
             out.unsupported(f"{path}.{name}", value, known)

@@ -381,7 +381,7 @@ def check_budget(out: Faults, item: Tree) -> None:
 
 
 def check_new_budget(out: Faults, item: Tree) -> None:
-    check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
+    check_metadata(out, item["metadata"], path_segment, namespaced=True, kube=False)
     check_budget(out, item)
 
 
