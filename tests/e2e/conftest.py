@@ -18,6 +18,7 @@ from cluster.run import Cluster
 from scenario import Corner
 
 HERE = Path(__file__).parent
+KINDS = ("embedded", "real")
 QUICK: frozenset[str] = frozenset()
 """Modules whose tests are quick enough, and need no program of Kubernetes' own."""
 
@@ -27,15 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
+            item.name = _without_cluster(item.name)
             if item.path.stem in QUICK:
                 item.add_marker(pytest.mark.quick)
+
+
+def _without_cluster(name: str) -> str:
+    """Tests call nodes and namespaces after themselves; on which cluster they run is no part of that."""
+    for kind in KINDS:
+        name = name.replace(f"[{kind}]", "").replace(f"[{kind}-", "[")
+    return name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test on every cluster that was asked for; all of one before any of the next."""
     if "cluster" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--cluster")
-        kinds = ["embedded", "real"] if asked == "both" else [asked]
+        kinds = list(KINDS) if asked == "both" else [asked]
         metafunc.parametrize("cluster", kinds, indirect=True, scope="session", ids=kinds)
 
 

@@ -80,6 +80,7 @@ def _bound(pod: Tree, binding: Tree, now: str) -> Tree:
             metadata[name] = {**(metadata.get(name) or {}), **given[name]}
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     status = with_condition(pod.get("status") or {}, condition)
+    status.pop("nominatedNodeName", None)  # it has served its purpose
     spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
     return {**pod, "metadata": metadata, "spec": spec, "status": status}
 
