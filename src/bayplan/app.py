@@ -183,16 +183,14 @@ async def scheduler_process(
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
         services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
-        for service in services.values():
-            stack.push_async_callback(service.close)
         network = Service(clock, user_agent=f"bayplan/{__version__}")
-        stack.push_async_callback(network.close)
+        for service in (*services.values(), network):
+            stack.push_async_callback(service.close)
         telling = await stack.enter_async_context(
             Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
         )
         sink = EventSink(telling, resource=event_resource(offered))
-        sending = asyncio.ensure_future(sink.run())
-        stack.callback(sending.cancel)
+        stack.callback(asyncio.ensure_future(sink.run()).cancel)
         live = live_scheduler(
             configuration,
             registry,
