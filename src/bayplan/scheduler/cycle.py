@@ -21,7 +21,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import PreFilterOutcome
 from bayplan.framework.plugin import PostFilterAnswer
-from bayplan.framework.points import POST_FILTER
+from bayplan.framework.points import FILTER, POST_FILTER, SCORE
 from bayplan.framework.runtime import Framework
 from bayplan.framework.scoring import Scores
 from bayplan.framework.standing import Standing
@@ -154,8 +154,15 @@ class Attempts:
         self.framework.begin()
         if not cycle.snapshot.nodes.count:
             return Decision(status=unresolvable(NO_NODES), nominate="")
+        boundary = self.framework.boundary
+        start_s = boundary.now_s()
         standing = self.standing(cycle)
-        return None if standing is None else self._from_standing(cycle, standing)
+        took_s = boundary.now_s() - start_s
+        boundary.points.looked_up(took_s, found=standing is not None)
+        if standing is None:
+            return None
+        boundary.points.took(FILTER.label, took_s)
+        return self._from_standing(cycle, standing)
 
     def _on_its_own(self, cycle: Cycle) -> Attempt:
         outcome = self.framework.filtering.pre_filter(cycle)
@@ -186,7 +193,11 @@ class Attempts:
         standing.lend(cycle)
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
+        boundary = self.framework.boundary
+        start_s = boundary.now_s()
         columns, best = cycle.snapshot.nodes, standing.best_rows()
+        if standing.candidates > 1:
+            boundary.points.took(SCORE.label, boundary.now_s() - start_s)
         row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
         return Decision(columns.names[row], standing=standing, row=row)
 
