@@ -125,6 +125,11 @@ class LiveScheduler:
         await self.writes.abandon()
 
     @property
+    def under_way(self) -> int:
+        """Pods that are on their way to a node."""
+        return len(self._binding)
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
         under_way = self._heard or self._rebuilt or self._following or self._binding
