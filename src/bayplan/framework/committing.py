@@ -56,7 +56,7 @@ class Committing:
         }
         self._reserving, self._permitting = self._plugins[RESERVE], self._plugins[PERMIT]
         self._boundary = boundary
-        self._now_s, self._took = boundary.now_s, boundary.points.took
+        self._now_s, self._took, self._passed = boundary.now_s, boundary.points.took, boundary.points.passed
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status:
         """Ask every Reserve plugin; on failure all of them are undone, also those that were not asked."""
@@ -89,7 +89,7 @@ class Committing:
     def permit(self, cycle: Cycle, node_name: str) -> PermitOutcome:
         """Ask every Permit plugin; a rejection ends it, waits are collected."""
         if not self._permitting:
-            self._took(PERMIT.label, 0.0)
+            self._passed(PERMIT.label)
             return _PERMITTED
         start_s = self._now_s()
         outcome = self._permitted(cycle, node_name)
@@ -121,7 +121,7 @@ class Committing:
         status = plan.status.code.label if plan.has_work or not plan.status.ok else Code.SKIP.label
         self._took(PREFLIGHT.label, self._now_s() - start_s, status)
         if plan.status.ok and not plan.has_work:
-            self._took(PRE_BIND.label, 0.0)  # what has nothing to do is done
+            self._passed(PRE_BIND.label)  # what has nothing to do is done
         return plan
 
     def _planned(self, cycle: Cycle, node_name: str) -> PreBindPlan:
@@ -174,7 +174,7 @@ class Committing:
 
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:
         if not self._plugins[POST_BIND]:
-            self._took(POST_BIND.label, 0.0)
+            self._passed(POST_BIND.label)
             return
         start_s = self._now_s()
         for plugin in self._plugins[POST_BIND]:

@@ -30,6 +30,7 @@ from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, E
 from bayplan.scheduler.sampling import ALL_NODES, Sampler, Share, nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
+_FILTER, _SCORE = FILTER.label, SCORE.label
 NO_NODES = "no nodes available to schedule pods"
 
 Calls = tuple[ExtenderCall, ...]
@@ -154,14 +155,14 @@ class Attempts:
         self.framework.begin()
         if not cycle.snapshot.nodes.count:
             return Decision(status=unresolvable(NO_NODES), nominate="")
-        boundary = self.framework.boundary
-        start_s = boundary.now_s()
+        now_s, points = self.framework.boundary.now_s, self.framework.boundary.points
+        start_s = now_s()
         standing = self.standing(cycle)
-        took_s = boundary.now_s() - start_s
-        boundary.points.looked_up(took_s, found=standing is not None)
+        took_s = now_s() - start_s
+        points.looked_up(took_s, found=standing is not None)
         if standing is None:
             return None
-        boundary.points.took(FILTER.label, took_s)
+        points.took(_FILTER, took_s)
         return self._from_standing(cycle, standing)
 
     def _on_its_own(self, cycle: Cycle) -> Attempt:
@@ -193,11 +194,11 @@ class Attempts:
         standing.lend(cycle)
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
-        boundary = self.framework.boundary
-        start_s = boundary.now_s()
+        now_s = self.framework.boundary.now_s
+        start_s = now_s()
         columns, best = cycle.snapshot.nodes, standing.best_rows()
         if standing.candidates > 1:
-            boundary.points.took(SCORE.label, boundary.now_s() - start_s)
+            self.framework.boundary.points.took(_SCORE, now_s() - start_s)
         row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
         return Decision(columns.names[row], standing=standing, row=row)
 
