@@ -56,7 +56,7 @@ class Cluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # A child dies with the thread that made it, so one thread that lives as long as the cluster makes them all.
         self._parent = ThreadPoolExecutor(1, "cluster")
-        self._etcd_port, self._peer_port, self._port = _free_ports(3)
+        self._etcd_port, self._peer_port, self._port = free_ports(3)
 
     # Its life.
 
@@ -256,7 +256,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

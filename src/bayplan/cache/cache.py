@@ -73,6 +73,8 @@ class Cache:
         self._tree = NodeTree()
         self._images = ImageTable()
         self._states: dict[str, _PodState] = {}
+        self.assumed_count = 0
+        """Pods that the API server has not shown on their nodes yet."""
         self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
         self._free_slots: list[int] = []
         self._row_journal = Journal()
@@ -398,6 +400,7 @@ class Cache:
         if not node_name:
             raise CacheError(f"pod {info.key} is on no node, so it cannot be counted")
         state = self._states[info.uid] = _PodState(info, assumed)
+        self.assumed_count += assumed
         row = self._nodes.index.get(node_name, _NO_ROW)
         if row == _NO_ROW:
             self._strangers.setdefault(node_name, []).append(info)
@@ -408,6 +411,7 @@ class Cache:
 
     def _leave(self, uid: str) -> None:
         state = self._states.pop(uid)
+        self.assumed_count -= state.assumed
         info = state.info
         row = self._row(info.node_name)
         if row == _NO_ROW:

@@ -138,7 +138,7 @@ class HintTable:
 
     def _call(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
         self._asked += 1
-        if not self._asked % _TIMED_ONE_IN:
+        if self._asked % _TIMED_ONE_IN == 1:
             return self._call_timed(hint, subject, plugin, occasion)
         try:
             return hint(subject, occasion.old, occasion.new) is not Hint.SKIP

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import platform
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bayplan import __version__
+from bayplan.app.serving import Monitor, served
 from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf import load as load_batch
@@ -25,6 +27,7 @@ from bayplan.client import (
     CORE_EVENTS,
     EVENTS,
     EVERYTHING,
+    LEASES,
     Client,
     Election,
     EventSink,
@@ -62,7 +65,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
-from bayplan.telemetry.events import EventRecorder
+from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
 from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
@@ -85,6 +88,9 @@ log = logging.getLogger(__name__)
 _NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
+
+_LAST_WORDS_S = 2.0
+"""How long the event of an election may take that tells of our end."""
 
 _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
@@ -158,10 +164,11 @@ async def scheduler_process(
     identity: str = "",
     plugins: PluginSource | None = None,
     options: ProcessOptions | None = None,
+    set_verbosity: Callable[[int], None] | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease.
+    """A pod engine on a cluster. Clients have limits of their own: decisions, events, the lease, and who may see what.
 
-    `plugins`: where they come from, if they are to be loaded again when they change.
+    `plugins`: where they come from, if they are to be loaded again when they change. `set_verbosity`: of the log.
     """
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
@@ -169,6 +176,11 @@ async def scheduler_process(
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
+        monitor = Monitor(configuration, options.serving, clock)
+        observer = monitor.observer(target)
+        await stack.enter_async_context(
+            served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
+        )
         client = await stack.enter_async_context(
             Client(
                 target,
@@ -177,6 +189,7 @@ async def scheduler_process(
                 qps=connection.qps,
                 burst=connection.burst,
                 user_agent=f"bayplan/{__version__}/scheduler",
+                observer=observer,
             )
         )
         offered = await client.reach(_WATCHED, also=(EVENTS, CORE_EVENTS))
@@ -187,7 +200,7 @@ async def scheduler_process(
         for service in (*services.values(), network):
             stack.push_async_callback(service.close)
         telling = await stack.enter_async_context(
-            Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
+            Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst, observer=observer)
         )
         sink = EventSink(telling, resource=event_resource(offered))
         stack.callback(asyncio.ensure_future(sink.run()).cancel)
@@ -203,6 +216,9 @@ async def scheduler_process(
             extenders=Extenders(services, may_write=client.may_write) if services else None,
             options=options,
             post=network.answered,
+            recorder=monitor.metrics,
+            observer=monitor.metrics,
+            timings=monitor.timings,
         )
         informers = Informers(
             client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
@@ -211,15 +227,17 @@ async def scheduler_process(
         )
         election: Election | None = None
         if lease.leader_elect:
+            patience_s = lease.renew_deadline.seconds / 2
             lease_client = await stack.enter_async_context(
-                Client(target, clock=clock, chance=chance, timeout_s=lease.renew_deadline.seconds / 2)
+                Client(target, clock=clock, chance=chance, timeout_s=patience_s, observer=observer)
             )
-            election = _election(lease, lease_client, identity)
+            speaker = await stack.enter_async_context(_lease_events(lease_client, configuration))
+            election = _election(lease, lease_client, identity, speaker)
             client.guard(election)
             telling.guard(election)
         stack.callback(live.engine.close)
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        yield SchedulerProcess(
+        process = SchedulerProcess(
             live,
             informers,
             election,
@@ -228,6 +246,8 @@ async def scheduler_process(
             when_synced=_freeze_memory,
             beside=reloading,
         )
+        monitor.show(process)
+        yield process
 
 
 def _freeze_memory() -> None:
@@ -247,8 +267,35 @@ def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:
     )
 
 
-def _election(lease: LeaderElection, client: Client, identity: str) -> Election:
-    return Election(
+@asynccontextmanager
+async def _lease_events(client: Client, configuration: Configuration) -> AsyncIterator[EventRecorder]:
+    """Who speaks of elections: as core events, in the name of the first profile, and heard out at the end."""
+    sink = EventSink(client, resource=CORE_EVENTS, senders=1)
+    sending = asyncio.ensure_future(sink.run())
+    name = configuration.profiles[0].scheduler_name
+    try:
+        yield EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await sink.drained()
+    finally:
+        sending.cancel()
+
+
+def _election(lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder) -> Election:
+    def tell(note: str) -> None:
+        meta = election.lock.meta
+        about = ObjectReference(
+            kind="Lease",
+            api_version=LEASES.api_version,
+            namespace=meta.get("namespace", ""),
+            name=meta.get("name", ""),
+            uid=meta.get("uid", ""),
+            resource_version=meta.get("resourceVersion", ""),
+        )
+        speaker.event(about, type=NORMAL, reason="LeaderElection", action="", note=note)
+
+    election = Election(
         client,
         identity=identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}",
         name=lease.resource_name,
@@ -258,7 +305,9 @@ def _election(lease: LeaderElection, client: Client, identity: str) -> Election:
             renew_s=lease.renew_deadline.seconds,
             retry_s=lease.retry_period.seconds,
         ),
+        tell=tell,
     )
+    return election
 
 
 def build_batch_engine(
