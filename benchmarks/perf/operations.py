@@ -71,7 +71,7 @@ class Run:
         for number, operation in enumerate(self._case.operations_for(self._workload)):
             self._number = number
             code = operation.get("opcode", "")
-            method = _OPERATIONS.get(code)
+            method = OPERATIONS.get(code)
             if method is None:
                 raise Meaningless(f"operation {code} has no meaning in one process")
             method(self, operation)
@@ -176,9 +176,13 @@ class Run:
     def churn(self, operation: Mapping[str, Any]) -> None:
         templates = [self._template(path) for path in operation["templatePaths"]]
         namespace = operation.get("namespace") or f"namespace-{self._number}"
-        every_s = (operation.get("intervalMilliseconds") or _CHURN_INTERVAL_MS) / 1000
+        every_s = self.churn_interval_s(operation)
         rounds = self._churn_rounds(operation, templates, namespace)
         self._background.start(lambda: next(rounds, None) is not None, every_s)
+
+    @staticmethod
+    def churn_interval_s(operation: Mapping[str, Any]) -> float:
+        return float(operation.get("intervalMilliseconds") or _CHURN_INTERVAL_MS) / 1000
 
     def _churn_rounds(self, operation: Mapping[str, Any], templates: list[Template], namespace: str) -> Iterator[int]:
         """Each round creates an object of every template, or deletes those of an earlier one again."""
@@ -332,7 +336,7 @@ class Run:
             self.notes.append(text)
 
 
-_OPERATIONS: Mapping[str, Callable[[Run, Mapping[str, Any]], None]] = {
+OPERATIONS: Mapping[str, Callable[[Run, Mapping[str, Any]], None]] = {
     "allocResourceClaims": Run.allocate_claims,
     "barrier": Run.barrier,
     "churn": Run.churn,
