@@ -22,7 +22,7 @@ from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop, bayp
 from benchmarks.live.disturbing import disturbed
 from benchmarks.live.stagehand import Stagehand
 from benchmarks.live.staging import Stage
-from benchmarks.live.watching import BoundPods, Process, events_stored
+from benchmarks.live.watching import BoundPods, Process, events_stored, look_at
 from cluster.run import BENCHMARK_FLAGS, Cluster
 
 QUIET_S = 60.0
@@ -43,6 +43,8 @@ class Reached:
     bound_at_s: Sequence[float]
     """Moments at which pods were seen bound, in order."""
     cpu_s: float
+    server_cpu_s: float
+    """What the API server and etcd used meanwhile: on a machine that they share it is part of the price."""
     memory_mib: float
     stored_after_s: float
     """How long after the last binding the last event was stored."""
@@ -70,6 +72,7 @@ class Reached:
             "latency_ms_p50": round(float(np.percentile(waited_ms, 50)), 1),
             "latency_ms_p99": round(float(np.percentile(waited_ms, 99)), 1),
             "cpu_us_a_pod": round(self.cpu_us, 1),
+            "server_cpu_us_a_pod": round(1e6 * self.server_cpu_s / len(self.bound_at_s), 1),
             "memory_mib": round(self.memory_mib, 1),
             "lasted_s": round(self.lasted_s, 3),
             "events_stored_after_s": round(self.stored_after_s, 3),
@@ -127,13 +130,13 @@ async def _race(cluster: Cluster, stage: Stage, told: Told) -> Race:
         reached = []
         loops = [bare_loop(cluster, stage.namespace, at_once) for at_once in CONCURRENCIES]
         for contender in (kube_scheduler(cluster, stage.config), bayplan(cluster, stage.config), *loops):
-            reached.append(await measured(client, hand, stage, contender, cluster.folder, told))
+            reached.append(await measured(client, hand, stage, contender, cluster, told))
             await hand.clear()
     return Race(reached[0], reached[1], reached[2:])
 
 
 async def measured(
-    client: Client, hand: Stagehand, stage: Stage, contender: Contender, folder: Path, told: Told
+    client: Client, hand: Stagehand, stage: Stage, contender: Contender, cluster: Cluster, told: Told
 ) -> Reached:
     """One contender, on pods made for it."""
     told(f"{contender.name}: making {len(stage.pods):,} pods")
@@ -142,16 +145,17 @@ async def measured(
     watching = asyncio.ensure_future(pods.run(opened))
     await opened.wait()
     told(f"{contender.name}: {len(stage.measured):,} pods to place")
-    with contender.running(folder) as pid:
-        process = Process(pid)
-        looking = asyncio.ensure_future(process.watch())
+    with contender.running(cluster.folder) as pid:
+        process, servers = Process(pid), [Process(each) for each in cluster.pids]
+        looking = asyncio.ensure_future(look_at(process, *servers))
         try:
             async with disturbed(hand, list(stage.beside)):
                 await pods.wait_for_all(QUIET_S)
                 last_s = max(pods.at_s.values())
                 wanted = frozenset(uids[key] for key in stage.measured)
                 stored_s = await events_stored(client, stage.namespace, wanted)
-            process.look()
+            for each in (process, *servers):
+                each.look()
             memory = process.memory_mib()
         finally:
             for task in (looking, watching):
@@ -159,5 +163,10 @@ async def measured(
             await asyncio.gather(looking, watching, return_exceptions=True)
     moments = sorted(pods.at_s.values())
     return Reached(
-        contender.name, moments, process.cpu_between(moments[0], stored_s), memory, max(0.0, stored_s - last_s)
+        contender.name,
+        moments,
+        process.cpu_between(moments[0], stored_s),
+        sum(each.cpu_between(moments[0], stored_s) for each in servers),
+        memory,
+        max(0.0, stored_s - last_s),
     )

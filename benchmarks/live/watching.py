@@ -114,11 +114,6 @@ class Process:
     pid: int
     seen: list[tuple[float, float]] = field(default_factory=list)
 
-    async def watch(self) -> None:
-        while True:
-            self.look()
-            await asyncio.sleep(_LOOK_S)
-
     def look(self) -> None:
         self.seen.append((perf_counter(), sum(_thread_seconds(self.pid))))
 
@@ -133,6 +128,14 @@ class Process:
         text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
         line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) / 1024
+
+
+async def look_at(*processes: Process) -> None:
+    """Until cancelled."""
+    while True:
+        for each in processes:
+            each.look()
+        await asyncio.sleep(_LOOK_S)
 
 
 def _thread_seconds(pid: int) -> Iterator[float]:

@@ -123,6 +123,11 @@ class Cluster:
             process.kill()
             process.wait()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of everything that runs."""
+        return [process.pid for process in self._processes.values()]
+
     # Who may come in, and how.
 
     @property
