@@ -110,7 +110,7 @@ class Cluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def end(self, name: str, *, kill: bool = False) -> None:
@@ -122,6 +122,11 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of everything that runs."""
+        return [process.pid for process in self._processes.values()]
 
     # Who may come in, and how.
 
@@ -251,7 +256,7 @@ def _answers(request: urllib.request.Request, trusted: ssl.SSLContext) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: the kernel ends it when this process is gone, however that goes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -22,6 +22,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.journal import Journal
+from bayplan.snapshot.pod_info import counts_alike
 from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
@@ -36,12 +37,13 @@ _NO_SLOT = -1
 class _PodState:
     """A pod that the cache counts, and whether the API server has said so."""
 
-    __slots__ = ("affinity", "assumed", "expires_s", "info", "kind", "row", "slot")
+    __slots__ = ("affinity", "assumed", "expires_s", "images", "info", "kind", "row", "slot")
 
     def __init__(self, info: PodInfo, assumed: bool) -> None:
         self.info = info
         self.assumed = assumed
         self.expires_s: float | None = None
+        self.images = -1  # at which version of the images it came
         self.slot = _NO_SLOT  # none while its node is unknown; then what follows means nothing
         self.row = _NO_ROW
         self.kind = self.affinity = NO_TERMS
@@ -190,8 +192,19 @@ class Cache:
         if state is not None and not state.assumed:
             raise CacheError(f"pod {pod.key} ({pod.uid}) was already in added state")
         if state is not None:
+            if self._is_as_assumed(state, pod):
+                state.info.pod, state.assumed, state.expires_s = pod, False, None
+                return
             self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)
+
+    def _is_as_assumed(self, state: _PodState, pod: Pod) -> bool:
+        """Whether taking the assumption off and counting the pod would leave all as it is, the order of pods and what
+        their node knows of images included: most confirmations are so, and then the next decision has nothing to read.
+        """
+        if state.slot == _NO_SLOT or state.images != self._images.version:
+            return False
+        return self._nodes.pods[state.row][-1] is state.info and counts_alike(state.info.pod, pod)
 
     def update_pod(self, pod: Pod) -> None:
         """The API server shows another version of a pod on its node."""
@@ -432,6 +445,7 @@ class Cache:
     def _take_slot(self, state: _PodState, row: int) -> None:
         info = state.info
         state.row = row
+        state.images = self._images.version
         state.kind = self.vocabulary.kinds.acquire(info.kind)
         terms, _ = info.affinity, info.claim_keys  # worked out where a pod comes, not in every snapshot that shows it
         state.affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else NO_TERMS
