@@ -15,6 +15,7 @@ from cluster.run import ADMIN, Cluster
 Tree = dict[str, Any]
 
 _PATHS = {
+    "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/namespaces/{}/pods",
     "PersistentVolume": "/api/v1/persistentvolumes",

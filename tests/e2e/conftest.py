@@ -1,4 +1,9 @@
-"""The end-to-end suite: everything below this folder runs on a real API server, and only when it is asked for."""
+"""The end-to-end suite, on Bayplan's own API server, on a real kube-apiserver, or on one after the other.
+
+    pytest -m e2e tests/e2e --cluster=both
+
+A part of it, `quick`, runs on our own server with every other test.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from cluster.api import Api
+from cluster.embedded import Embedded
 from cluster.run import Cluster
 from scenario import Corner
 
 HERE = Path(__file__).parent
+QUICK: frozenset[str] = frozenset()
+"""Modules whose tests are quick enough, and need no program of Kubernetes' own."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -18,12 +27,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
+            if item.path.stem in QUICK:
+                item.add_marker(pytest.mark.quick)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test on every cluster that was asked for; all of one before any of the next."""
+    if "cluster" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--cluster")
+        kinds = ["embedded", "real"] if asked == "both" else [asked]
+        metafunc.parametrize("cluster", kinds, indirect=True, scope="session", ids=kinds)
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster for the whole run; tests keep apart by names and namespaces."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), users=["limited"]) as running:
+    make = Embedded if request.param == "embedded" else Cluster
+    with make(tmp_path_factory.mktemp("cluster"), users=["limited"]) as running:
         yield running
 
 
@@ -31,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A namespace of the test's own."""
     name = request.node.name.lower().replace("_", "-").replace("[", "-").rstrip("]")[:60].strip("-")
-    cluster.kubectl("create", "namespace", name)
+    Api(cluster, name).create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     return str(name)
 
 

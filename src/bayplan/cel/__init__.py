@@ -1,4 +1,4 @@
-"""The expression language of device selectors: CEL as kube-scheduler 1.36 runs it.
+"""The expression language of device selectors and of schema rules: CEL as Kubernetes 1.36 runs it.
 
 `DeviceEnvironment.compile` turns a text into an `Expression`; `Expression.evaluate` answers for a `DeviceView`.
 """
@@ -9,6 +9,7 @@ from bayplan.cel.cost import LIMIT as MAX_COST
 from bayplan.cel.cost import MAX_LENGTH
 from bayplan.cel.device import DeviceEnvironment, Expression
 from bayplan.cel.faults import CompileError, EvaluationError
+from bayplan.cel.objects import ObjectEnvironment, ObjectExpression
 from bayplan.cel.quantities import ParseQuantity, QuantityValue
 from bayplan.cel.semver import Semver
 from bayplan.cel.views import AttributeValue, DeviceView
@@ -22,6 +23,8 @@ __all__ = [
     "DeviceView",
     "EvaluationError",
     "Expression",
+    "ObjectEnvironment",
+    "ObjectExpression",
     "ParseQuantity",
     "QuantityValue",
     "Semver",

@@ -7,6 +7,7 @@ here with "program instantiation failed".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +50,11 @@ class Program:
     slots: int
 
 
-def compile_tree(checked: Checked, functions: Functions, types: frozenset[str]) -> Program:
-    """`types` are the names that stand for types."""
-    compiler = _Compiler(checked, functions, types)
+def compile_tree(
+    checked: Checked, functions: Functions, types: frozenset[str], variables: Mapping[str, Run] | None = None
+) -> Program:
+    """`types` are the names that stand for types. Without `variables` there is one, the device."""
+    compiler = _Compiler(checked, functions, types, variables or {})
     try:
         node = compiler.finish(compiler.node(checked.tree))
     except (Fault, Abort) as stop:
@@ -60,8 +63,11 @@ def compile_tree(checked: Checked, functions: Functions, types: frozenset[str]) 
 
 
 class _Compiler:
-    def __init__(self, checked: Checked, functions: Functions, types: frozenset[str]) -> None:
+    def __init__(
+        self, checked: Checked, functions: Functions, types: frozenset[str], variables: Mapping[str, Run]
+    ) -> None:
         self._checked = checked
+        self._variables = variables
         self._types = types
         self._functions = functions
         self._scopes: list[dict[str, Run]] = []
@@ -104,6 +110,8 @@ class _Compiler:
         for scope in reversed(self._scopes):
             if name in scope:
                 return self._chain(Chain(scope[name]))
+        if name in self._variables:
+            return self._chain(Chain(self._variables[name]))
         return self._chain(Chain(lambda frame: frame.view.root, is_device=True))
 
     @staticmethod

@@ -51,12 +51,12 @@ from bayplan.cel.views import DeviceView
 
 CACHE_SIZE = 1024
 
-_TYPES: dict[str, Type] = {
+TYPE_NAMES: dict[str, Type] = {
     t.name: type_of_type(t) for t in (BOOL, BYTES, DOUBLE, DURATION, INT, NULL, STRING, TIMESTAMP, TYPE, UINT, IP, CIDR)
 }
-_TYPES["list"] = type_of_type(list_of(param("A")))
-_TYPES["map"] = type_of_type(map_of(param("A"), param("B")))
-_TYPES["optional_type"] = type_of_type(opaque("optional_type"))
+TYPE_NAMES["list"] = type_of_type(list_of(param("A")))
+TYPE_NAMES["map"] = type_of_type(map_of(param("A"), param("B")))
+TYPE_NAMES["optional_type"] = type_of_type(opaque("optional_type"))
 
 
 def _names(attribute: Type) -> Names:
@@ -66,7 +66,7 @@ def _names(attribute: Type) -> Names:
         "attributes": map_of(STRING, map_of(STRING, attribute)),
         "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
     }
-    return Names({**_TYPES, "device": DEVICE}, {DEVICE.name: fields})
+    return Names({**TYPE_NAMES, "device": DEVICE}, {DEVICE.name: fields})
 
 
 class Expression:

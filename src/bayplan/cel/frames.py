@@ -1,7 +1,7 @@
 """Answers one question: what does one evaluation carry with it?
 
-A frame is made for every evaluation: the device, what it has cost so far, and one slot for each variable that a
-fold or a binding of the expression has. Compiled nodes are functions of a frame.
+A frame is made for every evaluation: the device (or object), what it has cost so far, and one slot for each variable
+that a fold or a binding of the expression has. Compiled nodes are functions of a frame.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_SLOTS: list[Any] = []
 class Frame:
     __slots__ = ("cost", "slots", "view")
 
-    def __init__(self, view: DeviceView, slots: int) -> None:
-        self.view = view
+    def __init__(self, view: DeviceView | Any, slots: int) -> None:
+        self.view: Any = view
         self.cost = 0
         self.slots: list[Any] = [UNSET] * slots if slots else _NO_SLOTS

@@ -13,8 +13,10 @@ from bayplan.errors import BayplanError
 
 _VERBS = {
     "batch": "Check and show a volcano-scheduler.conf.",
+    "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",

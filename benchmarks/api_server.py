@@ -1,0 +1,291 @@
+"""How much does the embedded API server get done on one core? One line a question, over HTTP and TLS as clients ask.
+
+    python benchmarks/api_server.py             everything, about three minutes
+    python benchmarks/api_server.py --quick     little of each, to see that it works
+
+The server is a process of its own, started from the command line; the load comes from this one. What counts is the
+processor time that the server takes, so that neither the load nor the neighbours are in the figures; the start is in
+seconds of the clock. Prints a table and writes build/bench/api.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import click
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.calibration import Calibration
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "api.json"
+CONNECTIONS = 16
+WATCHES = 20
+_TICKS = os.sysconf("SC_CLK_TCK")
+_LARGE = 1 << 20
+
+Tree = dict[str, Any]
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One figure. `budget` is what it may be at most, or, where `more` is better, at least."""
+
+    name: str
+    value: float
+    unit: str
+    budget: float | None = None
+    more: bool = False
+    amount: int = 0
+
+    def holds(self, calibration: float) -> bool | None:
+        if self.budget is None:
+            return None
+        return self.value * calibration >= self.budget if self.more else self.value <= self.budget * calibration
+
+    def as_json(self, calibration: float) -> Tree:
+        return {
+            "question": self.name,
+            "amount": self.amount,
+            "value": round(self.value, 3),
+            "unit": self.unit,
+            "budget": self.budget,
+            "holds": self.holds(calibration),
+        }
+
+
+class Server:
+    """`bayplan cluster up` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._env = {**os.environ, "XDG_STATE_HOME": str(folder)}
+        self._home = folder / "bayplan" / "clusters" / "bayplan"
+        self.url = self.token = ""
+        self.pid = 0
+
+    def start(self) -> float:
+        """Start it; the seconds until it is ready."""
+        began = perf_counter()
+        self._run("up", "--detach")
+        took = perf_counter() - began
+        running = json.loads((self._home / "running.json").read_text())
+        self.url, self.pid = running["url"], running["pid"]
+        self.token = (self._home / "token").read_text()
+        return took
+
+    def stop(self) -> None:
+        self._run("down")
+
+    def _run(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "bayplan", "cluster", *arguments]
+        subprocess.run(command, env=self._env, check=True, stdout=subprocess.DEVNULL)
+
+    def cpu_s(self) -> float:
+        """The processor time that it has taken."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def resident_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / _LARGE
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
+        trust = ssl.create_default_context(cafile=str(self._home / "ca.crt"))
+        connector = aiohttp.TCPConnector(ssl=trust, limit=0)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with aiohttp.ClientSession(self.url, connector=connector, headers=headers) as session:
+            yield session
+
+
+def node(number: int) -> Tree:
+    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"node-{number}", "labels": {"topology.kubernetes.io/zone": f"zone-{number % 3}"}},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    }
+
+
+def pod(number: int) -> Tree:
+    amounts = {"cpu": "500m", "memory": "512Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"pod-{number}", "labels": {"app": f"app-{number % 100}"}},
+        "spec": {"containers": [{"name": "main", "image": "example.com/app:1", "resources": {"requests": amounts}}]},
+    }
+
+
+def lease(number: int) -> Tree:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": f"lease-{number}"},
+        "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 40},
+    }
+
+
+async def post_all(session: aiohttp.ClientSession, path: str, bodies: Iterable[Tree]) -> None:
+    """Create all of these, over a few connections at once."""
+    waiting: Iterator[Tree] = iter(bodies)
+
+    async def work() -> None:
+        for body in waiting:
+            async with session.post(path, json=body) as answer:
+                text = await answer.read()
+                if answer.status != 201:
+                    raise click.ClickException(f"{path}: {answer.status} {text.decode()}")
+
+    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
+
+
+async def cost(server: Server, work: Callable[[], Awaitable[object]]) -> float:
+    """The seconds of processor time that the server takes for some work."""
+    before = server.cpu_s()
+    await work()
+    return server.cpu_s() - before
+
+
+async def measure_nodes(server: Server, count: int) -> Found:
+    async with server.session() as session:
+        took = await cost(server, lambda: post_all(session, "/api/v1/nodes", map(node, range(count))))
+    return Found("create nodes", took * 5000 / count, "s for 5,000", 10.0, amount=count)
+
+
+async def measure_writes(server: Server, count: int) -> Found:
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    async with server.session() as session:
+        took = await cost(server, lambda: post_all(session, path, map(lease, range(count))))
+    return Found("small writes", count / took, "a second", 2000.0, more=True, amount=count)
+
+
+async def measure_watches(server: Server, count: int) -> Found:
+    """What a delivery costs beyond the write that it tells of."""
+    path = "/api/v1/namespaces/default/configmaps"
+
+    def config_maps(prefix: str) -> Iterator[Tree]:
+        for number in range(count):
+            yield {"metadata": {"name": f"{prefix}-{number}"}, "data": {"key": "value" * 20}}
+
+    async with server.session() as session:
+        alone = await cost(server, lambda: post_all(session, path, config_maps("a")))
+        watches = [asyncio.create_task(_drain(session, path, count)) for _ in range(WATCHES)]
+        await asyncio.sleep(1.0)
+
+        async def watched() -> None:
+            await post_all(session, path, config_maps("b"))
+            await asyncio.gather(*watches)
+
+        together = await cost(server, watched)
+    deliveries = count * WATCHES
+    return Found(
+        "watch deliveries", deliveries / max(together - alone, 0.01), "a second", 10_000.0, more=True, amount=deliveries
+    )
+
+
+async def _drain(session: aiohttp.ClientSession, path: str, count: int) -> None:
+    """Watch until so many objects of the second run have come by."""
+    async with session.get(
+        path, params={"watch": "true", "fieldSelector": "metadata.name!=kube-root-ca.crt"}
+    ) as answer:
+        seen = 0
+        async for chunk in answer.content.iter_any():
+            seen += chunk.count(b'"name":"b-')
+            if seen >= count:
+                return
+
+
+async def measure_memory(server: Server, count: int) -> list[Found]:
+    before = server.resident_mb()
+    async with server.session() as session:
+        took = await cost(server, lambda: post_all(session, PODS, map(pod, range(count))))
+        grown = server.resident_mb() - before
+        listing = await cost(server, lambda: _read(session, f"{PODS}?resourceVersion=0"))
+    return [
+        Found("create pods", count / took, "a second", amount=count),
+        Found("memory of pods", grown * 50_000 / count, "MB for 50,000", 2048.0, amount=count),
+        Found("list pods", 1000 * listing * 50_000 / count, "ms for 50,000", amount=count),
+    ]
+
+
+async def _read(session: aiohttp.ClientSession, path: str) -> None:
+    async with session.get(path) as answer:
+        async for _ in answer.content.iter_any():
+            pass
+
+
+async def measure(server: Server, *, quick: bool) -> list[Found]:
+    scale = 20 if quick else 1
+    found = [await measure_nodes(server, 5000 // scale), await measure_writes(server, 10_000 // scale)]
+    found.append(await measure_watches(server, 2000 // scale))
+    return [*found, *await measure_memory(server, 50_000 // scale)]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="Little of each: to see that it works.")
+@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=OUTPUT,
+    help="Where the JSON goes.  [default: build/bench/api.json]",
+)
+def main(quick: bool, check: bool, file: Path) -> None:
+    """Measure the embedded API server. Budgets are multiplied by the machine's calibration."""
+    calibration = Calibration()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        first = server.start()
+        try:
+            found = [Found("ready from the command line", first, "s", 2.0, amount=1)]
+            found += asyncio.run(measure(server, quick=quick))
+        finally:
+            server.stop()
+    calibration.measure_again()
+    told = {
+        "calibration": round(calibration.value, 3),
+        "figures": [each.as_json(calibration.value) for each in found],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    _print(found, calibration.value)
+    click.echo(f"written to {file}")
+    broken = [each.name for each in found if each.holds(calibration.value) is False]
+    if check and broken:
+        raise click.ClickException(f"over budget: {', '.join(broken)}")
+
+
+def _print(found: list[Found], calibration: float) -> None:
+    table = Table("question", "how many", "found", "unit", "budget", "holds", box=None, pad_edge=False)
+    for each in found:
+        holds = {True: "yes", False: "NO", None: ""}[each.holds(calibration)]
+        budget = "" if each.budget is None else f"{each.budget:,g}"
+        table.add_row(each.name, f"{each.amount:,}", f"{each.value:,.2f}", each.unit, budget, holds)
+    Console().print(table)
+    click.echo(f"calibration {calibration:.2f}")
+
+
+if __name__ == "__main__":
+    main()

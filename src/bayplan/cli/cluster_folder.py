@@ -1,0 +1,135 @@
+"""Where does an embedded cluster keep what others must know of it, and is it running?
+
+One folder a cluster: certificate, token and kubeconfig, a log when it runs detached, and `running.json`, which is true
+as long as somebody holds the lock beside it. A process that is killed lets go of the lock, so nothing is ever stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bayplan.errors import BayplanError, UsageError
+
+DEFAULT_NAME = "bayplan"
+_STEP_S = 0.05
+
+
+class ClusterFolderError(BayplanError):
+    """The cluster is not in the state that the command needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a running cluster tells about itself."""
+
+    pid: int
+    url: str
+    data: str = ""
+    starts: int = 1
+    """How often it came up in this process; a reset counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFolder:
+    """The folder of one cluster."""
+
+    path: Path
+    name: str = DEFAULT_NAME
+
+    @classmethod
+    def named(cls, name: str, env: Mapping[str, str]) -> ClusterFolder:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
+            raise UsageError(f'a cluster cannot be called "{name}"; use letters, digits, "-", "_" and "."')
+        state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
+        return cls(Path(state) / "bayplan" / "clusters" / name, name)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "kubeconfig"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "cluster.log"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one process that runs this cluster."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                known = self.running()
+                where = f" at {known.url}" if known else ""
+                raise ClusterFolderError(
+                    f'the cluster "{self.name}" is up already{where}; end it with `bayplan cluster down`, '
+                    "or start another one with --name"
+                ) from None
+            try:
+                yield
+            finally:
+                self._record.unlink(missing_ok=True)
+
+    def tell(self, running: Running) -> None:
+        new = self._record.with_suffix(".new")
+        new.write_text(json.dumps(asdict(running)))
+        new.replace(self._record)
+
+    def running(self) -> Running | None:
+        """The cluster that runs here now, if one does."""
+        try:
+            with (self.path / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                return Running(**json.loads(self._record.read_text()))
+        return None
+
+    def must_run(self) -> Running:
+        found = self.running()
+        if found is None:
+            raise ClusterFolderError(f'the cluster "{self.name}" is not up; start it with `bayplan cluster up`')
+        return found
+
+    def end(self, wait_s: float = 15.0) -> bool:
+        """End the cluster; whether there was one."""
+        found = self.running()
+        if found is None:
+            return False
+        os.kill(found.pid, signal.SIGTERM)
+        self._await(lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}")
+        return True
+
+    def reset(self, wait_s: float = 15.0) -> Running:
+        """Let the cluster that runs begin anew."""
+        before = self.must_run()
+        os.kill(before.pid, signal.SIGHUP)
+
+        def anew() -> bool:
+            now = self.running()
+            return now is not None and now.starts > before.starts
+
+        self._await(anew, wait_s, f"did not begin anew within {wait_s:g} s; look into {self.log}")
+        return self.must_run()
+
+    def _await(self, done: Callable[[], bool], wait_s: float, complaint: str) -> None:
+        deadline = time.monotonic() + wait_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise ClusterFolderError(f'the cluster "{self.name}" {complaint}')
+            time.sleep(_STEP_S)
+
+    @property
+    def _record(self) -> Path:
+        return self.path / "running.json"

@@ -1,0 +1,197 @@
+"""Which answer has a request about objects? One method a verb; the work is done by readers, watches and writers.
+
+Cost: that of the work; a body is read before anything is decided, and nothing is awaited between reading the store and
+writing it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from bayplan.clock import Clock
+from bayplan.cluster import answers, forms
+from bayplan.cluster.asking import Ask, WriteOptions, Writing
+from bayplan.cluster.deleting import DeleteOptions, gone_status, shows_deleted
+from bayplan.cluster.entries import Entry, encode
+from bayplan.cluster.kinds import Tree
+from bayplan.cluster.metadata import settle_name, timestamp
+from bayplan.cluster.negotiating import wanted
+from bayplan.cluster.reading import ListOptions, Reader
+from bayplan.cluster.replies import Reply, Stream
+from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.schema.applying import apply
+from bayplan.cluster.schema.decoding import Decoded
+from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
+from bayplan.cluster.showing import many, one, watch_form
+from bayplan.cluster.store import Store
+from bayplan.cluster.watching import Watch
+from bayplan.cluster.writing import Writer, Written
+
+Body = Callable[[], Awaitable[bytes]]
+_PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY)
+_LONGEST_WATCH_S = (1800.0, 3600.0)
+
+
+@dataclass(slots=True)
+class Endpoints:
+    """The verbs of one cluster."""
+
+    store: Store
+    writer: Writer
+    clock: Clock
+    chance: random.Random
+
+    async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
+        match ask.verb:
+            case "get":
+                return self._get(ask)
+            case "list":
+                return self._list(ask)
+            case "watch":
+                return self._watch(ask)
+        content = await body()
+        match ask.verb:
+            case "create":
+                reply = self._create(ask, content)
+            case "update":
+                reply = self._update(ask, content)
+            case "patch":
+                reply = self._patch(ask, content)
+            case "delete":
+                reply = self._delete(ask, content)
+            case _:
+                reply = self._delete_all(ask, content)
+        await self.store.settled()
+        return reply
+
+    # Reading.
+
+    def _reader(self, ask: Ask) -> Reader:
+        return Reader(ask.resource, self.store.place(ask.resource.storage))
+
+    def _get(self, ask: Ask) -> Reply:
+        entry = self._reader(ask).get(ask.namespace, ask.name)
+        return self._shown(ask, forms.whole(ask.resource, entry))
+
+    def _list(self, ask: Ask) -> Reply:
+        reader = self._reader(ask)
+        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.version)
+        return Reply(self._listed(ask, reader, entries, metadata))
+
+    def _listed(self, ask: Ask, reader: Reader, entries: list[Entry], metadata: Tree) -> bytes:
+        shaped = many(entries, metadata, wanted(ask.headers.get("Accept", "")))
+        return reader.list_text(entries, metadata) if shaped is None else shaped + b"\n"
+
+    def _watch(self, ask: Ask) -> Stream:
+        options = ListOptions.of(ask.query)
+        reader = self._reader(ask)
+        form, key = watch_form(ask.resource, wanted(ask.headers.get("Accept", "")))
+        watch = Watch(reader.place, form, reader.select(ask.namespace, options), key)
+        current = self.store.version
+        initial = options.initial_events if options.initial_events is not None else not options.version
+        watch.start(options.version or 0, current=current, initial=initial)
+        if options.initial_events and options.bookmarks:
+            watch.end_initial(current)
+        timeout = float(options.timeout_s) if options.timeout_s else self.chance.uniform(*_LONGEST_WATCH_S)
+        return Stream(watch, timeout, options.bookmarks)
+
+    # Writing.
+
+    def _writing(self, ask: Ask, kind: str) -> Writing:
+        options = WriteOptions.of(kind, ask.query)
+        return Writing(ask.resource, ask.namespace, ask.user, options, ask.manager, ask.path.subresource)
+
+    def _create(self, ask: Ask, content: bytes) -> Reply:
+        write = self._writing(ask, "CreateOptions")
+        read = self._read(ask, content, write.options.validation)
+        return self._written(ask, self.writer.create(write, read.object), read.warnings + write.warnings)
+
+    def _update(self, ask: Ask, content: bytes) -> Reply:
+        write = self._writing(ask, "UpdateOptions")
+        read = self._read(ask, content, write.options.validation)
+        written = self.writer.replace(write, ask.name, read.object)
+        return self._written(ask, written, read.warnings + write.warnings)
+
+    def _read(self, ask: Ask, content: bytes, validation: str) -> Decoded:
+        sub = ask.resource.subresource(ask.path.subresource) if ask.path.subresource else None
+        return read_body(ask.resource, content, ask.headers.get("Content-Type", ""), validation, sub)
+
+    def _patch(self, ask: Ask, content: bytes) -> Reply:
+        write = self._writing(ask, "PatchOptions")
+        media = media_type(ask.headers.get("Content-Type", ""))
+        if media not in _PATCHES:
+            raise answers.unsupported_media_type(", ".join(_PATCHES))
+        if media == APPLY:
+            return self._apply(ask, write, content)
+        warnings: list[str] = []
+
+        def revision(live: Tree) -> Tree:
+            read = read_patch(ask.resource, live, content, media, write.options.validation)
+            warnings.extend(read.warnings)
+            return read.object
+
+        written = self.writer.revise(write, ask.name, revision)
+        return self._written(ask, written, warnings + write.warnings)
+
+    def _apply(self, ask: Ask, write: Writing, content: bytes) -> Reply:
+        """Server-side apply: what is not there is created."""
+        options = write.options
+        if not options.manager:
+            faults = Faults()
+            faults.required("fieldManager", "is required for apply patch")
+            raise answers.invalid("PatchOptions", "meta.k8s.io", "", faults)
+        read = read_applied(ask.resource, content, options.validation)
+        applied = read.object
+        write = replace(write, tracked=True)
+        known = self._reader(ask).place.get(ask.namespace, ask.name)
+        if known is not None:
+            written = self.writer.revise(write, ask.name, lambda live: self._applied(ask, write, live, applied))
+        else:
+            tree = self._applied(ask, write, None, applied)
+            settle_name(tree, ask.name)
+            written = self.writer.create(write, tree)
+        return self._written(ask, written, read.warnings + write.warnings)
+
+    def _applied(self, ask: Ask, write: Writing, live: Tree | None, applied: Tree) -> Tree:
+        tree = apply(
+            live,
+            applied,
+            manager=write.options.manager,
+            force=bool(write.options.force),
+            api_version=ask.resource.api_version,
+            type=managed_type(ask.resource),
+            now=timestamp(self.clock.now()),
+            subresource=write.subresource,
+        )
+        return reread(ask.resource, tree)
+
+    def _delete(self, ask: Ask, content: bytes) -> Reply:
+        options = DeleteOptions.of_request(content, ask.query)
+        write = Writing(ask.resource, ask.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
+        written = self.writer.delete(write, ask.name, options)
+        if written.removed and not shows_deleted(ask.resource):
+            return Reply(encode(gone_status(ask.resource, written.tree)) + b"\n")
+        return self._shown(ask, written.text)
+
+    def _delete_all(self, ask: Ask, content: bytes) -> Reply:
+        options = DeleteOptions.of_request(content, ask.query)
+        reader = self._reader(ask)
+        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.version)
+        for entry in entries:
+            write = Writing(ask.resource, entry.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
+            self.writer.delete(write, entry.name, options)
+        return Reply(self._listed(ask, reader, entries, metadata))
+
+    # Answering.
+
+    def _written(self, ask: Ask, written: Written, warnings: list[str]) -> Reply:
+        reply = self._shown(ask, written.text)
+        reply.code = 201 if written.created else 200
+        reply.warnings = warnings
+        return reply
+
+    def _shown(self, ask: Ask, text: bytes) -> Reply:
+        return Reply(one(ask.resource, text, wanted(ask.headers.get("Accept", ""))) + b"\n")

@@ -1,0 +1,156 @@
+"""What is in a cluster before anybody has created anything?
+
+Namespaces, the service `kubernetes`, the two priority classes, the roles that authorization rests on, and in every
+namespace a service account and the cluster's certificate. What is there already is left alone. Cost: some 30 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bayplan.cluster.asking import MASTERS, User, WriteOptions, Writing
+from bayplan.cluster.kinds import Resources, Tree
+from bayplan.cluster.store import Store
+from bayplan.cluster.writing import Writer
+
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_RBAC = "rbac.authorization.k8s.io"
+_WHO = User("system:apiserver", (MASTERS,))
+_MANAGER = "kube-apiserver"
+
+
+@dataclass(slots=True)
+class FirstObjects:
+    """Writes what a cluster starts with."""
+
+    store: Store
+    writer: Writer
+    resources: Resources
+    authority: str
+    client_authority: str = ""
+    port: int = 443
+
+    def all(self) -> None:
+        for name in NAMESPACES:
+            self._make("Namespace", "", {"metadata": {"name": name}})
+        for name in NAMESPACES:
+            self.furnish(name)
+        for tree in _priority_classes():
+            self._make("PriorityClass", "scheduling.k8s.io", tree)
+        for kind, tree in _roles():
+            self._make(kind, _RBAC, tree)
+        self._make("Service", "", _kubernetes_service(self.port), "default")
+        self._make("ConfigMap", "", self._trust(), "kube-system")
+
+    def furnish(self, namespace: str) -> None:
+        """What every namespace has."""
+        self._make("ServiceAccount", "", {"metadata": {"name": "default"}}, namespace)
+        note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints"
+        root = {
+            "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": note}},
+            "data": {"ca.crt": self.authority},
+        }
+        self._make("ConfigMap", "", root, namespace)
+
+    def _trust(self) -> Tree:
+        """Where schedulers and other servers look up whom they may believe."""
+        data = {
+            "requestheader-allowed-names": "[]",
+            "requestheader-client-ca-file": "",
+            "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+            "requestheader-group-headers": '["X-Remote-Group"]',
+            "requestheader-username-headers": '["X-Remote-User"]',
+        }
+        if self.client_authority:
+            data["client-ca-file"] = self.client_authority
+        return {"metadata": {"name": "extension-apiserver-authentication"}, "data": data}
+
+    def _make(self, kind: str, group: str, tree: Tree, namespace: str = "") -> None:
+        resource = self.resources.built_in(kind, group)
+        if self.store.place(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
+            return
+        write = Writing(resource, namespace, _WHO, WriteOptions(), _MANAGER)
+        self.writer.create(write, {"kind": kind, "apiVersion": resource.api_version, **tree})
+
+
+def _priority_classes() -> Iterator[Tree]:
+    for name, value, what in (
+        ("cluster", 2_000_000_000, "must run in the cluster, but can be moved to another node if necessary."),
+        ("node", 2_000_001_000, "must not be moved from their current node."),
+    ):
+        text = f"Used for system critical pods that {what}"
+        yield {"metadata": {"name": f"system-{name}-critical"}, "value": value, "description": text}
+
+
+def _kubernetes_service(port: int) -> Tree:
+    return {
+        "metadata": {
+            "name": "kubernetes",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "10.0.0.1",
+            "clusterIPs": ["10.0.0.1"],
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
+        },
+    }
+
+
+_ALL = ["*"]
+_READ = ["get", "list", "watch"]
+_WRITE = ["create", "delete", "deletecollection", "patch", "update"]
+_WORKLOADS: Sequence[tuple[list[str], list[str]]] = (
+    ([""], ["configmaps", "endpoints", "events", "limitranges", "namespaces", "persistentvolumeclaims", "pods"]),
+    ([""], ["pods/log", "pods/status", "podtemplates", "replicationcontrollers", "replicationcontrollers/scale"]),
+    ([""], ["resourcequotas", "serviceaccounts", "services"]),
+    (["apps"], _ALL),
+    (["autoscaling", "batch", "discovery.k8s.io", "events.k8s.io", "networking.k8s.io", "policy"], _ALL),
+)
+
+
+def _rule(groups: list[str], resources: list[str], verbs: list[str]) -> Tree:
+    return {"apiGroups": groups, "resources": resources, "verbs": verbs}
+
+
+def _roles() -> Iterator[tuple[str, Tree]]:
+    view = [_rule(groups, resources, _READ) for groups, resources in _WORKLOADS]
+    edit = [_rule(groups, resources, [*_READ, *_WRITE]) for groups, resources in _WORKLOADS]
+    edit.append(_rule([""], ["secrets", "pods/eviction", "pods/exec", "pods/portforward"], [*_READ, *_WRITE]))
+    admin = [*edit, _rule([_RBAC], ["roles", "rolebindings"], [*_READ, *_WRITE])]
+    everything = [_rule(_ALL, _ALL, _ALL), {"nonResourceURLs": _ALL, "verbs": _ALL}]
+    reviews = [
+        _rule(["authorization.k8s.io"], ["selfsubjectaccessreviews", "selfsubjectrulesreviews"], ["create"]),
+        _rule(["authentication.k8s.io"], ["selfsubjectreviews"], ["create"]),
+    ]
+    paths = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"]
+    discovery = [{"nonResourceURLs": [*paths, "/version", "/version/"], "verbs": ["get"]}]
+    public = [{"nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"], "verbs": ["get"]}]
+    for name, rules in (
+        ("admin", admin),
+        ("cluster-admin", everything),
+        ("edit", edit),
+        ("system:basic-user", reviews),
+        ("system:discovery", discovery),
+        ("system:public-info-viewer", public),
+        ("view", view),
+    ):
+        yield "ClusterRole", {"metadata": _bootstrap(name), "rules": rules}
+    for name, groups in (
+        ("cluster-admin", [MASTERS]),
+        ("system:basic-user", ["system:authenticated"]),
+        ("system:discovery", ["system:authenticated"]),
+        ("system:public-info-viewer", ["system:authenticated", "system:unauthenticated"]),
+    ):
+        subjects = [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups]
+        role = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name}
+        yield "ClusterRoleBinding", {"metadata": _bootstrap(name), "subjects": subjects, "roleRef": role}
+
+
+def _bootstrap(name: str) -> Tree:
+    return {
+        "name": name,
+        "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
+        "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
+    }

@@ -1,0 +1,161 @@
+"""Who may have which answer? Every request passes here: recognised, allowed or refused, handed to whoever answers it.
+
+Paths that are about objects go to `endpoints`; discovery, OpenAPI, health and the version are answered here.
+Cost: two dictionary lookups and a path split, before the answer itself.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bayplan.cluster import answers
+from bayplan.cluster.asking import Ask, ResourcePath, User, query_of, resource_path, verb_of
+from bayplan.cluster.discovery import AGGREGATED, Discovery
+from bayplan.cluster.endpoints import Endpoints
+from bayplan.cluster.kinds import Resource, Resources, Tree
+from bayplan.cluster.negotiating import wanted
+from bayplan.cluster.openapi_documents import OpenApiDocuments
+from bayplan.cluster.people import People, impersonated
+from bayplan.cluster.rbac import Attributes, Roles
+from bayplan.cluster.replies import Reply, Stream, as_yaml, json_reply, page_not_found, text_reply
+from bayplan.cluster.serving import Raw
+
+FOLLOWED = "v1.36.4"
+"""The release of Kubernetes whose answers these are."""
+_HEALTH = ("/healthz", "/livez", "/readyz")
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The door of one cluster."""
+
+    people: People
+    roles: Roles
+    resources: Resources
+    discovery: Discovery
+    openapi: OpenApiDocuments
+    endpoints: Endpoints
+
+    async def __call__(self, raw: Raw) -> Reply | Stream:
+        path = raw.path.rstrip("/") or "/"
+        user = self._who(raw)
+        if (open_to_all := _open_answer(raw.method, path)) is not None:
+            return open_to_all
+        about = resource_path(path)
+        if about is not None and (about.plural or about.name):
+            return await self._about_objects(raw, user, about)
+        return self._about_the_server(raw, user, path)
+
+    def _who(self, raw: Raw) -> User:
+        user = self.people.who(raw.headers.get("Authorization", ""), self.people.of_certificate(raw.certificate))
+        if "Impersonate-User" not in raw.headers and "Impersonate-Group" not in raw.headers:
+            return user
+        headers = {key.lower(): value for key, value in raw.headers.items()}
+        acting = impersonated(headers, raw.headers.getall("Impersonate-Group", []))
+        if acting is None:
+            return user
+        for kind, name in acting.names:
+            asked = Attributes("impersonate", resource=kind, name=name)
+            if not self.roles.allows(user, asked):
+                subject = f'{kind} "{name}" is forbidden: {asked.refusal(user)}'
+                raise answers.Refusal(403, "Forbidden", subject, {"name": name, "kind": kind})
+        return acting.user
+
+    # Objects.
+
+    async def _about_objects(self, raw: Raw, user: User, path: ResourcePath) -> Reply | Stream:
+        query = query_of(raw.query)
+        verb = verb_of(raw.method, path, query)
+        resource = self.resources.find(path.group, path.version, path.plural)
+        self._allow(user, verb, path, resource)
+        if resource is None:
+            known = path.version in self.resources.groups().get(path.group, ())
+            if known:
+                raise answers.no_such_resource()
+            return page_not_found()
+        _check_served(resource, path, verb)
+        ask = Ask(verb, resource, path, query, user, raw.headers)
+        reply = await self.endpoints.answer(ask, raw.body)
+        if isinstance(reply, Reply) and wanted(raw.headers.get("Accept", "")).yaml:
+            return as_yaml(reply)
+        return reply
+
+    def _allow(self, user: User, verb: str, path: ResourcePath, resource: Resource | None) -> None:
+        if user.is_master:
+            return
+        asked = Attributes(verb, path.group, path.plural, path.subresource, path.namespace, path.name)
+        if not self.roles.allows(user, asked):
+            subject = resource or Resource(path.group, path.version, "", path.plural, "")
+            name = path.name if verb != "create" or path.subresource else ""
+            raise answers.forbidden(subject, name, asked.refusal(user))
+
+    # Everything else.
+
+    def _about_the_server(self, raw: Raw, user: User, path: str) -> Reply:
+        if not self.roles.allows(user, Attributes(raw.method.lower(), path=path)):
+            raise answers.forbidden_path(user.name, raw.method.lower(), path)
+        if path.startswith("/openapi/"):
+            return self.openapi.answer(path, query_of(raw.query).get("hash", ""))
+        if (document := self.discovery.plain(path)) is not None:
+            form = wanted(raw.headers.get("Accept", ""))
+            if path in ("/api", "/apis") and form.aggregated:
+                return _with_etag(*self.discovery.aggregated(path), raw.headers)
+            reply = Reply(document)
+            reply.headers["Vary"] = "Accept"
+            return as_yaml(reply) if form.yaml else reply
+        return page_not_found()
+
+
+def _check_served(resource: Resource, path: ResourcePath, verb: str) -> None:
+    """Refuse what the kind does not have."""
+    if path.namespace and not resource.namespaced:
+        raise answers.no_such_resource()
+    if not path.subresource:
+        if verb not in resource.verbs or (verb == "create" and path.name):
+            raise answers.method_not_allowed()
+        return
+    sub = resource.subresource(path.subresource)
+    if sub is None:
+        raise answers.no_such_resource()
+    if verb not in sub.verbs:
+        raise answers.method_not_allowed()
+
+
+def _open_answer(method: str, path: str) -> Reply | None:
+    """What everybody may know."""
+    if path.startswith(_HEALTH) and path.split("/")[1] in ("healthz", "livez", "readyz"):
+        return text_reply("ok")
+    if path == "/version" and method == "GET":
+        return json_reply(version_info())
+    return None
+
+
+def version_info() -> Tree:
+    major, minor, _ = FOLLOWED.removeprefix("v").split(".")
+    return {
+        "major": major,
+        "minor": minor,
+        "emulationMajor": major,
+        "emulationMinor": minor,
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": str(int(minor) - 1),
+        "gitVersion": FOLLOWED,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": f"python{platform.python_version()}",
+        "compiler": platform.python_implementation().lower(),
+        "platform": f"{sys.platform}/{platform.machine()}",
+    }
+
+
+def _with_etag(body: bytes, etag: str, headers: Mapping[str, str]) -> Reply:
+    quoted = f'"{etag}"'
+    reply = Reply(body, content_type=AGGREGATED)
+    reply.headers |= {"Etag": quoted, "Vary": "Accept"}
+    if headers.get("If-None-Match") == quoted:
+        reply.body, reply.code = b"", 304
+    return reply

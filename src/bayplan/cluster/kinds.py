@@ -1,0 +1,315 @@
+"""Which kinds are served, under which names, with which verbs and sub-resources?
+
+Discovery, routing, the store and every rule ask. The built-in kinds are a table; CustomResourceDefinitions add to it
+while the server runs, and `Resources.version` changes whenever they do, so that clients see it in an ETag.
+Cost: a dictionary lookup a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Tree = dict[str, Any]
+"""An object as the wire has it: JSON, never changed once the store owns it."""
+
+READ_VERBS = ("get", "list", "watch")
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+CREATE_ONLY = ("create",)
+_CHANGE = ("get", "patch", "update")
+_PROXY = ("create", "delete", "get", "patch", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class SubResource:
+    """A part of an object with a path of its own. `kind` is what is sent there; no group and version: the parent's."""
+
+    name: str
+    kind: str
+    verbs: tuple[str, ...]
+    group: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind in one version, as discovery shows it."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    verbs: tuple[str, ...] = ALL_VERBS
+    subresources: tuple[SubResource, ...] = ()
+    storage_group: str = ""
+    storage_plural: str = ""
+    list_kind: str = ""
+    definition: Mapping[str, Any] | None = field(default=None, compare=False)
+    """The entry of `spec.versions` of the CustomResourceDefinition that brought it; None for a built-in kind."""
+    converted: bool = False
+    """Whether its objects may have been stored by another version, with another schema."""
+    memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
+    """What others worked out from it once: the type of a custom resource."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """`deployments.apps`: how messages call the resource."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified_kind(self) -> str:
+        """`Deployment.apps`: how messages of validation call the kind."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def storage(self) -> tuple[str, str]:
+        """Where its objects live: versions of one kind, and both groups of events, share one place."""
+        return self.storage_group, self.storage_plural
+
+    @property
+    def custom(self) -> bool:
+        return self.definition is not None
+
+    @property
+    def stored(self) -> bool:
+        """Whether there are objects of it at all; reviews and bindings are only ever sent."""
+        return "get" in self.verbs
+
+    def subresource(self, name: str) -> SubResource | None:
+        return next((sub for sub in self.subresources if sub.name == name), None)
+
+
+_SPECIAL = {
+    "attach": SubResource("attach", "PodAttachOptions", ("create", "get")),
+    "binding": SubResource("binding", "Binding", CREATE_ONLY),
+    "eviction": SubResource("eviction", "Eviction", CREATE_ONLY, "policy", "v1"),
+    "exec": SubResource("exec", "PodExecOptions", ("create", "get")),
+    "portforward": SubResource("portforward", "PodPortForwardOptions", ("create", "get")),
+    "scale": SubResource("scale", "Scale", _CHANGE, "autoscaling", "v1"),
+    "token": SubResource("token", "TokenRequest", CREATE_ONLY, "authentication.k8s.io", "v1"),
+}
+
+
+def _subresource(name: str, kind: str) -> SubResource:
+    if name in _SPECIAL:
+        return _SPECIAL[name]
+    if name == "proxy":
+        return SubResource(name, f"{kind}ProxyOptions", _PROXY)
+    verbs = {"finalize": ("update",), "log": ("get",)}.get(name, _CHANGE)
+    return SubResource(name, kind, verbs)
+
+
+def _rows(group_version: str, text: str) -> Iterator[Resource]:
+    """One kind a line: plural, Kind, then any of `short=`, `in=` (categories), `sub=`, `verbs=`, `cluster`."""
+    group, _, version = group_version.rpartition("/")
+    for line in text.strip().splitlines():
+        plural, kind, *more = line.split()
+        given = {key: tuple(value.split(",")) for key, _, value in (each.partition("=") for each in more)}
+        yield Resource(
+            group=group,
+            version=version,
+            kind=kind,
+            plural=plural,
+            singular=kind.lower(),
+            short_names=given.get("short", ()),
+            categories=given.get("in", ()),
+            namespaced="cluster" not in given,
+            verbs=given.get("verbs", ALL_VERBS),
+            subresources=tuple(_subresource(name, kind) for name in given.get("sub", ())),
+            storage_group="" if plural == "events" else group,
+            storage_plural=plural,
+            list_kind=f"{kind}List",
+        )
+
+
+_CORE = """
+bindings Binding verbs=create
+configmaps ConfigMap short=cm
+endpoints Endpoints short=ep
+events Event short=ev
+limitranges LimitRange short=limits
+namespaces Namespace short=ns cluster verbs=create,delete,get,list,patch,update,watch sub=finalize,status
+nodes Node short=no cluster sub=proxy,status
+persistentvolumeclaims PersistentVolumeClaim short=pvc sub=status
+persistentvolumes PersistentVolume short=pv cluster sub=status
+pods Pod short=po in=all sub=attach,binding,ephemeralcontainers,eviction,exec,log,portforward,proxy,resize,status
+podtemplates PodTemplate
+replicationcontrollers ReplicationController short=rc in=all sub=scale,status
+resourcequotas ResourceQuota short=quota sub=status
+secrets Secret
+serviceaccounts ServiceAccount short=sa sub=token
+services Service short=svc in=all sub=proxy,status
+"""
+
+_GROUPS = {
+    "v1": _CORE,
+    "admissionregistration.k8s.io/v1": """
+mutatingadmissionpolicies MutatingAdmissionPolicy in=api-extensions cluster
+mutatingadmissionpolicybindings MutatingAdmissionPolicyBinding in=api-extensions cluster
+mutatingwebhookconfigurations MutatingWebhookConfiguration in=api-extensions cluster
+validatingadmissionpolicies ValidatingAdmissionPolicy in=api-extensions cluster sub=status
+validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding in=api-extensions cluster
+validatingwebhookconfigurations ValidatingWebhookConfiguration in=api-extensions cluster
+""",
+    "apiextensions.k8s.io/v1": """
+customresourcedefinitions CustomResourceDefinition short=crd,crds in=api-extensions cluster sub=status
+""",
+    "apiregistration.k8s.io/v1": "apiservices APIService in=api-extensions cluster sub=status",
+    "apps/v1": """
+controllerrevisions ControllerRevision
+daemonsets DaemonSet short=ds in=all sub=status
+deployments Deployment short=deploy in=all sub=scale,status
+replicasets ReplicaSet short=rs in=all sub=scale,status
+statefulsets StatefulSet short=sts in=all sub=scale,status
+""",
+    "authentication.k8s.io/v1": """
+selfsubjectreviews SelfSubjectReview cluster verbs=create
+tokenreviews TokenReview cluster verbs=create
+""",
+    "authorization.k8s.io/v1": """
+localsubjectaccessreviews LocalSubjectAccessReview verbs=create
+selfsubjectaccessreviews SelfSubjectAccessReview cluster verbs=create
+selfsubjectrulesreviews SelfSubjectRulesReview cluster verbs=create
+subjectaccessreviews SubjectAccessReview cluster verbs=create
+""",
+    "autoscaling/v2": "horizontalpodautoscalers HorizontalPodAutoscaler short=hpa in=all sub=status",
+    "batch/v1": """
+cronjobs CronJob short=cj in=all sub=status
+jobs Job in=all sub=status
+""",
+    "certificates.k8s.io/v1": """
+certificatesigningrequests CertificateSigningRequest short=csr cluster sub=approval,status
+""",
+    "coordination.k8s.io/v1": "leases Lease",
+    "discovery.k8s.io/v1": "endpointslices EndpointSlice",
+    "events.k8s.io/v1": "events Event short=ev",
+    "flowcontrol.apiserver.k8s.io/v1": """
+flowschemas FlowSchema cluster sub=status
+prioritylevelconfigurations PriorityLevelConfiguration cluster sub=status
+""",
+    "networking.k8s.io/v1": """
+ingressclasses IngressClass cluster
+ingresses Ingress short=ing sub=status
+ipaddresses IPAddress short=ip cluster
+networkpolicies NetworkPolicy short=netpol
+servicecidrs ServiceCIDR cluster sub=status
+""",
+    "node.k8s.io/v1": "runtimeclasses RuntimeClass cluster",
+    "policy/v1": "poddisruptionbudgets PodDisruptionBudget short=pdb sub=status",
+    "rbac.authorization.k8s.io/v1": """
+clusterrolebindings ClusterRoleBinding cluster
+clusterroles ClusterRole cluster
+rolebindings RoleBinding
+roles Role
+""",
+    "resource.k8s.io/v1": """
+deviceclasses DeviceClass cluster
+resourceclaims ResourceClaim sub=status
+resourceclaimtemplates ResourceClaimTemplate
+resourceslices ResourceSlice cluster
+""",
+    "scheduling.k8s.io/v1": "priorityclasses PriorityClass short=pc cluster",
+    "scheduling.k8s.io/v1alpha2": """
+podgroups PodGroup sub=status
+workloads Workload
+""",
+    "storage.k8s.io/v1": """
+csidrivers CSIDriver cluster
+csinodes CSINode cluster
+csistoragecapacities CSIStorageCapacity
+storageclasses StorageClass short=sc cluster
+volumeattachments VolumeAttachment cluster sub=status
+volumeattributesclasses VolumeAttributesClass short=vac cluster
+""",
+}
+
+BUILT_IN: tuple[Resource, ...] = tuple(row for name, text in _GROUPS.items() for row in _rows(name, text))
+
+
+class Resources:
+    """The built-in kinds and those of CustomResourceDefinitions."""
+
+    def __init__(self, built_in: Iterable[Resource] = BUILT_IN) -> None:
+        self._built_in = tuple(built_in)
+        self._custom: dict[str, tuple[Resource, ...]] = {}
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_kind: dict[tuple[str, str, str], Resource] = {}
+        self._by_storage: dict[tuple[str, str], Resource] = {}
+        self._groups: dict[str, tuple[str, ...]] = {}
+        self.version = 0
+        """Changes with every definition that comes or goes."""
+        self._index()
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._by_path.values())
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        return self._by_path.get((group, version, plural))
+
+    def of_kind(self, group: str, version: str, kind: str) -> Resource | None:
+        return self._by_kind.get((group, version, kind))
+
+    def built_in(self, kind: str, group: str = "") -> Resource:
+        """A kind of ours that rules and controllers need by name."""
+        return next(each for each in self._built_in if each.kind == kind and each.group == group)
+
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Group names with their versions, the preferred one first."""
+        return self._groups
+
+    def of_group(self, group: str, version: str) -> list[Resource]:
+        return [each for each in self if each.group == group and each.version == version]
+
+    def stored_in(self, storage: tuple[str, str]) -> list[Resource]:
+        """Every version under which the objects of one place are served."""
+        return [each for each in self if each.storage == storage]
+
+    def first_stored_in(self, storage: tuple[str, str]) -> Resource | None:
+        """One version under which the objects of a place are served: the storage's own where there are several."""
+        return self._by_storage.get(storage)
+
+    def define(self, name: str, resources: Iterable[Resource]) -> None:
+        """Serve what a CustomResourceDefinition of this name brings, in place of what it brought before."""
+        brought = tuple(resources)
+        before = self._custom.get(name, ())
+        if before == brought and [r.definition for r in before] == [r.definition for r in brought]:
+            return
+        self._custom[name] = brought
+        self._index()
+
+    def forget(self, name: str) -> None:
+        if self._custom.pop(name, None) is not None:
+            self._index()
+
+    def _index(self) -> None:
+        everything = [*self._built_in, *(each for brought in self._custom.values() for each in brought)]
+        self._by_path = {(each.group, each.version, each.plural): each for each in everything}
+        self._by_kind = {(each.group, each.version, each.kind): each for each in everything}
+        self._by_storage = {each.storage: each for each in reversed(everything)}
+        versions: dict[str, list[str]] = {}
+        for each in everything:
+            known = versions.setdefault(each.group, [])
+            if each.version not in known:
+                known.append(each.version)
+        self._groups = {group: tuple(sorted(found, key=version_rank)) for group, found in versions.items()}
+        self.version += 1
+
+
+def version_rank(version: str) -> tuple[int, int, int, str]:
+    """Kubernetes' order of versions, best first: v2, v1, v2beta1, v1beta2, v1alpha1, then anything else by name."""
+    for order, mark in ((1, "beta"), (2, "alpha")):
+        major, found, minor = version.partition(mark)
+        if found and major[:1] == "v" and major[1:].isdigit() and minor.isdigit():
+            return order, -int(major[1:]), -int(minor), ""
+    if version[:1] == "v" and version[1:].isdigit():
+        return 0, -int(version[1:]), 0, ""
+    return 3, 0, 0, version

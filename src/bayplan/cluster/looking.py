@@ -1,0 +1,42 @@
+"""What else is in the cluster? The store, as rules see it: trees to read and never to change.
+
+Cost: a decoding an object that was not asked for lately; a few thousand are remembered, as long as they are current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bayplan.cluster import forms
+from bayplan.cluster.entries import Entry
+from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.store import Store
+
+_MOST = 4096
+
+
+class StoreLookup:
+    """Objects by name and by namespace."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[tuple[Resource, str], tuple[Entry, Tree]] = {}
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Tree | None:
+        entry = self._store.place(resource.storage).get(namespace, name)
+        return None if entry is None else self._tree(resource, entry)
+
+    def list(self, resource: Resource, namespace: str = "") -> Iterator[Tree]:
+        entries = self._store.place(resource.storage).entries(namespace)
+        return (self._tree(resource, entry) for entry in entries)
+
+    def _tree(self, resource: Resource, entry: Entry) -> Tree:
+        key = (resource, entry.key)
+        known = self._known.get(key)
+        if known is not None and known[0] is entry:
+            return known[1]
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        tree = forms.tree(resource, entry)
+        self._known[key] = (entry, tree)
+        return tree

@@ -1,0 +1,97 @@
+"""What does the server put into an object's metadata, and what does it keep from the one before?
+
+Asked by every create and update. Cost: a few dictionary writes; a uid and a name are drawn from the given chance.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import datetime
+
+from bayplan.cluster import answers
+from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.field_errors import Faults
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX = 5
+_LONGEST_BASE = 58
+_SERVERS_OWN = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+
+def timestamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def new_uid(chance: random.Random) -> str:
+    return str(uuid.UUID(int=chance.getrandbits(128), version=4))
+
+
+def generated(base: str, chance: random.Random) -> str:
+    return base[:_LONGEST_BASE] + "".join(chance.choices(_LETTERS, k=_SUFFIX))
+
+
+def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:
+    """The object belongs where the path says."""
+    metadata = tree.setdefault("metadata", {})
+    given = metadata.get("namespace") or ""
+    if not resource.namespaced:
+        metadata.pop("namespace", None)
+        if given:
+            raise answers.bad_request("namespace is not allowed on this type")
+        return
+    if given and given != namespace:
+        raise answers.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    metadata["namespace"] = namespace
+
+
+def settle_name(tree: Tree, name: str) -> None:
+    """The object is called what the path says."""
+    metadata = tree.setdefault("metadata", {})
+    given = metadata.get("name") or ""
+    if given and given != name:
+        raise answers.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+    metadata["name"] = name
+
+
+def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) -> None:
+    """A new object: identity and birth are the server's to give."""
+    metadata: Tree = tree["metadata"]
+    if metadata.pop("resourceVersion", ""):
+        raise answers.internal("resourceVersion should not be set on objects to be created")
+    generation = metadata.get("generation")
+    for key in _SERVERS_OWN:
+        metadata.pop(key, None)
+    if generation and not resource.custom:
+        metadata["generation"] = generation
+    metadata["uid"] = new_uid(chance)
+    metadata["creationTimestamp"] = timestamp(now)
+
+
+def need_name(resource: Resource, tree: Tree) -> None:
+    metadata = tree["metadata"]
+    if not metadata.get("name") and not metadata.get("generateName"):
+        faults = Faults()
+        faults.required("metadata.name", "name or generateName is required")
+        raise answers.invalid(resource.kind, resource.group, "", faults)
+
+
+def go_on(resource: Resource, tree: Tree, old: Tree) -> None:
+    """A new state of an object that is there: what identifies it and what only the server writes stays."""
+    metadata, before = tree["metadata"], old["metadata"]
+    faults = Faults()
+    if metadata.get("uid") and metadata["uid"] != before.get("uid"):
+        faults.invalid("metadata.uid", metadata["uid"], "field is immutable")
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if metadata.get(key) is not None and metadata[key] != before.get(key):
+            faults.invalid(f"metadata.{key}", metadata[key], "field is immutable")
+    if faults:
+        raise answers.invalid(resource.kind, resource.group, before["name"], faults)
+    metadata.pop("selfLink", None)
+    for key in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+        if key in before:
+            metadata[key] = before[key]
+        else:
+            metadata.pop(key, None)

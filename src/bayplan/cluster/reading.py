@@ -1,0 +1,191 @@
+"""What does a get or a list answer?
+
+The texts of the store are put together as they are; a list reads an object only when the client wants another form
+(a Table, an event of the other group). There is one state, the newest: it answers every resourceVersion that is not
+`Exact`, and a continuation goes on from a key in it.
+Cost: joining the texts; matching every object of the namespace where a selector is given.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from bayplan.cluster import answers
+from bayplan.cluster.entries import Entry, encode
+from bayplan.cluster.forms import item
+from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.selecting import Selection, selection
+from bayplan.cluster.store import Place
+
+_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The parameters of a list or watch, as they were given."""
+
+    label_selector: str = ""
+    field_selector: str = ""
+    version: int | None = None
+    match: str = ""
+    limit: int = 0
+    token: str = ""
+    watch: bool = False
+    bookmarks: bool = False
+    initial_events: bool | None = None
+    timeout_s: int | None = None
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> ListOptions:
+        options = cls(
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            version=_version(query.get("resourceVersion", "")),
+            match=query.get("resourceVersionMatch", ""),
+            limit=_number(query.get("limit", "")) or 0,
+            token=query.get("continue", ""),
+            watch=flag(query.get("watch", "")),
+            bookmarks=flag(query.get("allowWatchBookmarks", "")),
+            initial_events=flag(query["sendInitialEvents"]) if query.get("sendInitialEvents") else None,
+            timeout_s=_number(query.get("timeoutSeconds", "")),
+        )
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse what does not go together, in Kubernetes' words."""
+        faults = Faults()
+        (self._check_watch if self.watch else self._check_list)(faults)
+        if faults:
+            raise invalid_options("ListOptions", faults)
+        if self.token and self.version:
+            raise answers.bad_request("specifying resource version is not allowed when using continue")
+
+    def _check_list(self, faults: Faults) -> None:
+        at = "resourceVersionMatch"
+        if self.initial_events is not None:
+            faults.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        if not self.match:
+            return
+        if self.version is None:
+            faults.forbidden(at, f"{at} is forbidden unless resourceVersion is provided")
+        if self.token:
+            faults.forbidden(at, f"{at} is forbidden when continue is provided")
+        if self.match not in ("Exact", "NotOlderThan"):
+            faults.unsupported(at, self.match, ("Exact", "NotOlderThan", ""))
+        elif self.match == "Exact" and self.version == 0:
+            faults.forbidden(at, f'{at} "Exact" is forbidden for resourceVersion "0"')
+
+    def _check_watch(self, faults: Faults) -> None:
+        at = "resourceVersionMatch"
+        if self.initial_events is None:
+            if self.match:
+                faults.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
+        elif self.match != "NotOlderThan":
+            faults.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
+
+
+class Reader:
+    """Answers for one kind in one version."""
+
+    def __init__(self, resource: Resource, place: Place) -> None:
+        self.resource = resource
+        self.place = place
+
+    def get(self, namespace: str, name: str) -> Entry:
+        entry = self.place.get(namespace, name)
+        if entry is None:
+            raise answers.not_found(self.resource, name)
+        return entry
+
+    def select(self, namespace: str, options: ListOptions) -> Selection:
+        return selection(self.resource, namespace, options.label_selector, options.field_selector)
+
+    def page(self, namespace: str, options: ListOptions, version: int) -> tuple[list[Entry], Tree]:
+        """The entries of a list and its metadata."""
+        wanted = self.select(namespace, options)
+        limit = 0 if options.version == 0 and not options.token else options.limit
+        start, shown = _continuation(options.token, version, self.place.ring.forgotten) if options.token else ("", 0)
+        shown = shown or version
+        if options.match == "Exact" and options.version != version:
+            if (options.version or 0) > version:
+                raise answers.too_large_version(options.version or 0, version)
+            raise answers.expired("The resourceVersion for the provided list is too old.")
+        entries = self.place.entries(namespace, after=start)
+        chosen = entries if wanted.everything else (each for each in entries if wanted.matches(each))
+        if not limit:
+            return list(chosen), {"resourceVersion": str(shown)}
+        found = list(islice(chosen, limit + 1))
+        metadata: Tree = {"resourceVersion": str(shown)}
+        if len(found) > limit:
+            found.pop()
+            metadata["continue"] = _token(shown, found[-1].key)
+            if wanted.everything:
+                rest = sum(1 for _ in self.place.entries(namespace, after=found[-1].key))
+                metadata["remainingItemCount"] = rest
+        return found, metadata
+
+    def list_text(self, entries: list[Entry], metadata: Tree) -> bytes:
+        """The body of a list."""
+        kind = self.resource.list_kind or f"{self.resource.kind}List"
+        start = encode({"kind": kind, "apiVersion": self.resource.api_version, "metadata": metadata})[:-1]
+        items = b",".join([item(self.resource, entry) for entry in entries])
+        return b"".join((start, b',"items":[', items, b"]}\n"))
+
+
+def invalid_options(kind: str, faults: Faults) -> answers.Refusal:
+    """The refusal of parameters that do not go together."""
+    return answers.invalid(kind, "meta.k8s.io", "", faults)
+
+
+def flag(text: str) -> bool:
+    """A boolean of the query: anything but what Kubernetes takes for no."""
+    return text.lower() not in ("", "0", "f", "false")
+
+
+def _number(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        shown = json.dumps(text)
+        raise answers.bad_request(f"strconv.ParseInt: parsing {shown}: invalid syntax") from None
+
+
+def _version(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        faults = Faults()
+        faults.invalid("resourceVersion", text, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise invalid_options("ListOptions", faults)
+    return int(text)
+
+
+def _token(version: int, key: str) -> str:
+    content = json.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": f"{key}\0"}, separators=(",", ":"))
+    return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
+
+
+def _continuation(token: str, version: int, forgotten: int) -> tuple[str, int]:
+    """The key that the last page ended with, and the version that all pages show."""
+    try:
+        content = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        start, shown = str(content["start"]).removesuffix("\0"), int(content["rv"])
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        raise answers.bad_request("continue key is not valid: illegal base64 data at input byte 0") from None
+    if 0 < shown < forgotten:
+        raise answers.expired(_TOO_OLD, _token(-1, start))
+    return start, version if shown < 0 else shown

@@ -1,0 +1,102 @@
+"""Through which hands does an object go between reading and storing, and in which order?
+
+The order is upstream's: defaults belong to reading; the writer's fields are tracked before admission adds its own, so
+that nobody owns those; then the kind's own preparation, and validation of the result. Cost: the sum of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.clock import Clock
+from bayplan.cluster import answers
+from bayplan.cluster.asking import Writing
+from bayplan.cluster.definitions import DEFINITIONS
+from bayplan.cluster.kinds import Tree
+from bayplan.cluster.metadata import timestamp
+from bayplan.cluster.rules.defaults import fill
+from bayplan.cluster.rules.lookup import Lookup
+from bayplan.cluster.rules.strategies import prepare_create, prepare_update
+from bayplan.cluster.rules.validating import on_create, on_update
+from bayplan.cluster.schema import definitions
+from bayplan.cluster.schema.applying import track
+from bayplan.cluster.shapes import custom_type, managed_type
+
+
+class Rulebook:
+    """The rules of one cluster, on the objects that it has."""
+
+    def __init__(self, lookup: Lookup, clock: Clock) -> None:
+        self._lookup = lookup
+        self._clock = clock
+
+    def created(self, write: Writing, tree: Tree) -> None:
+        """Make a new object ready to be stored, or refuse it."""
+        resource = write.resource
+        self._fill(write, tree)
+        self._track(write, tree, None)
+        prepare_create(resource, tree, lookup=self._lookup)
+        faults: list[answers.Fault] = [*on_create(resource, tree)]
+        if resource.custom:
+            faults += custom_type(resource).faults(tree)
+        elif resource.storage == DEFINITIONS:
+            faults += definitions.faults(tree)
+        self._refuse(write, tree, faults)
+        if resource.storage == DEFINITIONS:
+            self._establish(write, tree, None)
+
+    def updated(self, write: Writing, tree: Tree, old: Tree) -> None:
+        """The same for a new state of an object that is there."""
+        resource, part = write.resource, write.subresource
+        self._fill(write, tree)
+        self._track(write, tree, old)
+        prepare_update(resource, tree, old, part, lookup=self._lookup)
+        faults: list[answers.Fault] = [*on_update(resource, tree, old, part)]
+        if resource.custom:
+            faults += custom_type(resource).faults(tree, old, subresource=part)
+        elif resource.storage == DEFINITIONS and not part:
+            faults += definitions.faults(tree, old)
+        self._refuse(write, tree, faults)
+        if resource.storage == DEFINITIONS and not part:
+            self._establish(write, tree, old)
+
+    def deleted(self, write: Writing, tree: Tree) -> None:
+        """Refuse the deletion of what may not go."""
+
+    def _fill(self, write: Writing, tree: Tree) -> None:
+        if write.resource.storage == DEFINITIONS:
+            definitions.prepare(tree)
+        elif not write.resource.custom:  # those have the defaults of their schema from being read
+            fill(write.resource, tree)
+
+    def _track(self, write: Writing, tree: Tree, old: Tree | None) -> None:
+        """Note down who manages what from now on."""
+        if write.tracked:
+            return
+        resource = write.resource
+        fields = track(
+            old,
+            tree,
+            manager=write.manager,
+            api_version=resource.api_version,
+            type=managed_type(resource),
+            now=timestamp(self._clock.now()),
+            subresource=write.subresource,
+        )
+        if fields:
+            tree["metadata"]["managedFields"] = fields
+        else:
+            tree["metadata"].pop("managedFields", None)
+
+    def _establish(self, write: Writing, tree: Tree, old: Tree | None) -> None:
+        """A definition is in force as soon as it is stored, unless its names are taken."""
+        tree["status"] = definitions.initial_status(tree, old)
+        name = tree["metadata"]["name"]
+        others = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
+        tree["status"] = definitions.accepted(tree, others, timestamp(self._clock.now()))
+        write.warnings.extend(definitions.warnings(tree))
+
+    @staticmethod
+    def _refuse(write: Writing, tree: Tree, faults: Sequence[answers.Fault]) -> None:
+        if faults:
+            raise answers.invalid(write.resource.kind, write.resource.group, tree["metadata"].get("name", ""), faults)

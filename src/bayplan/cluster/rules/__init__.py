@@ -1,0 +1,1 @@
+"""What happens to an object between reading and storing it: defaults, admission, strategies, validation."""

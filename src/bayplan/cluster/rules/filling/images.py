@@ -1,0 +1,39 @@
+"""When is an image pulled, if nobody says? Asked for every container and image volume; remembered by name."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_DOMAIN = rf"(?:{_HOST}(?:\.{_HOST})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
+_TAG = r"\w[\w.-]{0,127}"
+_DIGEST = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
+_REFERENCE = re.compile(rf"(?:({_DOMAIN})/)?({_COMPONENT}(?:/{_COMPONENT})*)(?::({_TAG}))?(?:@({_DIGEST}))?", re.ASCII)
+_HASH = re.compile(r"[a-f0-9]{64}")
+
+
+@lru_cache(maxsize=4096)
+def pull_policy(image: str) -> str:
+    """Always for `latest`, said or meant. What is named by digest does not change; what cannot be read has no tag."""
+    reference = _read(image)
+    if reference is None:
+        return "IfNotPresent"
+    tag, digest = reference
+    return "Always" if tag == "latest" or not (tag or digest) else "IfNotPresent"
+
+
+def _read(image: str) -> tuple[str | None, str | None] | None:
+    """Tag and digest, or None for what is no reference to an image."""
+    if _HASH.fullmatch(image):
+        return None
+    match = _REFERENCE.fullmatch(_with_domain(image))
+    return None if match is None else (match[3], match[4])
+
+
+def _with_domain(image: str) -> str:
+    """The first part is a host only if it looks like one; else it belongs to the name, at the default registry."""
+    first, slash, _ = image.partition("/")
+    host = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+    return image if host else f"docker.io/{image}"

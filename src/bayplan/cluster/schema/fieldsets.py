@@ -1,0 +1,169 @@
+"""Which fields are in this set, and what do two sets have in common?
+
+A set is kept as it stands in `managedFields`: nested dicts whose keys are steps (`f:spec`, `k:{"name":"c"}`, `v:"x"`).
+A step that leads to `{}` is a member; one with more below it is a member only if `.` is among them. The empty dict at
+the top is the empty set. Sets are values: no function here changes its arguments, results may share parts with them.
+Cost: linear in the smaller set where it can be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+FieldSet = dict[str, Any]
+
+SELF = "."
+
+
+def union(left: FieldSet, right: FieldSet) -> FieldSet:
+    if not left or left is right:
+        return right
+    return _union(left, right) if right else left
+
+
+def _union(left: FieldSet, right: FieldSet) -> FieldSet:
+    """Of two sets below a step, where empty means that the step itself is a member."""
+    if not left:
+        return right if not right or SELF in right else {SELF: {}, **right}
+    if not right:
+        return left if SELF in left else {SELF: {}, **left}
+    merged = dict(left)
+    for step, below in right.items():
+        merged[step] = _union(left[step], below) if step in left else below
+    return merged
+
+
+def difference(left: FieldSet, right: FieldSet) -> FieldSet:
+    """Members of the left set that are not members of the right one."""
+    if not left or not right:
+        return left
+    return _difference(left, right) or {}
+
+
+def _difference(left: FieldSet, right: FieldSet) -> FieldSet | None:
+    """What is left below a step; None if nothing is, not even the step itself."""
+    if not left:
+        return None if not right or SELF in right else left
+    if not right:
+        right = {SELF: {}}
+    kept: FieldSet = {}
+    for step, below in left.items():
+        if step not in right:
+            kept[step] = below
+        elif step != SELF:
+            rest = _difference(below, right[step])
+            if rest is not None:
+                kept[step] = rest
+    return _bare(kept)
+
+
+def _bare(kept: FieldSet) -> FieldSet | None:
+    """The parts below a step in their one form: a member without anything below it is empty."""
+    if not kept:
+        return None
+    return {} if len(kept) == 1 and SELF in kept else kept
+
+
+def intersection(left: FieldSet, right: FieldSet) -> FieldSet:
+    if not left or not right:
+        return {}
+    return _intersection(left, right, top=True) or {}
+
+
+def _intersection(left: FieldSet, right: FieldSet, *, top: bool = False) -> FieldSet | None:
+    member = not top and (not left or SELF in left) and (not right or SELF in right)
+    common: FieldSet = {SELF: {}} if member else {}
+    for step, below in left.items():
+        if step in right and step != SELF:
+            both = _intersection(below, right[step])
+            if both is not None:
+                common[step] = both
+    return _bare(common)
+
+
+def without(given: FieldSet, gone: FieldSet) -> FieldSet:
+    """The set without the members of the other one and everything below them."""
+    kept: FieldSet = {}
+    for step, below in given.items():
+        if step not in gone:
+            kept[step] = below
+            continue
+        if not gone[step] or SELF in gone[step]:
+            continue
+        rest = without(below, gone[step])
+        if rest or not below:
+            kept[step] = rest
+    return {} if len(kept) == 1 and SELF in kept else kept
+
+
+def only(given: FieldSet, pattern: FieldSet) -> FieldSet:
+    """The part of the set that the pattern's paths lead to, or lie below; `*` stands for any element of a list."""
+    kept: FieldSet = {}
+    for step, below in given.items():
+        wanted = pattern.get(step)
+        if wanted is None and step[:2] in ("k:", "v:"):
+            wanted = pattern.get("*")
+        if wanted is None:
+            continue
+        if not wanted:
+            kept[step] = below
+        elif rest := only(below, wanted):
+            kept[step] = rest
+    return kept
+
+
+def has(given: FieldSet, steps: list[str]) -> bool:
+    for step in steps:
+        if step not in given:
+            return False
+        given = given[step]
+    return not given or SELF in given
+
+
+def of(*paths: tuple[str, ...]) -> FieldSet:
+    """The set of some fields, by their names: `of(("metadata", "labels"))`."""
+    found: FieldSet = {}
+    for path in paths:
+        one: FieldSet = {}
+        for name in reversed(path):
+            one = {f"f:{name}": one}
+        found = union(found, one)
+    return found
+
+
+def members(given: FieldSet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all members, sorted as upstream sorts them."""
+    if path and (not given or SELF in given):
+        yield path
+    for step in sorted(given, key=_rank):
+        if step != SELF:
+            yield from members(given[step], (*path, step))
+
+
+def _rank(step: str) -> tuple[int, Any]:
+    kind = "fkvi".find(step[0])
+    return kind, _sorting(step[2:]) if kind in (1, 2) else step
+
+
+def _sorting(text: str) -> Any:
+    return text
+
+
+def path_text(path: tuple[str, ...]) -> str:
+    """A path as messages show it: `.spec.containers[name="c"].image`."""
+    return "".join(map(_step_text, path))
+
+
+def _step_text(step: str) -> str:
+    kind, rest = step[0], step[2:]
+    if kind == "f":
+        return f".{rest}"
+    if kind == "v":
+        return f"[={rest}]"
+    if kind == "i":
+        return f"[{rest}]"
+    keys = json.loads(rest)
+    told = (f"{key}={json.dumps(keys[key], ensure_ascii=False, separators=(',', ':'))}" for key in sorted(keys))
+    return f"[{','.join(told)}]"

@@ -1,0 +1,143 @@
+"""How do values of this type merge: as one leaf, by key, as a set, or field by field?
+
+Asked by everything around managed fields. A `Rule` says it for maps, lists and scalars; which of them counts is decided
+by the value at hand, since some fields take anything. Rules of built-in types are made when a value first gets there,
+and then kept with the type; rules of custom resources come from their schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.cluster.schema.types import UNSET, Field, Kind, Shape, Type
+
+
+@dataclass(slots=True, eq=False)
+class ListRule:
+    """A list: atomic, a set of scalars (`associative` without keys) or a map by keys."""
+
+    item: Rule
+    associative: bool = False
+    keys: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Of the keys that may be missing in an element."""
+
+
+@dataclass(slots=True, eq=False)
+class MapRule:
+    """A map or struct. `element` is the rule of fields that are not declared; None where there may be none."""
+
+    declared: Callable[[], Mapping[str, Rule]]
+    element: Rule | None = None
+    atomic: bool = False
+    _fields: Mapping[str, Rule] | None = None
+
+    @property
+    def fields(self) -> Mapping[str, Rule]:
+        if self._fields is None:
+            self._fields = self.declared()
+        return self._fields
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """What a value may be, and how each form of it merges. `scalar` names the scalars that are allowed."""
+
+    scalar: str = ""
+    list: ListRule | None = None
+    map: MapRule | None = None
+
+
+STRING, NUMBER, BOOLEAN, UNTYPED = "string", "numeric", "boolean", "untyped"
+
+
+def _no_fields() -> Mapping[str, Rule]:
+    return {}
+
+
+def _anything(*, atomic: bool) -> Rule:
+    rule = Rule(scalar=UNTYPED)
+    rule.list = ListRule(_LEAF if not atomic else rule)
+    rule.map = MapRule(_no_fields, rule, atomic)
+    return rule
+
+
+_LEAF = Rule(scalar=UNTYPED)
+LEAF = _anything(atomic=True)
+"""Anything, taken as one."""
+DEDUCED = _anything(atomic=False)
+"""Anything; maps merge field by field, lists are leaves."""
+DEDUCED.list = ListRule(LEAF)
+
+_SCALARS = {
+    Kind.STRING: Rule(scalar=STRING),
+    Kind.BYTES: Rule(scalar=STRING),
+    Kind.BOOL: Rule(scalar=BOOLEAN),
+    Kind.INT32: Rule(scalar=NUMBER),
+    Kind.INT64: Rule(scalar=NUMBER),
+    Kind.FLOAT: Rule(scalar=NUMBER),
+    Kind.TIME: Rule(scalar=UNTYPED),
+    Kind.MICRO_TIME: Rule(scalar=UNTYPED),
+    Kind.DURATION: Rule(scalar=UNTYPED),
+    Kind.QUANTITY: Rule(scalar=UNTYPED),
+    Kind.INT_OR_STRING: DEDUCED,
+    Kind.RAW: LEAF,
+    Kind.JSON: DEDUCED,
+    Kind.SCHEMA_OR_ARRAY: DEDUCED,
+    Kind.SCHEMA_OR_BOOL: DEDUCED,
+    Kind.SCHEMA_OR_STRINGS: DEDUCED,
+    Kind.FIELDS: Rule(map=MapRule(_no_fields, DEDUCED)),
+}
+
+
+def rule_of(type_: Type) -> Rule:
+    """The rule of a built-in type."""
+    made: Rule | None = type_.memory.get("rule")
+    if made is None:
+        made = type_.memory["rule"] = Rule(map=MapRule(lambda: _fields(type_), None, type_.atomic))
+    return made
+
+
+def _fields(type_: Type) -> Mapping[str, Rule]:
+    return {each.name: _field_rule(each) for each in type_.fields.values()}
+
+
+def _field_rule(each: Field) -> Rule:
+    shape = each.shape
+    if shape.kind is Kind.LIST:
+        return Rule(list=_list_rule(each))
+    if shape.kind is Kind.MAP:
+        assert shape.item is not None
+        return Rule(map=MapRule(_no_fields, _shape_rule(shape.item), each.map_type == "atomic"))
+    rule = _shape_rule(shape)
+    if shape.kind is Kind.STRUCT and each.map_type and (each.map_type == "atomic") != shape.type.atomic:
+        # The field overrides what its type says of itself.
+        return Rule(map=MapRule(lambda: _fields(shape.type), None, each.map_type == "atomic"))
+    return rule
+
+
+def _list_rule(each: Field) -> ListRule:
+    item = each.shape.item
+    assert item is not None
+    rule = _shape_rule(item)
+    if each.list_type == "map" or (not each.list_type and "merge" in each.strategy.split(",") and each.merge_key):
+        keys = each.keys or (each.merge_key,)
+        known = item.type.fields
+        defaults = {key: known[key].default for key in keys if key in known and known[key].default is not UNSET}
+        return ListRule(rule, True, keys, defaults)
+    merges = each.list_type == "set" or (not each.list_type and "merge" in each.strategy.split(","))
+    return ListRule(rule, merges)
+
+
+def _shape_rule(shape: Shape) -> Rule:
+    if shape.kind is Kind.STRUCT:
+        return rule_of(shape.type)
+    if shape.kind is Kind.LIST:
+        assert shape.item is not None
+        return Rule(list=ListRule(_shape_rule(shape.item)))
+    if shape.kind is Kind.MAP:
+        assert shape.item is not None
+        return Rule(map=MapRule(_no_fields, _shape_rule(shape.item)))
+    return _SCALARS[shape.kind]

@@ -1,0 +1,187 @@
+"""Which fields has a kind, and what does the API server know of each: type, merge key, list type, default?
+
+Everything in this room asks. The facts come from a table that `scripts/types/make_types.py` derives from a Kubernetes
+release; it is read on first use (some 10 ms), and a `Type` is put together when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+_OMITEMPTY, _POINTER, _REQUIRED, _OMITZERO = 1, 2, 4, 8
+UNSET: Any = object()
+"""No default is known; None would be one."""
+
+
+class Kind(StrEnum):
+    """What a value is on the wire."""
+
+    STRING = "string"
+    BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float64"
+    BYTES = "bytes"
+    TIME = "time"
+    MICRO_TIME = "micro-time"
+    DURATION = "duration"
+    QUANTITY = "quantity"
+    INT_OR_STRING = "int-or-string"
+    RAW = "raw"
+    FIELDS = "fields"
+    JSON = "json"
+    SCHEMA_OR_ARRAY = "schema-or-array"
+    SCHEMA_OR_BOOL = "schema-or-bool"
+    SCHEMA_OR_STRINGS = "schema-or-strings"
+    LIST = "slice"
+    MAP = "map"
+    STRUCT = "struct"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A value's type. `go` is Go's name for it, which error texts show."""
+
+    kind: Kind
+    go: str
+    item: Shape | None = None
+    """Of lists and maps."""
+    _type: int = -1
+    _types: Types | None = None
+
+    @property
+    def type(self) -> Type:
+        """Of structs, and of the places where a schema may stand."""
+        assert self._types is not None
+        return self._types.at(self._type)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """A field of a struct."""
+
+    name: str
+    shape: Shape
+    omitempty: bool = False
+    pointer: bool = False
+    required: bool = False
+    omitzero: bool = False
+    number: int = 0
+    """In protobuf; 0 where it has none."""
+    list_type: str = ""
+    keys: tuple[str, ...] = ()
+    map_type: str = ""
+    strategy: str = ""
+    merge_key: str = ""
+    default: Any = UNSET
+    inline: str = ""
+    """Go's name of an embedded struct, whose fields stand in the parent."""
+    go_path: str = ""
+    """How error texts call the field: `VolumeSource.emptyDir` when it comes from an embedded struct."""
+
+    @property
+    def dropped_when_empty(self) -> bool:
+        """Whether Go leaves the empty value out: structs it never does."""
+        return self.omitempty and not self.pointer and self.shape.kind in _CAN_BE_EMPTY
+
+
+_CAN_BE_EMPTY = frozenset(
+    {Kind.STRING, Kind.BOOL, Kind.INT32, Kind.INT64, Kind.FLOAT, Kind.BYTES, Kind.LIST, Kind.MAP},
+)
+
+
+@dataclass(eq=False)
+class Type:
+    """A struct. `own` are its fields as declared; `fields` has those of embedded structs in their place."""
+
+    name: str
+    """Go's: `v1.PodSpec`."""
+    openapi_name: str
+    atomic: bool
+    own: tuple[Field, ...]
+    memory: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What others worked out from this type once: its reader, its merge rules."""
+
+    @cached_property
+    def struct(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        found: dict[str, Field] = {}
+        for each in self.own:
+            if not each.inline:
+                found[each.name] = each
+                continue
+            for inner in each.shape.type.fields.values():
+                path = f"{each.inline}.{inner.go_path or inner.name}"
+                found.setdefault(inner.name, replace(inner, go_path=path))
+        return found
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Field]:
+        return {each.number: each for each in self.own if each.number}
+
+
+class Types:
+    """All types of the table."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._kinds: dict[str, dict[str, int]] = table["kinds"]
+        self._rows: list[Any] = table["types"]
+        self._made: list[Type | None] = [None] * len(self._rows)
+        self._shapes: list[Shape] = []
+        for kind, go, of in table["shapes"]:
+            listed = kind in ("slice", "map")
+            item = self._shapes[of] if listed else None
+            self._shapes.append(Shape(Kind(kind), go, item, -1 if listed or of is None else of, self))
+
+    def of(self, group: str, version: str, kind: str) -> Type | None:
+        number = self._kinds.get(f"{group}/{version}" if group else version, {}).get(kind)
+        return None if number is None else self.at(number)
+
+    def kinds(self, group: str, version: str) -> list[str]:
+        """The kinds of a group version, sorted."""
+        return list(self._kinds.get(f"{group}/{version}" if group else version, {}))
+
+    def at(self, number: int) -> Type:
+        made = self._made[number]
+        if made is None:
+            name, openapi_name, map_type, own = self._rows[number]
+            made = Type(name, openapi_name, map_type == "atomic", tuple(self._field(row) for row in own))
+            self._made[number] = made
+        return made
+
+    def _field(self, row: list[Any]) -> Field:
+        name, shape, flags, number, facts = row
+        return Field(
+            name=name,
+            shape=self._shapes[shape],
+            omitempty=bool(flags & _OMITEMPTY),
+            pointer=bool(flags & _POINTER),
+            required=bool(flags & _REQUIRED),
+            omitzero=bool(flags & _OMITZERO),
+            number=number,
+            list_type=facts.get("list", ""),
+            keys=tuple(facts.get("keys", ())),
+            map_type=facts.get("map", ""),
+            strategy=facts.get("strategy", ""),
+            merge_key=facts.get("key", ""),
+            default=facts.get("default", UNSET),
+            inline=facts.get("inline", ""),
+        )
+
+
+@lru_cache(maxsize=1)
+def built_in_types() -> Types:
+    """The types of the Kubernetes release that we follow."""
+    packed = resources.files(__package__).joinpath("types.json.gz").read_bytes()
+    return Types(msgspec.json.decode(gzip.decompress(packed)))

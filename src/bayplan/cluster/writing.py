@@ -1,0 +1,192 @@
+"""What does a write do to an object, and what does its answer show?
+
+Creates, updates of every kind (a `Revision` says what the new state is made of the old one) and deletions, each from
+the object that was read to the one that is stored. All of it is plain code without awaiting, so what was read is still
+true when the write happens; who must wait for the journal does so afterwards.
+Cost: decoding the old state and encoding the new one, and the rules between.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.clock import Clock
+from bayplan.cluster import answers, forms
+from bayplan.cluster.asking import Writing
+from bayplan.cluster.deleting import DeleteOptions, begin_deletion, may_go
+from bayplan.cluster.entries import Entry, encode
+from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.metadata import begin, generated, go_on, need_name, settle_name, settle_namespace
+from bayplan.cluster.rulebook import Rulebook
+from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.store import Place, Store
+
+_CREATED_BY_PUT = frozenset(
+    {
+        *(("", plural) for plural in ("endpoints", "events", "limitranges", "services")),
+        ("coordination.k8s.io", "leases"),
+        ("node.k8s.io", "runtimeclasses"),
+        *(
+            ("rbac.authorization.k8s.io", plural)
+            for plural in ("clusterrolebindings", "clusterroles", "rolebindings", "roles")
+        ),
+    }
+)
+_NEED_VERSION = frozenset(
+    {
+        ("coordination.k8s.io", "leases"),
+        ("node.k8s.io", "runtimeclasses"),
+        ("policy", "poddisruptionbudgets"),
+        *(
+            ("storage.k8s.io", plural)
+            for plural in ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments")
+        ),
+    }
+)
+"""Kinds that are not replaced by somebody who does not say what he has seen."""
+_NAMES_TRIED = 8
+
+Revision = Callable[[Tree], Tree]
+"""The new state of an object, made of the one that is there, which it may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write left. `text` is the object as the answer shows it."""
+
+    text: bytes
+    tree: Tree
+    created: bool = False
+    removed: bool = False
+    entry: Entry | None = None
+
+
+class Writer:
+    """Writes objects of all kinds into one store."""
+
+    def __init__(self, store: Store, rules: Rulebook, clock: Clock, chance: random.Random) -> None:
+        self._store = store
+        self._rules = rules
+        self._clock = clock
+        self._chance = chance
+
+    # Creating.
+
+    def create(self, write: Writing, tree: Tree) -> Written:
+        resource = write.resource
+        settle_namespace(resource, tree, write.namespace)
+        metadata = tree["metadata"]
+        begin(resource, tree, self._clock.now(), self._chance)
+        need_name(resource, tree)
+        place = self._store.place(resource.storage)
+        for name in self._names(metadata):
+            metadata["name"] = name
+            if place.get(write.namespace, name) is None:
+                break
+        else:
+            raise answers.already_exists(resource, metadata["name"])
+        self._rules.created(write, tree)
+        return self._keep(write, place, tree, created=True)
+
+    def _names(self, metadata: Tree) -> Iterator[str]:
+        """The name, or a few that are made of its beginning."""
+        if metadata.get("name"):
+            yield metadata["name"]
+            return
+        for _ in range(_NAMES_TRIED):
+            yield generated(metadata["generateName"], self._chance)
+
+    # Updating.
+
+    def replace(self, write: Writing, name: str, tree: Tree) -> Written:
+        """PUT: the new state is the one that was sent."""
+        settle_namespace(write.resource, tree, write.namespace)
+        settle_name(tree, name)
+        place = self._store.place(write.resource.storage)
+        missing = place.get(write.namespace, name) is None
+        if missing and write.resource.storage in _CREATED_BY_PUT and not write.subresource:
+            tree["metadata"].pop("resourceVersion", None)
+            return self.create(write, tree)
+        return self.revise(write, name, lambda _: tree, whole=True)
+
+    def revise(self, write: Writing, name: str, revision: Revision, *, whole: bool = False) -> Written:
+        """Any other change. `whole`: the new state says for itself which version it is based on."""
+        resource = write.resource
+        place = self._store.place(resource.storage)
+        entry = place.get(write.namespace, name)
+        if entry is None:
+            raise answers.not_found(resource, name)
+        old = forms.tree(resource, entry)
+        tree = revision(forms.tree(resource, entry))
+        settle_namespace(resource, tree, write.namespace)
+        settle_name(tree, name)
+        self._check_version(resource, tree["metadata"], entry, whole=whole)
+        go_on(resource, tree, old)
+        self._rules.updated(write, tree, old)
+        if self._same(tree, old):
+            return Written(forms.whole(resource, entry), old, entry=entry)
+        if may_go(resource, tree):
+            return self._remove(write, place, entry, tree)
+        return self._keep(write, place, tree)
+
+    def _check_version(self, resource: Resource, metadata: Tree, entry: Entry, *, whole: bool) -> None:
+        given = metadata.get("resourceVersion") or ""
+        if given and given != str(entry.version):
+            raise answers.modified(resource, entry.name)
+        if not given and whole and (resource.custom or resource.storage in _NEED_VERSION):
+            faults = Faults()
+            faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise answers.invalid(resource.plural, resource.group, entry.name, faults)
+        metadata["resourceVersion"] = str(entry.version)
+
+    def _same(self, tree: Tree, old: Tree) -> bool:
+        """Whether a write changes nothing; when its fields were touched last does not count."""
+        fields, known = tree["metadata"].get("managedFields"), old["metadata"].get("managedFields")
+        return _without_fields(tree) == _without_fields(old) and _timeless(fields) == _timeless(known)
+
+    # Deleting.
+
+    def delete(self, write: Writing, name: str, options: DeleteOptions) -> Written:
+        resource = write.resource
+        place = self._store.place(resource.storage)
+        entry = place.get(write.namespace, name)
+        if entry is None:
+            raise answers.not_found(resource, name)
+        tree = forms.tree(resource, entry)
+        options.check(resource, tree)
+        self._rules.deleted(write, tree)
+        outcome, told = begin_deletion(resource, tree, options, self._clock.now())
+        if outcome == "unchanged":
+            return Written(forms.whole(resource, entry), tree, entry=entry)
+        if outcome == "marked":
+            return self._keep(write, place, tree)
+        if told and not write.options.dry_run:
+            entry = self._store.put(place, forms.stored(resource, tree))
+        return self._remove(write, place, entry, forms.tree(resource, entry))
+
+    # The store.
+
+    def _keep(self, write: Writing, place: Place, tree: Tree, *, created: bool = False) -> Written:
+        if write.options.dry_run:
+            return Written(encode(tree), tree, created=created)
+        entry = self._store.put(place, forms.stored(write.resource, tree))
+        return Written(forms.whole(write.resource, entry), tree, created=created, entry=entry)
+
+    def _remove(self, write: Writing, place: Place, entry: Entry, tree: Tree) -> Written:
+        if write.options.dry_run:
+            return Written(encode(tree), tree, removed=True)
+        last = self._store.delete(place, entry)
+        shown = {**tree, "metadata": {**tree["metadata"], "resourceVersion": str(last.version)}}
+        return Written(encode(shown), shown, removed=True, entry=last)
+
+
+def _without_fields(tree: Tree) -> Tree:
+    metadata = {key: value for key, value in tree["metadata"].items() if key != "managedFields"}
+    return {**tree, "metadata": metadata}
+
+
+def _timeless(fields: list[Tree] | None) -> list[dict[str, Any]]:
+    return [{key: value for key, value in each.items() if key != "time"} for each in fields or ()]

@@ -1,0 +1,71 @@
+"""Bayplan's own API server in the place of etcd and kube-apiserver, with everything that tests ask of a `Cluster`.
+
+It is started as users start it, from the command line, and keeps its objects in a file, so that tests can kill it and
+start it again. What a compaction of etcd makes clients see, a restart of this one makes them see as well: versions from
+before it are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.run import ADMIN, Cluster, _die_with_parent
+
+API_SERVER = "kube-apiserver"
+_NAMES = ("127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc", "localhost")
+
+
+class Embedded(Cluster):
+    """`bayplan cluster up` in a process of its own."""
+
+    def start_etcd(self) -> None:
+        """There is none: the objects are in the API server's own file."""
+
+    def compact(self) -> int:
+        """The history goes with the restart that follows."""
+        return 0
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        home = self._home
+        home.mkdir(parents=True)
+        pair = self.authority.server(*_NAMES)
+        files = {
+            "ca.crt": self.authority.certificate,
+            "server.crt": pair.certificate,
+            "server.key": pair.key,
+            "names.json": json.dumps(_NAMES),
+            "token": self.tokens[ADMIN] + "-of-bayplan",
+        }
+        for name, content in files.items():
+            (home / name).write_text(content)
+
+    def _api_server_flags(self) -> list[str]:
+        return [
+            f"--port={self._port}",
+            f"--data={self.folder / 'objects.db'}",
+            f"--token-file={self.folder / 'tokens.csv'}",
+            f"--client-ca={self.folder / 'ca.crt'}",
+        ]
+
+    def _spawn(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        if name != API_SERVER:
+            return super()._spawn(name, arguments)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "bayplan", "cluster", "up", *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "XDG_STATE_HOME": str(self.folder / "state")},
+                preexec_fn=_die_with_parent,
+            )
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / "state" / "bayplan" / "clusters" / "bayplan"

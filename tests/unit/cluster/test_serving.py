@@ -1,0 +1,273 @@
+"""The embedded cluster over HTTP and TLS: who gets in, what nonsense is told, and our own client at work on it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api_world import config_map, pod
+from bayplan.client.resources import resource_of
+from bayplan.errors import NotFound
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from served_cluster import STRANGER, served
+from wire_server import on_loop, until
+
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+JSON = "application/json"
+CLIENT_PODS = resource_of(kind_of(Pod))
+MERGE = "application/merge-patch+json"
+
+
+@on_loop
+async def test_without_a_token_nobody_gets_in(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        for path in ("/api", "/apis", PODS, "/openapi/v3"):
+            answer = await cluster.ask("GET", path, Authorization="")
+            assert (answer.code, answer.json["reason"]) == (403, "Forbidden"), path
+            assert 'User "system:anonymous" cannot' in answer.json["message"]
+        answer = await cluster.ask("GET", PODS, Authorization="Bearer wrong")
+        assert (answer.code, answer.json["message"]) == (401, "Unauthorized")
+        for path in ("/healthz", "/readyz", "/livez", "/version"):
+            assert (await cluster.ask("GET", path, Authorization="")).code == 200
+
+
+@on_loop
+async def test_others_may_what_rbac_gives_them(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        stranger = {"Authorization": f"Bearer {STRANGER}"}
+        refused = await cluster.ask("GET", PODS, **stranger)
+        assert refused.json["message"] == (
+            'pods is forbidden: User "stranger" cannot list resource "pods" in API group "" in the namespace "default"'
+        )
+        assert (await cluster.ask("GET", "/apis", **stranger)).code == 200
+        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+        await cluster.make(f"{rbac}/roles", {"metadata": {"name": "reader"}, "rules": rules})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
+        binding = {"metadata": {"name": "reader"}, "roleRef": role, "subjects": [subject]}
+        await cluster.make(f"{rbac}/rolebindings", binding)
+        assert (await cluster.ask("GET", PODS, **stranger)).code == 200
+        assert (await cluster.ask("GET", "/api/v1/pods", **stranger)).code == 403
+        assert (await cluster.ask("GET", f"{PODS}/x", **stranger)).code == 403
+
+
+@on_loop
+async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        answer = await cluster.ask("GET", PODS, Impersonate_User="bob")
+        assert 'User "bob" cannot list' in answer.json["message"]
+        answer = await cluster.ask("GET", PODS, Impersonate_User="bob", Impersonate_Group="system:masters")
+        assert answer.code == 200
+        answer = await cluster.ask("GET", PODS, Impersonate_User="bob", Authorization=f"Bearer {STRANGER}")
+        assert answer.json["message"].startswith('users "bob" is forbidden: User "stranger" cannot impersonate')
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "code", "reason", "message"),
+    [
+        pytest.param("GET", f"{PODS}/x", None, {}, 404, "NotFound", 'pods "x" not found', id="missing"),
+        pytest.param("GET", "/api/v1/foos", None, {}, 404, "NotFound", "could not find the requested", id="kind"),
+        pytest.param("GET", f"{PODS}/x/foo", None, {}, 404, "NotFound", "could not find the requested", id="part"),
+        pytest.param("POST", f"{PODS}/x", "{}", {}, 405, "MethodNotAllowed", "does not allow", id="method"),
+        pytest.param("HEAD", PODS, None, {}, 405, "", "", id="head"),
+        pytest.param("POST", PODS, '{"a":', {}, 400, "BadRequest", "unexpected end of JSON input", id="cut off"),
+        pytest.param("POST", PODS, "", {}, 400, "BadRequest", "<empty>", id="no body"),
+        pytest.param("POST", PODS, b"\xff\xfe{", {}, 400, "BadRequest", "unrecognized", id="no text"),
+        pytest.param("POST", PODS, "[1]", {}, 400, "BadRequest", "cannot unmarshal array", id="a list"),
+        pytest.param("POST", PODS, "[" * 100_000, {}, 400, "BadRequest", "", id="very deep"),
+        pytest.param(
+            "POST", PODS, "a=b", {"Content_Type": "text/plain"}, 415, "UnsupportedMediaType", "media", id="media"
+        ),
+        pytest.param(
+            "PATCH", f"{PODS}/x", "{}", {"Content_Type": JSON}, 415, "UnsupportedMediaType", "media", id="patch"
+        ),
+        pytest.param("GET", PODS, None, {"Accept": "image/png"}, 406, "NotAcceptable", "only the following", id="form"),
+        pytest.param("POST", PODS, "x" * (3 << 20), {}, 400, "BadRequest", "", id="as large as may be"),
+        pytest.param("POST", PODS, "x" * (4 << 20), {}, 413, "RequestEntityTooLarge", "limit is 3145728", id="larger"),
+        pytest.param(
+            "POST",
+            "/api/v1/namespaces/a/configmaps",
+            {"metadata": {"name": "a", "namespace": "b"}},
+            {},
+            400,
+            "BadRequest",
+            "the namespace of the provided object does not match",
+            id="another namespace",
+        ),
+        pytest.param(
+            "POST",
+            CONFIG_MAPS,
+            {"metadata": {"name": "a", "resourceVersion": "4"}},
+            {},
+            500,
+            "InternalError",
+            "resourceVersion should not be set on objects to be created",
+            id="a version",
+        ),
+        pytest.param(
+            "POST", CONFIG_MAPS, {"metadata": {}}, {}, 422, "Invalid", "name or generateName is required", id="no name"
+        ),
+        pytest.param("GET", f"{PODS}?limit=x", None, {}, 400, "BadRequest", "invalid syntax", id="a bad number"),
+        pytest.param(
+            "POST", f"{PODS}?dryRun=Some", "{}", {}, 422, "Invalid", 'supported values: "All"', id="a bad dry run"
+        ),
+    ],
+)
+def test_nonsense_has_a_status(
+    tmp_path: Path, method: str, path: str, body: Any, headers: dict[str, str], code: int, reason: str, message: str
+) -> None:
+    @on_loop
+    async def run() -> None:
+        async with served(tmp_path) as cluster:
+            answer = await cluster.ask(method, path, body, **headers)
+            assert answer.code == code, answer.text
+            if method != "HEAD":
+                status = answer.json
+                assert (status["kind"], status["status"], status["code"]) == ("Status", "Failure", code)
+                assert status["reason"] == reason
+                assert message in status["message"]
+            assert (await cluster.ask("GET", PODS)).code == 200  # and the server stays up
+
+    run()
+
+
+@on_loop
+async def test_paths_that_nobody_serves_have_gos_own_page(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        for path in ("/foo", "/apis/foo.io/v1/things", "/apis/foo.io"):
+            answer = await cluster.ask("GET", path)
+            assert (answer.code, answer.text) == (404, "404 page not found\n"), path
+
+
+@on_loop
+async def test_bytes_that_are_no_http(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        for text in (b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+            assert (await cluster.raw(text)).startswith(b"HTTP/1.0 400") or b" 400 " in (await cluster.raw(text))
+        assert (await cluster.ask("GET", "/version")).code == 200
+
+
+@on_loop
+async def test_an_object_lives_and_dies(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        made = await cluster.make(CONFIG_MAPS, config_map("a"))
+        assert made["metadata"]["managedFields"][0]["manager"] == "Python"
+        path = f"{CONFIG_MAPS}/a"
+        stale = {**made, "data": {"a": "c"}, "metadata": {**made["metadata"], "resourceVersion": "1"}}
+        refused = await cluster.ask("PUT", path, stale)
+        assert (refused.code, refused.json["details"]) == (409, {"name": "a", "kind": "configmaps"})
+        changed = (await cluster.ask("PUT", path, {**made, "data": {"a": "c"}})).json
+        assert (changed["data"], changed["metadata"]["uid"]) == ({"a": "c"}, made["metadata"]["uid"])
+        again = (await cluster.ask("PATCH", path, {"data": {"a": "c"}}, Content_Type=MERGE)).json
+        assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]  # it changes nothing
+        gone = (await cluster.ask("DELETE", path)).json
+        assert (gone["kind"], gone["status"]) == ("Status", "Success")
+        assert gone["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
+
+
+@on_loop
+async def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        tried = await cluster.ask("POST", f"{CONFIG_MAPS}?dryRun=All", config_map("a"))
+        assert tried.code == 201
+        assert "uid" in tried.json["metadata"]
+        assert "resourceVersion" not in tried.json["metadata"]
+        assert (await cluster.ask("GET", f"{CONFIG_MAPS}/a")).code == 404
+
+
+@on_loop
+async def test_unknown_fields_are_warned_of_and_refused_when_asked(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        strange = {**config_map("a"), "foo": 1, "bar": 2}
+        answer = await cluster.ask("POST", CONFIG_MAPS, strange)
+        assert answer.headers.getall("Warning") == [
+            '299 - "unknown field \\"foo\\""',
+            '299 - "unknown field \\"bar\\""',
+        ]
+        refused = await cluster.ask("POST", f"{CONFIG_MAPS}?fieldValidation=Strict", strange)
+        assert 'strict decoding error: unknown field "foo", unknown field "bar"' in refused.json["message"]
+        quiet = await cluster.ask(
+            "POST", f"{CONFIG_MAPS}?fieldValidation=Ignore", {**strange, "metadata": {"name": "b"}}
+        )
+        assert "Warning" not in quiet.headers
+
+
+@on_loop
+async def test_discovery_is_kept_until_a_kind_comes(tmp_path: Path) -> None:
+    accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    async with served(tmp_path) as cluster:
+        first = await cluster.ask("GET", "/apis", Accept=accept)
+        etag = first.headers["Etag"]
+        assert first.headers["Content-Type"] == "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        assert (await cluster.ask("GET", "/apis", Accept=accept, If_None_Match=etag)).code == 304
+        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
+        changed = await cluster.ask("GET", "/apis", Accept=accept, If_None_Match=etag)
+        assert changed.code == 200
+        assert changed.headers["Etag"] != etag
+        groups = {each["metadata"].get("name") for each in changed.json["items"]}
+        assert "ex.io" in groups
+        plain = (await cluster.ask("GET", "/apis/ex.io/v1")).json
+        assert [each["name"] for each in plain["resources"]] == ["widgets", "widgets/status"]
+
+
+def definition() -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    version["subresources"] = {"status": {}}
+    names = {"plural": "widgets", "kind": "Widget", "singular": "widget", "listKind": "WidgetList"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.ex.io"},
+        "spec": {"group": "ex.io", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+@on_loop
+async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        assert (await client.discover()).server_version == "v1.36.4"
+        heard: list[tuple[bool, bool, str]] = []
+
+        def handle(old: KubeObject | None, new: KubeObject | None) -> None:
+            heard.append((old is not None, new is not None, (new or old).metadata.name))  # type: ignore[union-attr]
+
+        await cluster.make(PODS, pod("a"))
+        informer = client.informer(CLIENT_PODS, handle)
+        running = asyncio.create_task(informer.run())
+        await informer.wait_synced()
+        await cluster.make(PODS, pod("b", node="n1"))
+        await until(lambda: len(informer.store) == 2)
+        await client.patch(CLIENT_PODS, {"metadata": {"labels": {"x": "y"}}}, namespace="default", name="b")
+        await client.delete(CLIENT_PODS, namespace="default", name="b", grace_s=0)
+        await until(lambda: len(informer.store) == 1)
+        assert heard[:3] == [(False, True, "a"), (False, True, "b"), (True, True, "b")]
+        assert heard[-1] == (True, False, "b")
+        with pytest.raises(NotFound):
+            await client.get(Pod, "default", "b")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@on_loop
+async def test_objects_outlive_the_server_when_they_are_kept(tmp_path: Path) -> None:
+    data = tmp_path / "objects.db"
+    async with served(tmp_path / "a", data=data) as cluster:
+        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
+        made = await cluster.make("/apis/ex.io/v1/namespaces/default/widgets", widget("w"))
+    async with served(tmp_path / "a", data=data) as cluster:
+        found = (await cluster.ask("GET", "/apis/ex.io/v1/namespaces/default/widgets/w")).json
+        assert found == made
+        late = await cluster.make(CONFIG_MAPS, config_map("late"))
+        assert int(late["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"]) + 1000
+
+
+def widget(name: str) -> dict[str, Any]:
+    return {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 3}}
