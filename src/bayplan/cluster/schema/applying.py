@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from bayplan.cluster.answers import Refusal, apply_conflict, bad_request, internal
@@ -268,7 +267,7 @@ class _Attempt:
         left = {each: owned for each, owned in managers.items() if each != self._who}
         if kept:
             before = managers[self._who]
-            left[self._who] = replace(before, fields=kept, time=self._now if changed else before.time)
+            left[self._who] = before._replace(fields=kept, time=self._now if changed else before.time)
         return left
 
     def _pruned(self, merged: Tree, managers: Managers, last: Owned | None) -> Tree:

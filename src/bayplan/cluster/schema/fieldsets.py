@@ -15,6 +15,8 @@ from typing import Any
 FieldSet = dict[str, Any]
 
 SELF = "."
+MEMBER: FieldSet = {}
+"""What is below a member that has nothing below it; one for all, since sets are values and memory is dear."""
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
@@ -85,17 +87,22 @@ def _intersection(left: FieldSet, right: FieldSet, *, top: bool = False) -> Fiel
 
 def without(given: FieldSet, gone: FieldSet) -> FieldSet:
     """The set without the members of the other one and everything below them."""
+    return (_without(given, gone) or {}) if given and gone else given
+
+
+def _without(given: FieldSet, gone: FieldSet) -> FieldSet | None:
+    if not given:
+        return given
     kept: FieldSet = {}
     for step, below in given.items():
-        if step not in gone:
+        other = gone.get(step)
+        if other is None:
             kept[step] = below
-            continue
-        if not gone[step] or SELF in gone[step]:
-            continue
-        rest = without(below, gone[step])
-        if rest or not below:
-            kept[step] = rest
-    return {} if len(kept) == 1 and SELF in kept else kept
+        elif other and SELF not in other:
+            rest = _without(below, other)
+            if rest is not None:
+                kept[step] = rest
+    return _bare(kept)
 
 
 def only(given: FieldSet, pattern: FieldSet) -> FieldSet:
@@ -142,13 +149,8 @@ def members(given: FieldSet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, 
             yield from members(given[step], (*path, step))
 
 
-def _rank(step: str) -> tuple[int, Any]:
-    kind = "fkvi".find(step[0])
-    return kind, _sorting(step[2:]) if kind in (1, 2) else step
-
-
-def _sorting(text: str) -> Any:
-    return text
+def _rank(step: str) -> tuple[int, str]:
+    return "fkvi".find(step[0]), step
 
 
 def path_text(path: tuple[str, ...]) -> str:

@@ -6,8 +6,9 @@ Entries that cannot be understood count as none at all. Cost: a few dict operati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from bayplan.cluster.schema import fieldsets
 from bayplan.cluster.schema.fieldsets import FieldSet
@@ -46,8 +47,7 @@ class Manager(NamedTuple):
         return f"{told} using {self.version}" if self.operation == UPDATE else told
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(NamedTuple):
     """What a manager has."""
 
     fields: FieldSet
@@ -100,10 +100,26 @@ def _entry(manager: Manager, owned: Owned) -> Tree:
     entry: Tree = {"manager": manager.name, "operation": manager.operation, "apiVersion": owned.api_version}
     if owned.time:
         entry["time"] = owned.time
-    entry |= {"fieldsType": "FieldsV1", "fieldsV1": owned.fields}
+    entry |= {"fieldsType": "FieldsV1", "fieldsV1": _shared(owned.fields)}
     if manager.subresource:
         entry["subresource"] = manager.subresource
     return entry
+
+
+_known: dict[bytes, FieldSet] = {}
+_encode = msgspec.json.Encoder().encode
+_MAX_KNOWN = 4096
+
+
+def _shared(fields: FieldSet) -> FieldSet:
+    """The same set for all objects of one make: thousands of pods of a template need it once."""
+    key = _encode(fields)
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        found = _known[key] = fields
+    return found
 
 
 def capped(managers: Managers) -> Managers:
@@ -144,5 +160,5 @@ def taken_from(managers: Managers, gone: FieldSet, *, spare: Manager | None = No
         if rest is owned.fields:
             left[manager] = owned
         elif rest:
-            left[manager] = replace(owned, fields=rest)
+            left[manager] = owned._replace(fields=rest)
     return left

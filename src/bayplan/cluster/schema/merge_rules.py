@@ -33,12 +33,20 @@ class MapRule:
     element: Rule | None = None
     atomic: bool = False
     _fields: Mapping[str, Rule] | None = None
+    _steps: Mapping[str, tuple[str, Rule, bool]] | None = None
 
     @property
     def fields(self) -> Mapping[str, Rule]:
         if self._fields is None:
             self._fields = self.declared()
         return self._fields
+
+    @property
+    def steps(self) -> Mapping[str, tuple[str, Rule, bool]]:
+        """For each field the step to it, its rule, and whether it can only be a leaf."""
+        if self._steps is None:
+            self._steps = {name: (f"f:{name}", rule, rule.only_leaf) for name, rule in self.fields.items()}
+        return self._steps
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +56,11 @@ class Rule:
     scalar: str = ""
     list: ListRule | None = None
     map: MapRule | None = None
+
+    @property
+    def only_leaf(self) -> bool:
+        """Whether nothing below a value ever counts by itself."""
+        return (self.map is None or self.map.atomic) and (self.list is None or not self.list.associative)
 
 
 STRING, NUMBER, BOOLEAN, UNTYPED = "string", "numeric", "boolean", "untyped"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bayplan.cluster.schema.fieldsets import SELF, FieldSet, path_text
+from bayplan.cluster.schema.fieldsets import MEMBER, SELF, FieldSet, path_text
 from bayplan.cluster.schema.merge_rules import LEAF, ListRule, MapRule, Rule
 from bayplan.objects.go_text import go_value
 
@@ -51,7 +51,7 @@ def _compare(old: Any, new: Any, rule: Rule, found: Comparison) -> None:
     elif rule.list is not None and rule.list.associative and _lists(old, new):
         _compare_lists(old or [], new or [], rule.list, found)
         return
-    found.modified[SELF] = {}
+    found.modified[SELF] = MEMBER
 
 
 def _lists(old: Any, new: Any) -> bool:
@@ -80,12 +80,12 @@ def _compare_lists(old: list[Any], new: list[Any], rule: ListRule, found: Compar
     for step, values in theirs.items():
         before = mine.get(step)
         if before is None:
-            found.added[step] = added(values[0], rule.item) if len(values) == 1 else {}
+            found.added[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
         elif before != values:
             _compare_twins(before, values, step, rule.item, found)
     for step, values in mine.items():
         if step not in theirs:
-            found.removed[step] = added(values[0], rule.item) if len(values) == 1 else {}
+            found.removed[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
 
 
 def _compare_twins(before: list[Any], after: list[Any], step: str, rule: Rule, found: Comparison) -> None:
@@ -107,7 +107,7 @@ def _step(mine: Any, value: Any, step: str, rule: Rule, found: Comparison) -> No
     _compare(mine, value, rule, below)
     for into, part in zip(found, below, strict=True):
         if part:
-            into[step] = {} if len(part) == 1 and SELF in part else part
+            into[step] = MEMBER if len(part) == 1 and SELF in part else part
 
 
 def added(value: Any, rule: Rule) -> FieldSet:
@@ -115,25 +115,27 @@ def added(value: Any, rule: Rule) -> FieldSet:
     if type(value) is dict:
         below = rule.map
         if below is None or below.atomic or not value:
-            return {}
-        fields, element = below.fields, below.element or LEAF
-        found: FieldSet = {SELF: {}}
+            return MEMBER
+        steps, element = below.steps, below.element or LEAF
+        found: FieldSet = {SELF: MEMBER}
         for key, each in value.items():
-            known = fields.get(key, element)
-            if each is None or (known.map is None and known.list is None):
-                found["f:" + key] = {}
+            known = steps.get(key)
+            if known is None:
+                found["f:" + key] = added(each, element)
             else:
-                found["f:" + key] = added(each, known)
+                found[known[0]] = MEMBER if known[2] else added(each, known[1])
         return found
     if type(value) is list:
         listed = rule.list
         if listed is None or not listed.associative or not value:
-            return {}
-        found = {SELF: {}}
-        for step, values in _indexed(value, listed).items():
-            found[step] = added(values[0], listed.item) if len(values) == 1 else {}
+            return MEMBER
+        found = {SELF: MEMBER}
+        for each in value:
+            step = element_step(each, listed)
+            # An element that stands twice is one leaf.
+            found[step] = MEMBER if step in found else added(each, listed.item)
         return found
-    return {}
+    return MEMBER
 
 
 def field_set(value: Any, rule: Rule) -> FieldSet:
