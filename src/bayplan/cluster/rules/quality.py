@@ -15,7 +15,7 @@ def quality_of_service(spec: Tree) -> str:
     requests: Amounts = {}
     limits: Amounts = {}
     guaranteed = True
-    if spec.get("resources"):
+    if spec.get("resources") is not None:
         requests, limits = _positive(spec["resources"].get("requests")), _positive(spec["resources"].get("limits"))
         guaranteed = not limits or len(limits) == 2
     else:

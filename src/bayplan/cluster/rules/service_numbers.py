@@ -48,8 +48,10 @@ def assign(item: Tree, old: Tree | None, others: Iterable[Tree]) -> None:
 def _keep(spec: Tree, before: Tree) -> None:
     """A client that leaves out what it was given means to keep it."""
     has_address = "ExternalName" not in (before.get("type"), spec.get("type"))
-    if has_address and not spec.get("clusterIP") and not spec.get("clusterIPs"):
-        spec["clusterIP"], spec["clusterIPs"] = before.get("clusterIP", ""), before.get("clusterIPs", [])
+    if has_address:
+        spec["clusterIP"] = spec.get("clusterIP") or before.get("clusterIP", "")
+        if not spec.get("clusterIPs") and spec["clusterIP"] == before.get("clusterIP", ""):
+            spec["clusterIPs"] = before.get("clusterIPs", [])
     outside = ("NodePort", "LoadBalancer")
     if before.get("type") in outside and spec.get("type") in outside:
         known = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in before.get("ports", ())}

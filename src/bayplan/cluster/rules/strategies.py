@@ -13,6 +13,7 @@ from copy import deepcopy
 from typing import Any
 
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.checking.services import is_external
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.rules.quality import quality_of_service
 from bayplan.cluster.rules.service_numbers import assign
@@ -200,14 +201,27 @@ def _prepare_volume(item: Tree) -> None:
     _add_finalizer(item, "kubernetes.io/pv-protection")
 
 
+def _prepare_attributes_class(item: Tree) -> None:
+    _add_finalizer(item, "kubernetes.io/vac-protection")
+
+
 def _prepare_claim(item: Tree) -> None:
     _add_finalizer(item, "kubernetes.io/pvc-protection")
     settle_data_source(item["spec"])
 
 
-def settle_data_source(spec: Tree) -> None:
-    """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace."""
+def settle_data_source(spec: Tree, old: Tree | None = None) -> None:
+    """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace.
+
+    The old name knows claims and snapshots alone; anything else under it is ignored, as it always was.
+    """
     source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
+    had_one = any((old or {}).get(name) is not None for name in ("dataSource", "dataSourceRef"))
+    if source is not None and reference is None and not had_one:
+        known = (source.get("apiGroup") or "", source.get("kind"))
+        if known not in (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")):
+            del spec["dataSource"]
+            return
     if source is not None and reference is None:
         spec["dataSourceRef"] = dict(source)
     elif source is None and reference is not None and not reference.get("namespace"):
@@ -242,6 +256,7 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("", "Secret"): _prepare_secret,
     ("apps", "DaemonSet"): _prepare_daemon_set,
     ("batch", "Job"): _prepare_job_labels,
+    ("storage.k8s.io", "VolumeAttributesClass"): _prepare_attributes_class,
 }
 
 
@@ -360,8 +375,9 @@ def _update_service(item: Tree, old: Tree) -> None:
         if {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")} <= known:
             for port in spec.get("ports", ()):
                 port.pop("nodePort", None)
-        if not spec.get("externalIPs") and spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy"):
-            spec.pop("externalTrafficPolicy", None)
+    same = spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
+    if is_external(before) and not is_external(spec) and same:
+        spec.pop("externalTrafficPolicy", None)
     if was == "LoadBalancer" != kind:
         for name in ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"):
             if spec.get(name) == before.get(name):
@@ -374,8 +390,8 @@ def _update_secret(item: Tree, old: Tree) -> None:  # noqa: ARG001
     fold_string_data(item)
 
 
-def _update_claim(item: Tree, old: Tree) -> None:  # noqa: ARG001
-    settle_data_source(item["spec"])
+def _update_claim(item: Tree, old: Tree) -> None:
+    settle_data_source(item["spec"], old["spec"])
 
 
 _ON_UPDATE: Mapping[tuple[str, str], Callable[[Tree, Tree], None]] = {

@@ -121,12 +121,11 @@ def on_update(resource: Resource, item: Tree, old: Tree, subresource: str = "") 
     """The faults of a change, by the main resource or by one of its sub-resources."""
     faults = Faults()
     checks = None if resource.custom else _CHECKS.get(resource.group, {}).get(resource.kind)
+    check_metadata_update(faults, item["metadata"], old["metadata"], kube=False)
     if subresource in _PARTS:
         _PARTS[subresource](faults, item, old)
     elif subresource == "status" and resource.kind == "Pod" and not resource.group:
         pod_updates.check_pod_status(faults, item, old)
-    elif subresource or checks is None:
-        check_metadata_update(faults, item["metadata"], old["metadata"])
-    else:
+    elif not subresource and checks is not None:
         checks[1](faults, item, old)
     return faults

@@ -45,7 +45,10 @@ def check_cluster_role(out: Faults, item: Tree) -> None:
             told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
             out.required("aggregationRule.clusterRoleSelectors", told)
         for index, selector in enumerate(selectors):
-            check_selector(out, selector, f"aggregationRule.clusterRoleSelectors[{index}]")
+            where, before = f"aggregationRule.clusterRoleSelectors[{index}]", len(out)
+            check_selector(out, selector, where)
+            if len(out) > before:
+                out.invalid(where, None, "invalid label selector.")
 
 
 def _check_rules(out: Faults, item: Tree, *, namespaced: bool) -> None:

@@ -17,7 +17,7 @@ from bayplan.objects.quantity import Quantity, parse_quantity
 from bayplan.objects.resources import is_extended_resource_name, is_hugepages, is_native, is_pod_level
 
 NEGATIVE = "must be greater than or equal to 0"
-NOT_POSITIVE = "must be greater than 0"
+NOT_POSITIVE = "must be greater than zero"
 _CONTAINER = ("cpu", "memory", "ephemeral-storage")
 _OBJECTS = (
     "pods",

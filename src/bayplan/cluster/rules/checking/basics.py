@@ -174,8 +174,8 @@ def _check_node_amounts(out: Faults, status: Tree) -> None:
 
 
 def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_node(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
-    _check_node_amounts(out, item.get("status") or {})
     spec, before = item["spec"], old["spec"]
     ranges, kept = list(spec.get("podCIDRs") or ()), list(before.get("podCIDRs") or ())
     rule = 'node updates may not change podCIDR except from "" to valid'
@@ -188,7 +188,6 @@ def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
     if before.get("providerID") and before["providerID"] != spec.get("providerID"):
         rule = 'node updates may not change providerID except from "" to valid'
         out.forbidden("spec.providerID", rule)
-    check_taints(out, spec.get("taints", ()), "metadata.taints")
 
 
 # Quotas and limits
@@ -342,7 +341,7 @@ def _check_limit_of(out: Faults, limit: Tree, name: str, path: str) -> None:
     where = f"{path}.maxLimitRequestRatio[{name}]"
     if ratio is not None and ratio.milli_value() < 1000:
         out.invalid(where, str(ratio), f"ratio {ratio} is less than 1")
-    if ratio is not None and least is not None and most is not None and least.sign() > 0:
+    if ratio is not None and least is not None and most is not None and not least.is_zero():
         bound = most.milli_value() / least.milli_value()
         if ratio.milli_value() / 1000 > bound:
             out.invalid(where, str(ratio), f"ratio {ratio} is greater than max/min = {bound:f}")
@@ -452,5 +451,6 @@ def check_runtime_class(out: Faults, item: Tree) -> None:
 
 
 def check_runtime_class_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_runtime_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_immutable(out, item.get("handler", ""), old.get("handler", ""), "handler")

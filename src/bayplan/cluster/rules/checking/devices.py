@@ -18,6 +18,7 @@ from bayplan.cluster.rules.checking.metadata import (
 from bayplan.cluster.rules.checking.scheduling import check_node_selector
 from bayplan.cluster.rules.checking.volumes import check_driver_name
 from bayplan.cluster.rules.field_errors import IMMUTABLE, Faults
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain
 from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import is_extended_resource_name
@@ -148,7 +149,8 @@ def _check_qualified(out: Faults, text: str, path: str) -> None:
     if not text:
         out.required(path)
     elif not slash:
-        out.invalid(path, text, "must include a domain")
+        out.invalid(path, text, "a fully qualified name must be a domain and a name separated by a slash")
+        _check_identifier(out, text, path)
     else:
         _check_parts(out, domain, name, path)
 
@@ -192,7 +194,7 @@ def check_resource_claim_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", item["spec"], IMMUTABLE)
+        out.invalid("spec", form("resource.ResourceClaimSpec", item["spec"]), IMMUTABLE)
 
 
 def check_claim_template(out: Faults, item: Tree) -> None:
@@ -205,9 +207,10 @@ def check_claim_template(out: Faults, item: Tree) -> None:
 
 
 def check_claim_template_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_claim_template(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", item["spec"], IMMUTABLE)
+        out.invalid("spec", form("resource.ResourceClaimTemplateSpec", item["spec"]), IMMUTABLE)
 
 
 def check_device_class(out: Faults, item: Tree) -> None:
@@ -320,7 +323,7 @@ def _check_device(out: Faults, device: Tree, path: str) -> None:
 
 def _check_attribute(out: Faults, value: Tree, path: str) -> None:
     if not value:
-        out.required(path, "exactly one value must be specified")
+        out.invalid(path, "", "exactly one value must be specified")
     elif len(value) > 1:
         out.invalid(path, value, "exactly one value must be specified")
     elif len(value.get("string") or "") > 64:

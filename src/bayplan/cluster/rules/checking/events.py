@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cluster.kinds import Tree
-from bayplan.cluster.rules.checking.metadata import check_immutable, check_metadata, check_metadata_update
-from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.rules.checking.metadata import check_metadata, check_metadata_update
+from bayplan.cluster.rules.field_errors import IMMUTABLE, Faults
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_subdomain, label_key
 
 _NEW_NAMES = {
@@ -110,4 +111,16 @@ def check_new_event_update(out: Faults, item: Tree, old: Tree) -> None:
         _check_series(out, item)
     for name in _KEPT:
         shown = "reportingController" if name == "reportingComponent" else name
-        check_immutable(out, _get(item, name, new=True), _get(old, name, new=True), shown)
+        new, before = _get(item, name, new=True), _get(old, name, new=True)
+        if new != before:
+            out.invalid(shown, _form(name, new), IMMUTABLE)
+
+
+def _form(name: str, value: Any) -> Any:
+    if name in ("involvedObject", "related"):
+        return form("core.ObjectReference", value)
+    if name == "source":
+        return form("core.EventSource", value)
+    if name in ("firstTimestamp", "lastTimestamp", "eventTime"):
+        return value
+    return value or (0 if name == "count" else "")

@@ -10,14 +10,17 @@ from bayplan.cluster.rules.checking.metadata import (
     check_immutable,
     check_metadata,
     check_metadata_update,
+    check_same_selector,
     check_selector,
+    selector_form,
     selects,
+    sorted_form,
 )
 from bayplan.cluster.rules.checking.pods import check_template
 from bayplan.cluster.rules.checking.schedules import schedule_problem, zone_problem
 from bayplan.cluster.rules.checking.workloads import check_natural
 from bayplan.cluster.rules.field_errors import INVALID, Faults, FieldError
-from bayplan.cluster.rules.go_forms import template_form
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain, label_key, pattern_problem
 from bayplan.objects.go_text import quote
 
@@ -61,7 +64,7 @@ def _check_generated(out: Faults, job: Tree) -> None:
         elif labels[key] != value:
             out.invalid(f"{where}[{key}]", labels[key], f"must be '{value}'")
     if not selects(spec["selector"], expected):
-        out.invalid("spec.selector", spec["selector"], "`selector` not auto-generated")
+        out.invalid("spec.selector", selector_form(spec["selector"]), "`selector` not auto-generated")
 
 
 def _check_job_spec(out: Faults, spec: Tree) -> None:
@@ -69,12 +72,11 @@ def _check_job_spec(out: Faults, spec: Tree) -> None:
     selector = spec.get("selector")
     if selector is None:
         out.required("spec.selector")
-        return
     before = len(out)
     check_selector(out, selector, "spec.selector")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
     if len(out) == before and not selects(selector, labels):
-        out.invalid("spec.template.metadata.labels", labels or None, "`selector` does not match template `labels`")
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), "`selector` does not match template `labels`")
 
 
 def check_job_details(out: Faults, spec: Tree, path: str) -> None:
@@ -264,18 +266,22 @@ def _indexes(text: str, completions: int) -> tuple[int, str]:
 
 
 def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
+    check_job(out, job)
     check_metadata_update(out, job["metadata"], old["metadata"])
     spec, before = job["spec"], old["spec"]
-    _check_job_spec(out, spec)
     if spec.get("completionMode") != "Indexed":
         check_immutable(out, spec.get("completions"), before.get("completions"), "spec.completions")
     elif spec.get("completions") not in (None, before.get("completions"), spec.get("parallelism")):
         rule = "can only be modified in tandem with spec.parallelism"
         out.invalid("spec.completions", spec["completions"], rule)
-    check_immutable(out, spec.get("selector"), before.get("selector"), "spec.selector")
+    check_same_selector(out, spec, before)
     _check_template_update(out, job, old)
-    for name in ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
+    for name in ("completionMode", "backoffLimitPerIndex", "managedBy"):
         check_immutable(out, spec.get(name), before.get(name), f"spec.{name}")
+    for name, kind in (("podFailurePolicy", "batch.PodFailurePolicy"), ("successPolicy", "batch.SuccessPolicy")):
+        if spec.get(name) != before.get(name):
+            shown = form(kind, spec[name]) if name in spec else None
+            out.invalid(f"spec.{name}", shown, "field is immutable")
 
 
 _DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
@@ -295,9 +301,9 @@ def _check_template_update(out: Faults, job: Tree, old: Tree) -> None:
             for name in ("containers", "initContainers"):
                 pod[name] = [{k: v for k, v in each.items() if k != "resources"} for each in pod.get(name) or ()]
         if pod_new != pod_old:
-            out.invalid("spec.template.spec", template_form(new)["Spec"], "field is immutable")
+            out.invalid("spec.template.spec", form("core.PodSpec", new.get("spec")), "field is immutable")
     elif new != before:
-        out.invalid("spec.template", template_form(new), "field is immutable")
+        out.invalid("spec.template", form("core.PodTemplateSpec", new), "field is immutable")
 
 
 def check_cron_job(out: Faults, item: Tree) -> None:
@@ -333,7 +339,9 @@ def _check_cron_spec(out: Faults, spec: Tree, old: Tree | None) -> None:
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
     check_job_details(out, job, "spec.jobTemplate.spec")
     if job.get("selector") is not None:
-        out.invalid("spec.jobTemplate.spec.selector", job["selector"], "`selector` will be auto-generated")
+        out.invalid(
+            "spec.jobTemplate.spec.selector", selector_form(job["selector"]), "`selector` will be auto-generated"
+        )
     if job.get("manualSelector"):
         out.unsupported("spec.jobTemplate.spec.manualSelector", True, ("nil", "false"))
     check_natural(out, spec, "successfulJobsHistoryLimit", "failedJobsHistoryLimit")

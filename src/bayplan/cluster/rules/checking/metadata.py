@@ -47,7 +47,7 @@ def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "meta
     _check_what_may_change(out, meta, path)
 
 
-def _check_what_may_change(out: Faults, meta: Tree, path: str) -> None:
+def _check_what_may_change(out: Faults, meta: Tree, path: str, *, kube: bool = True) -> None:
     if labels := meta.get("labels"):
         check_labels(out, labels, f"{path}.labels")
     if annotations := meta.get("annotations"):
@@ -55,7 +55,7 @@ def _check_what_may_change(out: Faults, meta: Tree, path: str) -> None:
     if owners := meta.get("ownerReferences"):
         _check_owners(out, owners, f"{path}.ownerReferences")
     if finalizers := meta.get("finalizers"):
-        _check_finalizers(out, finalizers, f"{path}.finalizers")
+        _check_finalizers(out, finalizers, f"{path}.finalizers", kube=kube)
 
 
 def check_labels(out: Faults, labels: Mapping[str, str], path: str) -> None:
@@ -97,10 +97,11 @@ def _check_owners(out: Faults, owners: Iterable[Tree], path: str) -> None:
             controller = controller or this
 
 
-def _check_finalizers(out: Faults, finalizers: list[str], path: str) -> None:
+def _check_finalizers(out: Faults, finalizers: list[str], path: str, *, kube: bool) -> None:
     for index, name in enumerate(finalizers):
         out.each_invalid(path, name, label_key(name))
-        check_kube_finalizer(out, name, f"{path}[{index}]")
+        if kube:
+            check_kube_finalizer(out, name, f"{path}[{index}]")
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         out.invalid(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
 
@@ -110,7 +111,8 @@ def check_kube_finalizer(out: Faults, name: str, path: str) -> None:
         out.invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")
 
 
-def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metadata") -> None:
+def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metadata", *, kube: bool = True) -> None:
+    """What an update may do to metadata. Without `kube` as every kind has it; built-in kinds ask a second time."""
     if old.get("deletionTimestamp"):
         new = sorted(set(meta.get("finalizers", ())) - set(old.get("finalizers", ())))
         if new:
@@ -124,12 +126,17 @@ def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metad
         if meta.get(name) != old.get(name):
             empty = "" if name in ("name", "namespace", "uid") else None
             out.invalid(f"{path}.{name}", meta.get(name, empty), IMMUTABLE)
-    _check_what_may_change(out, meta, path)
+    _check_what_may_change(out, meta, path, kube=kube)
 
 
 def check_immutable(out: Faults, new: Any, old: Any, path: str) -> None:
     if new != old:
         out.invalid(path, new, IMMUTABLE)
+
+
+def check_same_selector(out: Faults, spec: Tree, old: Tree) -> None:
+    if spec.get("selector") != old.get("selector"):
+        out.invalid("spec.selector", selector_form(spec.get("selector")), IMMUTABLE)
 
 
 # Selectors of labels
@@ -159,12 +166,34 @@ def _check_requirement(out: Faults, expression: Tree, path: str) -> None:
         out.each_invalid(f"{path}.values[{index}]", value, label_value(value))
 
 
+def selector_form(selector: Mapping[str, Any] | None) -> Any:
+    """A selector as it is shown: fields in the order of the API's types, labels sorted."""
+    if selector is None:
+        return None
+    form: Tree = {}
+    if labels := selector.get("matchLabels"):
+        form["matchLabels"] = sorted_form(labels)
+    if expressions := selector.get("matchExpressions"):
+        form["matchExpressions"] = [
+            {name: each[name] for name in ("key", "operator", "values") if name in each} for each in expressions
+        ]
+    return form
+
+
+def sorted_form(labels: Mapping[str, Any] | None) -> Any:
+    """A map as it is shown; none at all is null."""
+    return {key: labels[key] for key in sorted(labels)} if labels else None
+
+
 def selector_is_empty(selector: Mapping[str, Any] | None) -> bool:
-    return not selector or not (selector.get("matchLabels") or selector.get("matchExpressions"))
+    """Whether it selects everything; no selector at all selects nothing."""
+    return selector is not None and not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 
-def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Whether a label selector means an object with these labels; a malformed requirement means none."""
+    if selector is None:
+        return False
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False

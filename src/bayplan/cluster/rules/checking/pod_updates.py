@@ -39,7 +39,7 @@ def check_pod_update(out: Faults, pod: Tree, old: Tree) -> None:
     kept = _with_allowed_changes_undone(out, new, before)
     if kept != before:
         told = f"pod updates may not change fields other than {','.join(_MAY_CHANGE)}"
-        out.forbidden("spec", f"{told}\n{difference('PodSpec', before, kept)}")
+        out.forbidden("spec", f"{told}\n{difference('core.PodSpec', before, kept)}")
 
 
 def _check_images(out: Faults, new: Any, old: Any, path: str) -> bool:
@@ -198,7 +198,7 @@ def check_ephemeral_containers(out: Faults, pod: Tree, old: Tree) -> None:
         if name not in known:
             out.forbidden(path, f'existing ephemeral containers "{name}" may not be removed\n')
         elif known[name] != each:
-            told = difference("EphemeralContainer", each, known[name])
+            told = difference("core.EphemeralContainer", each, known[name])
             out.forbidden(path, f'existing ephemeral containers "{name}" may not be changed\n{told}')
 
 

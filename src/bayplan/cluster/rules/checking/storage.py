@@ -13,10 +13,13 @@ from bayplan.cluster.rules.checking.metadata import (
     check_metadata,
     check_metadata_update,
     check_selector,
+    selector_form,
+    sorted_form,
 )
 from bayplan.cluster.rules.checking.scheduling import check_node_selector
 from bayplan.cluster.rules.checking.volumes import check_driver_name, check_source
 from bayplan.cluster.rules.field_errors import IMMUTABLE, Faults
+from bayplan.cluster.rules.go_forms import difference, form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain, label_key, no_steps_back
 from bayplan.objects.quantity import parse_quantity
 
@@ -75,6 +78,12 @@ def check_claim_spec(out: Faults, spec: Tree, path: str, *, checked_before: bool
     for name in ("dataSource", "dataSourceRef"):
         if (source := spec.get(name)) is not None:
             _check_data_source(out, source, f"{path}.{name}", check_group=not checked_before)
+    source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
+    if source is not None and reference is not None:
+        if reference.get("namespace"):
+            out.invalid(path, {}, "may not be specified when dataSourceRef.namespace is specified")
+        elif any(source.get(name) != reference.get(name) for name in ("apiGroup", "kind", "name")):
+            out.invalid(path, {}, "must match dataSourceRef")
     _check_class_name(out, spec.get("volumeAttributesClassName"), f"{path}.volumeAttributesClassName")
 
 
@@ -104,7 +113,8 @@ def check_claim_update(out: Faults, claim: Tree, old: Tree) -> None:
     bound = (claim.get("status") or {}).get("phase") == "Bound"
     if _kept_of_claim(new_spec, old_spec, bound=bound) != _kept_of_claim(old_spec, old_spec, bound=bound):
         rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
-        out.forbidden("spec", f"{rule} for bound claims\n")
+        told = difference("core.PersistentVolumeClaimSpec", _settled(old_spec, new_spec), new_spec)
+        out.forbidden("spec", f"{rule} for bound claims\n{told}")
     _check_size_update(out, new_spec, old_spec, old.get("status") or {})
     if new_spec.get("volumeMode") != old_spec.get("volumeMode"):
         out.invalid("volumeMode", new_spec.get("volumeMode"), IMMUTABLE)
@@ -123,6 +133,14 @@ def _kept_of_claim(spec: Tree, old: Tree, *, bound: bool) -> Tree:
         resources["requests"] = {**(resources.get("requests") or {}), "storage": None}
         kept["resources"] = resources
     return kept
+
+
+def _settled(old: Tree, new: Tree) -> Tree:
+    """The old spec as it is compared: what may be set now is set as in the new one."""
+    settled = dict(old)
+    if not old.get("volumeName") and new.get("volumeName"):
+        settled["volumeName"] = new["volumeName"]
+    return settled
 
 
 def _check_size_update(out: Faults, new: Tree, old: Tree, status: Tree) -> None:
@@ -229,9 +247,15 @@ def _check_csi_volume(out: Faults, source: Tree) -> None:
 def check_volume_update(out: Faults, volume: Tree, old: Tree) -> None:
     check_volume(out, volume)
     if volume_source(volume["spec"]) != volume_source(old["spec"]):
-        out.forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation\n")
+        told = difference("core.PersistentVolumeSource", old["spec"], volume["spec"])
+        rule = "spec.persistentvolumesource is immutable after creation"
+        out.forbidden("spec.persistentvolumesource", f"{rule}\n{told}")
     if volume["spec"].get("volumeMode") != old["spec"].get("volumeMode"):
         out.invalid("volumeMode", volume["spec"].get("volumeMode"), IMMUTABLE)
+    place, before = volume["spec"].get("nodeAffinity"), old["spec"].get("nodeAffinity")
+    if before is not None and place != before:
+        shown = None if place is None else form("core.VolumeNodeAffinity", place)
+        out.invalid("nodeAffinity", shown, f"{IMMUTABLE}, except for updating from beta label to GA")
 
 
 # Classes, drivers, capacities, attachments
@@ -246,7 +270,7 @@ def check_storage_class(out: Faults, item: Tree) -> None:
     if item.get("volumeBindingMode") not in ("Immediate", "WaitForFirstConsumer"):
         supported = ("Immediate", "WaitForFirstConsumer")
         out.unsupported("volumeBindingMode", item.get("volumeBindingMode"), supported)
-    seen: list[Any] = []
+    seen: list[Any] = [{}]  # a term that says nothing counts as said before
     for index, term in enumerate(item.get("allowedTopologies", ())):
         where = f"allowedTopologies[{index}]"
         found = _check_topology(out, term, where)
@@ -290,8 +314,11 @@ def _check_topology(out: Faults, term: Tree, path: str) -> dict[str, set[str]]:
 
 
 def check_storage_class_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_storage_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
-    for name in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
+    if item.get("parameters") != old.get("parameters"):
+        out.invalid("parameters", sorted_form(item.get("parameters")), IMMUTABLE)
+    for name in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
         check_immutable(out, item.get(name), old.get(name), name)
 
 
@@ -383,9 +410,11 @@ def check_capacity(out: Faults, item: Tree) -> None:
 
 
 def check_capacity_update(out: Faults, item: Tree, old: Tree) -> None:
+    check_capacity(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
-    for name in ("nodeTopology", "storageClassName"):
-        check_immutable(out, item.get(name), old.get(name), name)
+    if item.get("nodeTopology") != old.get("nodeTopology"):
+        out.invalid("nodeTopology", selector_form(item.get("nodeTopology")), IMMUTABLE)
+    check_immutable(out, item.get("storageClassName", ""), old.get("storageClassName", ""), "storageClassName")
 
 
 def check_attachment(out: Faults, item: Tree) -> None:

@@ -49,6 +49,10 @@ def check_volumes(out: Faults, volumes: list[Tree], pod_name: str, path: str) ->
         where, name = f"{path}[{index}]", volume.get("name", "")
         before = len(out)
         _check_source(out, volume, where)
+        if pod_name and name and volume.get("ephemeral") is not None:
+            claim_name = f"{pod_name}-{name}"
+            for problem in dns_subdomain(claim_name):
+                out.invalid(f"{where}.name", name, f'PVC name "{claim_name}": {problem}')
         if not name:
             out.required(f"{where}.name")
         elif problems := dns_label(name):
@@ -90,8 +94,8 @@ def check_source(out: Faults, kind: str, source: Tree, path: str) -> None:
         _check_items(out, source, path)
     elif kind == "hostPath":
         check_host_path(out, source, path)
-    elif kind == "nfs" and source.get("path") and not source["path"].startswith("/"):
-        out.invalid(f"{path}.path", source["path"], "must be an absolute path")
+    elif kind == "nfs" and not source.get("path", "").startswith("/"):
+        out.invalid(f"{path}.path", source.get("path", ""), "must be an absolute path")
     elif kind == "downwardAPI":
         check_mode(out, source.get("defaultMode"), f"{path}.defaultMode")
         for item in source.get("items", ()):

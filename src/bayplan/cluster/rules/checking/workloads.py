@@ -12,9 +12,12 @@ from bayplan.cluster.rules.checking.metadata import (
     check_labels,
     check_metadata,
     check_metadata_update,
+    check_same_selector,
     check_selector,
+    selector_form,
     selector_is_empty,
     selects,
+    sorted_form,
 )
 from bayplan.cluster.rules.checking.pods import check_template
 from bayplan.cluster.rules.checking.storage import check_claim_spec
@@ -52,15 +55,15 @@ def _check_selector(out: Faults, spec: Tree, called: str) -> bool:
     check_selector(out, selector, "spec.selector")
     usable = len(out) == before
     if selector_is_empty(selector):
-        out.invalid("spec.selector", selector, f"empty selector is invalid for {called}")
+        out.invalid("spec.selector", selector_form(selector), f"empty selector is invalid for {called}")
     return usable
 
 
 def _check_selected_template(out: Faults, spec: Tree, called: str) -> None:
     template = spec.get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if not selector_is_empty(spec.get("selector")) and not selects(spec["selector"], labels):
-        out.invalid("spec.template.metadata.labels", labels or None, _NO_MATCH)
+    if not selector_is_empty(spec.get("selector")) and not selects(spec.get("selector"), labels):
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), _NO_MATCH)
     check_template(out, template, "spec.template")
     _check_always(out, template, called)
 
@@ -113,7 +116,7 @@ def _check_deployment_spec(out: Faults, spec: Tree) -> None:
     if _check_selector(out, spec, "deployment"):
         _check_selected_template(out, spec, "ReplicaSet")
     else:
-        out.invalid("spec.selector", spec["selector"], "invalid label selector")
+        out.invalid("spec.selector", selector_form(spec["selector"]), "invalid label selector")
     _check_strategy(out, spec.get("strategy") or {})
     check_natural(out, spec, "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
     deadline = spec.get("progressDeadlineSeconds")
@@ -130,8 +133,14 @@ def _check_strategy(out: Faults, strategy: Tree) -> None:
     elif kind == "RollingUpdate":
         _check_rolling(out, rolling or {}, "spec.strategy.rollingUpdate")
     else:
-        shown = {"Type": kind or "", "RollingUpdate": rolling}
+        shown = {"Type": kind or "", "RollingUpdate": _rolling_form(rolling)}
         out.unsupported("spec.strategy", shown, ("Recreate", "RollingUpdate"))
+
+
+def _rolling_form(rolling: Tree | None) -> Any:
+    if rolling is None:
+        return None
+    return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
 
 
 def _check_rolling(out: Faults, rolling: Tree, path: str) -> None:
@@ -146,7 +155,7 @@ def _check_rolling(out: Faults, rolling: Tree, path: str) -> None:
 def check_deployment_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_deployment_spec(out, item["spec"])
-    check_immutable(out, item["spec"].get("selector"), old["spec"].get("selector"), "spec.selector")
+    check_same_selector(out, item["spec"], old["spec"])
 
 
 def check_replica_set(out: Faults, item: Tree) -> None:
@@ -159,13 +168,13 @@ def _check_replica_set_spec(out: Faults, spec: Tree) -> None:
     if _check_selector(out, spec, "deployment"):
         _check_selected_template(out, spec, "ReplicaSet")
     else:
-        out.invalid("spec.selector", spec["selector"], "invalid label selector")
+        out.invalid("spec.selector", selector_form(spec["selector"]), "invalid label selector")
 
 
 def check_replica_set_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_replica_set_spec(out, item["spec"])
-    check_immutable(out, item["spec"].get("selector"), old["spec"].get("selector"), "spec.selector")
+    check_same_selector(out, item["spec"], old["spec"])
 
 
 def check_replication_controller(out: Faults, item: Tree) -> None:
@@ -184,7 +193,7 @@ def _check_controller_spec(out: Faults, spec: Tree) -> None:
         return
     labels = (template.get("metadata") or {}).get("labels") or {}
     if selector and any(labels.get(key) != value for key, value in selector.items()):
-        out.invalid("spec.template.metadata.labels", labels or None, _NO_MATCH)
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), _NO_MATCH)
     check_template(out, template, "spec.template")
     _check_always(out, template, "ReplicationController")
 
@@ -204,14 +213,14 @@ def check_daemon_set(out: Faults, item: Tree) -> None:
 
 def _check_daemon_set_spec(out: Faults, spec: Tree) -> None:
     selector, template = spec.get("selector"), spec.get("template") or {}
+    before = len(out)
     check_selector(out, selector, "spec.selector")
+    usable = len(out) == before
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if not selector_is_empty(selector) and not selects(selector or {}, labels):
-        out.invalid("spec.template.metadata.labels", labels or None, _NO_MATCH)
-    if selector is None:
-        out.required("spec.selector")
-    elif selector_is_empty(selector):
-        out.invalid("spec.selector", selector, "empty selector is invalid for daemonset")
+    if usable and not selector_is_empty(selector) and not selects(selector, labels):
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), _NO_MATCH)
+    if selector_is_empty(selector):
+        out.invalid("spec.selector", selector_form(selector), "empty selector is invalid for daemonset")
     check_template(out, template, "spec.template")
     _check_always(out, template, "DaemonSet")
     check_natural(out, spec, "minReadySeconds")
@@ -225,7 +234,7 @@ def _check_daemon_strategy(out: Faults, strategy: Tree) -> None:
         return
     rolling = strategy.get("rollingUpdate")
     if kind != "RollingUpdate":
-        shown = {"Type": kind or "", "RollingUpdate": rolling}
+        shown = {"Type": kind or "", "RollingUpdate": _rolling_form(rolling)}
         out.unsupported("spec.updateStrategy", shown, ("RollingUpdate", "OnDelete"))
         return
     missing, extra = (rolling or {}).get("maxUnavailable", 0), (rolling or {}).get("maxSurge", 0)
@@ -241,7 +250,7 @@ def _check_daemon_strategy(out: Faults, strategy: Tree) -> None:
 
 def check_daemon_set_update(out: Faults, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
-    check_immutable(out, item["spec"].get("selector"), old["spec"].get("selector"), "spec.selector")
+    check_same_selector(out, item["spec"], old["spec"])
     _check_daemon_set_spec(out, item["spec"])
 
 
@@ -274,7 +283,7 @@ def _check_stateful_set_spec(out: Faults, spec: Tree) -> None:
     if _check_selector(out, spec, "statefulset"):
         _check_stateful_template(out, spec, template)
     else:
-        out.invalid("spec.selector", spec["selector"], "")
+        out.invalid("spec.selector", selector_form(spec["selector"]), "")
     _check_always(out, template, "StatefulSet")
 
 
@@ -305,8 +314,8 @@ def _check_stateful_strategy(out: Faults, strategy: Tree) -> None:
 def _check_stateful_template(out: Faults, spec: Tree, template: Tree) -> None:
     metadata = template.get("metadata") or {}
     labels = metadata.get("labels") or {}
-    if not selector_is_empty(spec.get("selector")) and not selects(spec["selector"], labels):
-        out.invalid("spec.template.metadata.labels", labels or None, _NO_MATCH)
+    if not selector_is_empty(spec.get("selector")) and not selects(spec.get("selector"), labels):
+        out.invalid("spec.template.metadata.labels", sorted_form(labels), _NO_MATCH)
     pod = {name: value for name, value in (template.get("spec") or {}).items() if name not in ("hostname", "subdomain")}
     claims = [(claim.get("metadata") or {}).get("name", "") for claim in spec.get("volumeClaimTemplates") or ()]
     if claims:

@@ -92,7 +92,12 @@ def fill_namespace(item: Tree) -> None:
 
 
 def fill_node(item: Tree) -> None:
-    item.setdefault("spec", {})
+    spec = item.setdefault("spec", {})
+    first, several = spec.get("podCIDR"), spec.get("podCIDRs") or []
+    if first and several[:1] != [first]:
+        spec["podCIDRs"] = [first]  # whoever knows the old name alone means it
+    elif several:
+        spec["podCIDR"] = several[0]
     status = item.setdefault("status", {})
     if capacity := status.get("capacity"):
         rounded_list(capacity)
@@ -183,7 +188,7 @@ def _fill_backend(backend: Tree) -> None:
 def fill_ingress_class(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     if (parameters := spec.get("parameters")) is not None:
-        parameters.setdefault("scope", "Cluster")
+        parameters["scope"] = parameters.get("scope") or "Cluster"
 
 
 def fill_storage_class(item: Tree) -> None:
@@ -244,9 +249,9 @@ def fill_claim_template(item: Tree) -> None:
 
 
 def _fill_device_requests(spec: Tree) -> None:
-    for request in spec.setdefault("devices", {}).get("requests", ()):
+    for request in spec.setdefault("devices", {}).get("requests") or ():
         exactly = request.get("exactly")
-        for each in (*([exactly] if exactly is not None else ()), *request.get("firstAvailable", ())):
+        for each in (*([exactly] if exactly is not None else ()), *(request.get("firstAvailable") or ())):
             _text(each, "allocationMode", "ExactCount")
             if each["allocationMode"] == "ExactCount" and not each.get("count"):
                 each["count"] = 1
@@ -315,7 +320,8 @@ def fill_priority_level(item: Tree) -> None:
         _given(limited, nominalConcurrencyShares=30, lendablePercent=0)
         queuing = limited.setdefault("limitResponse", {}).get("queuing")
         if queuing is not None:
-            _given(queuing, queues=64, handSize=8, queueLengthLimit=50)
+            for name, value in (("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)):
+                queuing[name] = queuing.get(name) or value
     item.setdefault("status", {})
 
 

@@ -31,8 +31,20 @@ def fill_pod(pod: Tree) -> None:
     if spec.get("resources"):
         _fill_pod_level(spec, spec["resources"])
     spec.setdefault("enableServiceLinks", True)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    if status := pod.get("status"):
+        _fill_addresses(status)
     if spec.get("hostNetwork"):
         _fill_host_ports(spec)
+
+
+def _fill_addresses(status: Tree) -> None:
+    first, several = status.get("podIP"), status.get("podIPs") or []
+    if first and (not several or several[0].get("ip") != first):
+        status["podIPs"] = [{"ip": first}]
+    elif several and several[0].get("ip"):
+        status["podIP"] = several[0]["ip"]
 
 
 def fill_template(template: Tree) -> None:
@@ -54,6 +66,8 @@ def fill_pod_spec(spec: Tree) -> None:
         spec["restartPolicy"] = "Always"
     if not spec.get("schedulerName"):
         spec["schedulerName"] = "default-scheduler"
+    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = account  # one thing, of which the second name is old
     spec.setdefault("securityContext", {})
     spec.setdefault("terminationGracePeriodSeconds", 30)
     if overhead := spec.get("overhead"):
@@ -105,7 +119,7 @@ def _fill_probe(probe: Tree) -> None:
             probe[name] = value
     _fill_http(probe)
     if (grpc := probe.get("grpc")) is not None:
-        grpc.setdefault("service", "")
+        grpc["service"] = grpc.get("service") or ""
 
 
 def _fill_http(handler: Tree) -> None:

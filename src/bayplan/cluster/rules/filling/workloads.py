@@ -75,6 +75,7 @@ def fill_stateful_set(item: Tree) -> None:
     spec.setdefault("revisionHistoryLimit", 10)
     for claim in spec.get("volumeClaimTemplates", ()):
         claim.setdefault("metadata", {})
+        claim["apiVersion"], claim["kind"] = "v1", "PersistentVolumeClaim"
         fill_claim(claim)
     _template(spec)
     _fill_status(item, replicas=0, availableReplicas=0)

@@ -1,0 +1,268 @@
+"""How much of a ResourceQuota is used, and would this object exceed it?
+
+Asked by admission, and by whoever keeps the status of quotas. Usage is counted from what is stored, so that it is
+never behind; a namespace without quotas costs one lookup, one with a quota a walk over its objects of that kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bayplan.cluster.kinds import BUILT_IN, Resource, Tree
+from bayplan.cluster.rules.lookup import Lookup, built_in
+from bayplan.cluster.rules.quality import quality_of_service
+from bayplan.cluster.rules.resources import Amounts, added, amounts, as_texts, count, pod_amounts
+from bayplan.objects.resources import is_dra_extended_resource_name, is_hugepages, is_native
+
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_ASKED_OF_ALL = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+_COUNTED = {
+    "pods": "Pod",
+    "services": "Service",
+    "secrets": "Secret",
+    "configmaps": "ConfigMap",
+    "resourcequotas": "ResourceQuota",
+    "replicationcontrollers": "ReplicationController",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
+}
+_CLASS_MARK = ".storageclass.storage.k8s.io/"
+
+
+def usage(resource: Resource, item: Tree) -> Amounts:
+    """What one object counts for, by every name that a quota may use."""
+    found: Amounts = {f"count/{resource.qualified}": count(1)}
+    if resource.group:
+        return found
+    if resource.kind == "Pod":
+        return found | (_pod_usage(item) if _counts(item) else {})
+    if resource.plural in _COUNTED:
+        found[resource.plural] = count(1)
+    if resource.kind == "Service":
+        found |= _service_usage(item["spec"])
+    elif resource.kind == "PersistentVolumeClaim":
+        found |= _claim_usage(item["spec"])
+    return found
+
+
+def _counts(pod: Tree) -> bool:
+    """A pod that has ended holds no resources; it is one object still."""
+    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def _pod_usage(pod: Tree) -> Amounts:
+    spec = pod["spec"]
+    return {"pods": count(1), **_compute_usage(pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))}
+
+
+def _compute_usage(requests: Amounts, limits: Amounts) -> Amounts:
+    found: Amounts = {}
+    for name in _COMPUTE:
+        if name in requests:
+            found[name] = found[f"requests.{name}"] = requests[name]
+        if name in limits:
+            found[f"limits.{name}"] = limits[name]
+    for name, amount in requests.items():
+        if is_hugepages(name):
+            found[name] = found[f"requests.{name}"] = amount
+        elif is_dra_extended_resource_name(name):
+            found[f"requests.{name}"] = amount
+    return found
+
+
+def _service_usage(spec: Tree) -> Amounts:
+    ports = len(spec.get("ports") or ())
+    kind = spec.get("type")
+    allocates = spec.get("allocateLoadBalancerNodePorts", True)
+    given = sum(1 for port in spec.get("ports") or () if port.get("nodePort"))
+    nodes = ports if kind == "NodePort" or (kind == "LoadBalancer" and allocates) else 0
+    nodes = given if kind == "LoadBalancer" and not allocates else nodes
+    return {"services.nodeports": count(nodes), "services.loadbalancers": count(int(kind == "LoadBalancer"))}
+
+
+def _claim_usage(spec: Tree) -> Amounts:
+    found: Amounts = {}
+    name = spec.get("storageClassName")
+    if name:
+        found[f"{name}{_CLASS_MARK}persistentvolumeclaims"] = count(1)
+    size = amounts((spec.get("resources") or {}).get("requests")).get("storage")
+    if size is not None:
+        found["requests.storage"] = size
+        if name:
+            found[f"{name}{_CLASS_MARK}requests.storage"] = size
+    return found
+
+
+# Which objects a quota means
+
+
+def matches(quota: Tree, resource: Resource, item: Tree) -> bool:
+    """Whether the quota's scopes let it count the object."""
+    return all(_in_scope(each, resource, item) for each in _scopes(quota["spec"]))
+
+
+def _scopes(spec: Tree) -> list[Tree]:
+    plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    return [*plain, *((spec.get("scopeSelector") or {}).get("matchExpressions") or ())]
+
+
+def _in_scope(scope: Tree, resource: Resource, item: Tree) -> bool:
+    if resource.kind != "Pod" or resource.group:
+        return False
+    spec, name = item["spec"], scope.get("scopeName")
+    ends = spec.get("activeDeadlineSeconds") is not None
+    best_effort = quality_of_service(spec) == "BestEffort"
+    match name:
+        case "Terminating":
+            return ends
+        case "NotTerminating":
+            return not ends
+        case "BestEffort":
+            return best_effort
+        case "NotBestEffort":
+            return not best_effort
+        case "PriorityClass":
+            return _class_matches(scope, spec.get("priorityClassName"))
+        case "CrossNamespacePodAffinity":
+            return _crosses_namespaces(spec)
+    return False
+
+
+def _class_matches(scope: Tree, name: str | None) -> bool:
+    values = scope.get("values") or ()
+    match scope.get("operator"):
+        case "In":
+            return bool(name) and name in values
+        case "NotIn":
+            return not name or name not in values
+        case "Exists":
+            return bool(name)
+        case "DoesNotExist":
+            return not name
+    return False
+
+
+def _crosses_namespaces(spec: Tree) -> bool:
+    for kind in ("podAffinity", "podAntiAffinity"):
+        pods = (spec.get("affinity") or {}).get(kind) or {}
+        terms = list(pods.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
+        terms += [
+            each.get("podAffinityTerm") or {}
+            for each in pods.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        ]
+        if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms):
+            return True
+    return False
+
+
+# The sum, and the question
+
+
+def used(quota: Tree, lookup: Lookup) -> Amounts:
+    """What the objects of the namespace use of what the quota limits."""
+    hard = quota["spec"].get("hard") or {}
+    total: Amounts = {name: count(0) for name in hard}
+    for resource in _resources_of(hard):
+        for item in lookup.list(resource, quota["metadata"]["namespace"]):
+            if matches(quota, resource, item):
+                mine = usage(resource, item)
+                added(total, {name: amount for name, amount in mine.items() if name in hard})
+    return total
+
+
+def _resources_of(hard: Mapping[str, Any]) -> Iterable[Resource]:
+    found: dict[str, Resource] = {}
+    for name in hard:
+        if name.startswith("count/"):
+            wanted = name.removeprefix("count/")
+            found.update((wanted, each) for each in BUILT_IN if each.qualified == wanted and each.stored)
+        elif name in _COUNTED:
+            found[name] = built_in(_COUNTED[name])
+        elif name.startswith("services."):
+            found["services"] = built_in("Service")
+        elif name == "requests.storage" or _CLASS_MARK in name:
+            found["persistentvolumeclaims"] = built_in("PersistentVolumeClaim")
+        else:
+            found["pods"] = built_in("Pod")
+    return {each.qualified: each for each in found.values()}.values()
+
+
+def status_of(quota: Tree, lookup: Lookup) -> Tree:
+    """The status that a quota should have."""
+    return {"hard": dict(quota["spec"].get("hard") or {}), "used": as_texts(used(quota, lookup))}
+
+
+def problem(quota: Tree, resource: Resource, item: Tree, old: Tree | None, lookup: Lookup) -> str | None:
+    """Why the quota refuses the object, or None."""
+    hard = amounts(quota["spec"].get("hard"))
+    mine = {name: amount for name, amount in usage(resource, item).items() if name in hard}
+    if not mine and not _missing_names(hard, resource):
+        return None
+    if not matches(quota, resource, item):
+        return None
+    name = quota["metadata"]["name"]
+    if resource.kind == "Pod" and old is None and (missing := _missing(hard, item["spec"])):
+        return f"failed quota: {name}: must specify {missing}"
+    if old is not None and matches(quota, resource, old):
+        before = usage(resource, old)
+        mine = {key: amount.sub(before[key]) if key in before else amount for key, amount in mine.items()}
+    mine = {key: amount for key, amount in mine.items() if amount.sign() > 0}
+    if not mine:
+        return None
+    sums = used(quota, lookup)
+    over = sorted(key for key, amount in mine.items() if sums[key].add(amount).compare(hard[key]) > 0)
+    if not over:
+        return None
+    told = (f"{word}: {','.join(f'{key}={table[key]}' for key in over)}" for word, table in _columns(mine, sums, hard))
+    return f"exceeded quota: {name}, {', '.join(told)}"
+
+
+def _columns(mine: Amounts, sums: Amounts, hard: Amounts) -> tuple[tuple[str, Amounts], ...]:
+    return ("requested", mine), ("used", sums), ("limited", hard)
+
+
+def _missing_names(hard: Amounts, resource: Resource) -> bool:
+    return resource.kind == "Pod" and not resource.group and any(name in _ASKED_OF_ALL for name in hard)
+
+
+def _missing(hard: Amounts, spec: Tree) -> str:
+    """Amounts that a quota limits must be given by every container, unless the pod as a whole gives them."""
+    if spec.get("resources"):
+        return ""
+    lacking: dict[str, set[str]] = {}
+    for field in ("containers", "initContainers"):
+        for container in spec.get(field) or ():
+            resources = container.get("resources") or {}
+            told = _compute_usage(amounts(resources.get("requests")), amounts(resources.get("limits")))
+            for name in hard:
+                if name in _ASKED_OF_ALL and name not in told:
+                    lacking.setdefault(name, set()).add(container.get("name", ""))
+    return "; ".join(f"{name} for: {','.join(sorted(lacking[name]))}" for name in sorted(lacking))
+
+
+def limits_kind(quota: Tree, resource: Resource) -> bool:
+    """Whether objects of the kind can count against the quota at all: most writes are about other kinds."""
+    hard = quota["spec"].get("hard") or {}
+    if f"count/{resource.qualified}" in hard:
+        return True
+    if resource.group:
+        return False
+    if resource.kind == "Pod":
+        return any(not _of_others(name) for name in hard)
+    if resource.kind == "Service":
+        return any(name.startswith("services") for name in hard)
+    if resource.kind == "PersistentVolumeClaim":
+        return any(
+            name.startswith(("persistentvolumeclaims", "requests.storage")) or _CLASS_MARK in name for name in hard
+        )
+    return resource.plural in hard
+
+
+def _of_others(name: str) -> bool:
+    if name == "pods":
+        return False
+    return (
+        name in _COUNTED
+        or name.startswith(("count/", "services.", "requests.storage"))
+        or (_CLASS_MARK in name and not is_native(name))
+    )
