@@ -109,10 +109,10 @@ def main() -> None:
             created = told(server.ask("POST", path, item))
             cases = list(creations(server, item))
             found.append({"item": item, "created": created, "creations": cases, "updates": updates(server, item)})
-            print(item["kind"], len(cases), len(found[-1]["updates"]["cases"]), file=sys.stderr)
+            sys.stderr.write(f"{item['kind']}: {len(cases)}\n")
     text = json.dumps(found, separators=(",", ":"))
     RECORDING.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(len(text), RECORDING.stat().st_size)
+    sys.stderr.write(f"{len(text)} {RECORDING.stat().st_size}\n")
 
 
 if __name__ == "__main__":
