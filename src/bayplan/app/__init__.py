@@ -9,8 +9,9 @@ import logging
 import platform
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
@@ -32,6 +33,7 @@ from bayplan.client import (
     Election,
     EventSink,
     Informers,
+    Offered,
     Selection,
     Service,
     Target,
@@ -40,7 +42,7 @@ from bayplan.client import (
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
-from bayplan.config.model import Configuration, LeaderElection
+from bayplan.config.model import Configuration, Extender, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.boundary import call_under_way
@@ -62,6 +64,7 @@ from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
@@ -181,27 +184,14 @@ async def scheduler_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        client = await stack.enter_async_context(
-            Client(
-                target,
-                clock=clock,
-                chance=chance,
-                qps=connection.qps,
-                burst=connection.burst,
-                user_agent=f"bayplan/{__version__}/scheduler",
-                observer=observer,
-            )
-        )
+        wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
+        limited = partial(wire, qps=connection.qps, burst=connection.burst)
+        client = await stack.enter_async_context(limited(user_agent=f"bayplan/{__version__}/scheduler"))
         offered = await client.reach(_WATCHED, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
-        services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
-        network = Service(clock, user_agent=f"bayplan/{__version__}")
-        for service in (*services.values(), network):
-            stack.push_async_callback(service.close)
-        telling = await stack.enter_async_context(
-            Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst, observer=observer)
-        )
+        services, network = _services(configuration, clock, stack)
+        telling = await stack.enter_async_context(limited())
         sink = EventSink(telling, resource=event_resource(offered))
         stack.callback(asyncio.ensure_future(sink.run()).cancel)
         live = live_scheduler(
@@ -220,17 +210,10 @@ async def scheduler_process(
             observer=monitor.metrics,
             timings=monitor.timings,
         )
-        informers = Informers(
-            client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
-            for kind in _WATCHED
-            if (resource := offered.get(kind)) is not None
-        )
+        informers = _informers(client, offered, live)
         election: Election | None = None
         if lease.leader_elect:
-            patience_s = lease.renew_deadline.seconds / 2
-            lease_client = await stack.enter_async_context(
-                Client(target, clock=clock, chance=chance, timeout_s=patience_s, observer=observer)
-            )
+            lease_client = await stack.enter_async_context(wire(timeout_s=lease.renew_deadline.seconds / 2))
             speaker = await stack.enter_async_context(_lease_events(lease_client, configuration))
             election = _election(lease, lease_client, identity, speaker)
             client.guard(election)
@@ -248,6 +231,26 @@ async def scheduler_process(
         )
         monitor.show(process)
         yield process
+
+
+def _services(
+    configuration: Configuration, clock: LoopClock, stack: AsyncExitStack
+) -> tuple[Mapping[Extender, Service], Service]:
+    """What is asked outside the cluster: each extender, and whatever plugins post to."""
+    agent = f"bayplan/{__version__}"
+    services, network = services_for(configuration.extenders, clock, user_agent=agent), Service(clock, user_agent=agent)
+    for service in (*services.values(), network):
+        stack.push_async_callback(service.close)
+    return services, network
+
+
+def _informers(client: Client, offered: Offered, live: LiveScheduler) -> Informers:
+    """One watch for each kind that matters here and that the API server has."""
+    return Informers(
+        client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+        for kind in _WATCHED
+        if (resource := offered.get(kind)) is not None
+    )
 
 
 def _freeze_memory() -> None:

@@ -67,14 +67,7 @@ def live_scheduler(
         post=post,
         timings=timings,
     )
-    queue = queue_for(
-        engine,
-        SchedulingQueue,
-        clock=clock,
-        recorder=recorder,
-        max_parked_s=options.max_parked.seconds,
-        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
-    )
+    queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
     bindings = Bindings(
@@ -114,3 +107,16 @@ def live_scheduler(
         slice_s=settings.slice_milliseconds / 1e3,
     )
     return live
+
+
+def _queue(
+    engine: PodEngine, options: ProcessOptions, clock: LoopClock, recorder: QueueRecorder | None
+) -> SchedulingQueue:
+    return queue_for(
+        engine,
+        SchedulingQueue,
+        clock=clock,
+        recorder=recorder,
+        max_parked_s=options.max_parked.seconds,
+        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
+    )
