@@ -30,8 +30,10 @@ from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, NoObser
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
 from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
 
 log = logging.getLogger(__name__)
+outcomes = StructuredLog(__name__)
 
 SLICE_S = 0.004
 _MOST_ON_THE_WIRE = 1024
@@ -316,7 +318,10 @@ class LiveScheduler:
         scheduled(self.events, queued.pod, held.pod.spec.node_name)
         self.observer.attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.tried_s)
         self.observer.scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.flushed)
-        log.info("pod %s is bound to node %s", queued.key, held.pod.spec.node_name)
+        if outcomes.enabled(OUTCOME):
+            outcomes.info(
+                "Successfully bound pod to node", v=OUTCOME, pod=Ref(queued.key), node=held.pod.spec.node_name
+            )
 
     def binding_failed(self, queued: QueuedPod, status: Status, rejectors: frozenset[str] = _NOBODY) -> None:
         """A pod that had a node does not get it, and no longer waits for it."""
