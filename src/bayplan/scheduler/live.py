@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,8 @@ _MOST_ON_THE_WIRE = 1024
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
 _NOBODY: frozenset[str] = frozenset()
+Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
+"""What a change means, in slices."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class LiveScheduler:
     ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
     slice_s: float = SLICE_S
-    _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _heard: deque[tuple[Following, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
     _slices_behind: int = 0
@@ -93,7 +95,12 @@ class LiveScheduler:
 
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change."""
-        self._heard.append((old, new))
+        self._heard.append((self.routing.following, old, new))
+        self._woken.set()
+
+    def assumed(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """We wrote something, and need not wait to be told of it."""
+        self._heard.append((self.routing.assumed, old, new))
         self._woken.set()
 
     def wake(self) -> None:
@@ -203,11 +210,11 @@ class LiveScheduler:
             self._retired.append(retired)
         return self.queue.install(queue_profiles(self.engine), rebuilt.changed)
 
-    def _routed(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
+    def _routed(self, following: Following, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
         took_s, now_s = 0.0, self.clock.monotonic_s
         start_s = now_s()
         try:
-            for woken in self.routing.following(old, new):
+            for woken in following(old, new):
                 took_s += now_s() - start_s
                 yield woken
                 start_s = now_s()
