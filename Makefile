@@ -34,7 +34,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
 e2e: .venv/.dev
-	$(BIN)/python -m pytest -p no:xdist -m e2e --cluster=both tests/e2e $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -106,6 +106,7 @@ def live_scheduler(
         observer=observer,
         slice_s=settings.slice_milliseconds / 1e3,
     )
+    cache.devices.listener = live.assumed
     return live
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +30,10 @@ from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, NoObser
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
 from bayplan.scheduler.writing import ApiWrites
-from bayplan.telemetry.logs import Ref, StructuredLog
+from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
 
 log = logging.getLogger(__name__)
-said = StructuredLog(__name__)
+outcomes = StructuredLog(__name__)
 
 SLICE_S = 0.004
 _MOST_ON_THE_WIRE = 1024
@@ -41,6 +41,8 @@ _MOST_ON_THE_WIRE = 1024
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
 _NOBODY: frozenset[str] = frozenset()
+Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
+"""What a change means, in slices."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class LiveScheduler:
     ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
     slice_s: float = SLICE_S
-    _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _heard: deque[tuple[Following, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
     _slices_behind: int = 0
@@ -93,7 +95,12 @@ class LiveScheduler:
 
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change."""
-        self._heard.append((old, new))
+        self._heard.append((self.routing.following, old, new))
+        self._woken.set()
+
+    def assumed(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """We wrote something, and need not wait to be told of it."""
+        self._heard.append((self.routing.assumed, old, new))
         self._woken.set()
 
     def wake(self) -> None:
@@ -203,11 +210,11 @@ class LiveScheduler:
             self._retired.append(retired)
         return self.queue.install(queue_profiles(self.engine), rebuilt.changed)
 
-    def _routed(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
+    def _routed(self, following: Following, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
         took_s, now_s = 0.0, self.clock.monotonic_s
         start_s = now_s()
         try:
-            for woken in self.routing.following(old, new):
+            for woken in following(old, new):
                 took_s += now_s() - start_s
                 yield woken
                 start_s = now_s()
@@ -318,7 +325,10 @@ class LiveScheduler:
         scheduled(self.events, queued.pod, held.pod.spec.node_name)
         self.observer.attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.tried_s)
         self.observer.scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.flushed)
-        said.info("Successfully bound pod to node", v=2, pod=Ref(queued.key), node=held.pod.spec.node_name)
+        if outcomes.enabled(OUTCOME):
+            outcomes.info(
+                "Successfully bound pod to node", v=OUTCOME, pod=Ref(queued.key), node=held.pod.spec.node_name
+            )
 
     def binding_failed(self, queued: QueuedPod, status: Status, rejectors: frozenset[str] = _NOBODY) -> None:
         """A pod that had a node does not get it, and no longer waits for it."""

@@ -29,6 +29,7 @@ from bayplan.framework.events import Action, ClusterEvent
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
 from bayplan.queueing import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -104,10 +105,25 @@ class Routing:
         """Any other object. Of these, only actions that some plugin has registered for make an event at all."""
         item = new if new is not None else old
         assert item is not None
+        known = self._cache.devices.claims.get(item.key) if isinstance(item, ResourceClaim) else None
         if new is not None:
             self._cache.put(new)
         else:
             self._cache.drop(item)
+        if isinstance(item, ResourceClaim):
+            old, new = known, self._cache.devices.claims.get(item.key)
+            if new is old:
+                return  # we know it already, or know better: that was an event when we wrote it
+        yield from self._happened(old, new)
+
+    def assumed(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        """We know of a change before the API server tells: to those who wait it is one."""
+        self.followed = []
+        return self._happened(old, new)
+
+    def _happened(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        item = new if new is not None else old
+        assert item is not None
         action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
         resource = RESOURCES.get(type(item))
         if resource is not None and self._queue.hints.actions_on(resource) & action:
