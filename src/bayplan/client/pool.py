@@ -27,7 +27,7 @@ from bayplan.errors import TimedOut, Unreachable
 LIMIT = 200
 """Connections open at once. A request holds one while it lasts, and so does a watch."""
 
-EAGER = 16
+EAGER = 32
 """So many connections for requests are opened without waiting for one that comes free."""
 
 IDLE_S = 60.0
