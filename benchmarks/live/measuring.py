@@ -22,7 +22,7 @@ from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop, bayp
 from benchmarks.live.disturbing import disturbed
 from benchmarks.live.stagehand import Stagehand
 from benchmarks.live.staging import Stage
-from benchmarks.live.watching import BoundPods, Process, events_stored, look_at
+from benchmarks.live.watching import BoundPods, Process, StoredEvents, look_at
 from cluster.run import BENCHMARK_FLAGS, Cluster
 
 QUIET_S = 60.0
@@ -76,6 +76,7 @@ class Reached:
             "memory_mib": round(self.memory_mib, 1),
             "lasted_s": round(self.lasted_s, 3),
             "events_stored_after_s": round(self.stored_after_s, 3),
+            "pods_per_s_with_events": round(len(self.bound_at_s) / (self.lasted_s + self.stored_after_s), 1),
         }
 
     def _rates(self) -> list[float]:
@@ -144,6 +145,8 @@ async def measured(
     pods, opened = BoundPods(client, stage.namespace, len(stage.measured)), asyncio.Event()
     watching = asyncio.ensure_future(pods.run(opened))
     await opened.wait()
+    events = StoredEvents(client, stage.namespace)
+    before = await events.count()
     told(f"{contender.name}: {len(stage.measured):,} pods to place")
     with contender.running(cluster.folder) as pid:
         process, servers = Process(pid), [Process(each) for each in cluster.pids]
@@ -153,7 +156,7 @@ async def measured(
                 await pods.wait_for_all(QUIET_S)
                 last_s = max(pods.at_s.values())
                 wanted = frozenset(uids[key] for key in stage.measured)
-                stored_s = await events_stored(client, stage.namespace, wanted)
+                stored_s = await events.wait_for(wanted, more_than=before)
             for each in (process, *servers):
                 each.look()
             memory = process.memory_mib()

@@ -12,7 +12,8 @@ from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 
 if TYPE_CHECKING:
-    from bayplan.queueing.parked import Kin, Reading
+    from bayplan.queueing.hints import Reading
+    from bayplan.queueing.parked import Kin
 
 NOBODY: frozenset[str] = frozenset()
 
