@@ -46,13 +46,22 @@ class Complaints:
         """The sentence, if it is worth telling: neither told before nor one too many."""
         where = f" at {point}" if point else ""
         sentence = f'plugin "{plugin}"{where}: {_told(what)}; {_CONSEQUENCES.get(point, "its answer is left out")}'
+        last = f'plugin "{plugin}"{where}: more of the like, which is not told; those answers are left out too'
+        return self._worth(plugin, point, sentence, last)
+
+    def by(self, plugin: str, what: str) -> str | None:
+        """The same for something that a plugin has found out itself, about others."""
+        last = f'plugin "{plugin}": more of the like, which is not told'
+        return self._worth(plugin, "", f'plugin "{plugin}": {what}', last)
+
+    def _worth(self, plugin: str, point: str, sentence: str, last: str) -> str | None:
         if sentence in self.sentences:
             return None
         self._alike[plugin, point] += 1
         if self._alike[plugin, point] > MOST_ALIKE + 1:
             return None
         if self._alike[plugin, point] == MOST_ALIKE + 1:
-            sentence = f'plugin "{plugin}"{where}: more of the like, which is not told; those answers are left out too'
+            sentence = last
         self.sentences.append(sentence)
         return sentence
 

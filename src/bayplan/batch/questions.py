@@ -92,8 +92,14 @@ class Questions(Registrations):
     def blaming(self, point: str) -> Blame:
         return lambda plugin, what: self.blame(plugin, what, point)
 
+    def report(self, plugin: str, sentence: str) -> None:
+        """Something that a plugin has found wrong, and that a person should mend: it goes into the faults, once."""
+        told = self._complaints.by(plugin, sentence)
+        if told is not None:
+            log.warning("%s", told)
+
     def complain(self, plugin: str, sentence: str) -> None:
-        """Something a plugin reports itself."""
+        """Something that a plugin objects to, in the course of its work."""
         log.info('plugin "%s": %s', plugin, sentence)
 
     # orders -----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Extender:
             try:
                 self._send("onSessionClose", {})
             except ExtenderFault as fault:
-                session.complain(self.name, str(fault))
+                session.report(self.name, str(fault))
 
     # whether it is asked ----------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Extender:
         try:
             self._send("onSessionOpen", bodies.session_body(self._session))
         except ExtenderFault as fault:
-            self._session.complain(self.name, str(fault))
+            self._session.report(self.name, str(fault))
             return self._ignorable
         return True
 
@@ -227,7 +227,7 @@ class Extender:
     # requests ---------------------------------------------------------------------------------------------------
 
     def _unless_ignorable(self, fault: ExtenderFault) -> Status | None:
-        self._session.complain(self.name, str(fault))
+        self._session.report(self.name, str(fault))
         return None if self._ignorable else error(str(fault))
 
     def _ask(self, point: str, body: bodies.Body, kind: type[T]) -> T:
