@@ -245,12 +245,15 @@ class BatchEngine:
                 try:
                     plugin = self._plugins.build(option.name, arguments, self.handle)
                     session.plugins[option.name] = plugin
+                    session.opening = option.name
                     plugin.on_session_open(session)
                 except FAULTS as fault:
                     session.blame(option.name, fault, "on_session_open")
                     session.plugins.pop(option.name, None)  # who did not open is not closed
                     if before is not None:
                         session.plugins[option.name] = before
+                finally:
+                    session.opening = ""
                 session.faults += arguments.warnings
 
     def _close_plugins(self, session: Session) -> None:

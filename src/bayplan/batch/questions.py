@@ -47,6 +47,7 @@ class Questions(Registrations):
     def __init__(self, tiers: Sequence[Sequence[Switches]]) -> None:
         super().__init__()
         self.tiers = tiers
+        self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
         self._complaints = Complaints()
         self.faults = self._complaints.sentences  # what plugins did wrong in this session, a sentence each
         self._asked: dict[Point[Any], Asked] = {}

@@ -59,6 +59,16 @@ class Extender:
     """Hands questions of a session to an HTTP service."""
 
     name = "extender"
+    also_at: ClassVar[tuple[str, ...]] = (
+        "predicate",
+        "batch_node_order",
+        "preemptable",
+        "reclaimable",
+        "job_enqueueable",
+        "job_ready",
+        "overused",
+        "events",
+    )
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("extender.urlPrefix", str, ""),
         Argument("extender.httpTimeout", timedelta, ""),
@@ -97,11 +107,12 @@ class Extender:
             session.add_overused_fn(self.name, self._overused)
         if self._verb("jobReady"):
             session.add_job_ready_fn(self.name, self._job_ready)
-        session.add_event_handler(
-            self.name,
-            allocate=self._allocated if self._verb("allocateFunc") else None,
-            deallocate=self._deallocated if self._verb("deallocateFunc") else None,
-        )
+        if self._verb("allocateFunc") or self._verb("deallocateFunc"):
+            session.add_event_handler(
+                self.name,
+                allocate=self._allocated if self._verb("allocateFunc") else None,
+                deallocate=self._deallocated if self._verb("deallocateFunc") else None,
+            )
 
     def on_session_close(self, session: Session) -> None:
         if self._verb("onSessionClose"):
