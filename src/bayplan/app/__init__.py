@@ -20,15 +20,20 @@ from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf import load as load_batch
 from bayplan.batch.conf import load_default as load_default_batch
+from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.handle import Outside, Reply
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.usage_collecting import UsageCollector
+from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
     CORE_EVENTS,
     EVENTS,
     EVERYTHING,
     LEASES,
+    BlockingService,
     Client,
     Election,
     EventSink,
@@ -83,6 +88,7 @@ __all__ = [
     "known_plugins",
     "plugin_source",
     "scheduler_process",
+    "usage_collector",
 ]
 
 
@@ -314,7 +320,7 @@ def _election(lease: LeaderElection, client: Client, identity: str, speaker: Eve
 
 
 def build_batch_engine(
-    configuration: BatchConfiguration,
+    configuration: BatchConfiguration | Path,
     cache: Cache,
     *,
     plugins: PluginSet | None = None,
@@ -323,20 +329,56 @@ def build_batch_engine(
     clock: Clock | None = None,
     chance: random.Random | None = None,
     nominations: NominationLedger | None = None,
+    outside: Outside | None = None,
 ) -> BatchEngine:
     """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
 
-    `nominations`: the pod engine's, where both work on one cache."""
+    `configuration`: as it is, or the file that says it, which is looked at again before each session. `nominations`:
+    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. Close it."""
+    actions = actions or default_actions()
+    file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
     return BatchEngine(
         cache,
-        configuration,
+        configuration if isinstance(configuration, BatchConfiguration) else load_default_batch(),
         plugins=plugins or default_batch_plugins(),
-        actions=actions or default_actions(),
+        actions=actions,
         framework_plugins=framework_plugins or default_plugins(),
         clock=clock or SystemClock(),
         chance=chance or random.Random(),
         nominations=nominations,
+        file=file,
+        outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
     )
+
+
+@asynccontextmanager
+async def usage_collector(
+    engine: BatchEngine, *, api: Client | None = None, clock: LoopClock | None = None
+) -> AsyncIterator[UsageCollector]:
+    """Who asks the metrics system that the engine's configuration names, by HTTP: `run` it beside the sessions.
+
+    `api`: a client of the API server, which serves the metrics of `prometheus_adaptor`."""
+    clock = clock or SystemClock()
+    agent = f"bayplan/{__version__}"
+    services = {
+        verify: Service(clock, user_agent=agent, trust=Target(server="", verify=verify)) for verify in (True, False)
+    }
+
+    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:
+        if request.url.startswith("/"):
+            if api is None:
+                raise MetricsFault(f"{request.url} is a path of the API server, and there is no client for one")
+            told = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
+        else:
+            service = services[request.verify_tls]
+            told = await service.post(request.url, request.body, timeout_s, headers=request.headers)
+        return Reply(told.status, told.body)
+
+    try:
+        yield UsageCollector(engine, fetch, clock)
+    finally:
+        for service in services.values():
+            await service.close()
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:

@@ -144,6 +144,10 @@ class Cache:
         row = self._row(name)
         return None if row == _NO_ROW else self._nodes.nodes[row]
 
+    def node_names(self) -> list[str]:
+        """The nodes that there are, in the order of their rows."""
+        return list(self._nodes.index)
+
     @property
     def node_count(self) -> int:
         return self._nodes.count
