@@ -11,7 +11,8 @@ The table, as `bayplan.cluster.schema.types` reads it:
 
     kinds   {"apps/v1": {"Deployment": type}}
     types   [[Go name, OpenAPI name, "atomic" or "", [field, ...]], ...]
-    shapes  [[kind, Go text, of]]: what a value is; `of` is a shape (of lists and maps) or a type (of structs)
+    shapes  [[kind, Go text, of]]: what a value is; `of` is a shape (of lists and maps), a type (of structs) or the
+            values (of texts that are an enumeration)
     field   [JSON name, shape, flags, protobuf number, facts]
     flags   1 omitempty, 2 pointer, 4 required, 8 omitzero
     facts   list (type), keys, map (type), strategy, key, default, inline (Go's name); only those that are there
@@ -29,6 +30,7 @@ from typing import Any
 HERE = Path(__file__).parent
 TARGET = HERE.parent.parent / "src/bayplan/cluster/schema/types.json.gz"
 MODULE = "k8s.io/kubernetes@v1.36.4"
+ENUMERATED = ("k8s.io/api@v0.36.4", "k8s.io/apimachinery@v0.36.4", "k8s.io/apiextensions-apiserver@v0.36.4")
 
 OMITEMPTY, POINTER, REQUIRED, OMITZERO = 1, 2, 4, 8
 
@@ -77,9 +79,26 @@ def documents() -> tuple[set[str], dict[str, Any]]:
     return groups, schemas
 
 
+def enumerations() -> dict[str, list[str]]:
+    """The values of every text type that the sources mark as an enumeration."""
+    found: dict[str, list[str]] = {}
+    for module in ENUMERATED:
+        done = subprocess.run(["go", "mod", "download", "-json", module], cwd=HERE, check=True, capture_output=True)
+        root = Path(json.loads(done.stdout)["Dir"])
+        for folder in {file.parent for file in root.rglob("types*.go")}:
+            package = f"{module.partition('@')[0]}/{folder.relative_to(root)}"
+            text = "\n".join(file.read_text() for file in sorted(folder.glob("types*.go")))
+            for name in re.findall(r"// \+enum\n(?://[^\n]*\n)*type (\w+) string", text):
+                values = re.findall(rf'^\s*\w+\s+{name}\s*=\s*"([^"]*)"', text, re.MULTILINE)
+                values += re.findall(rf'^\s*\w+\s*=\s*{name}\("([^"]*)"\)', text, re.MULTILINE)
+                if not re.search(rf"=\s*{name}\([^\"]", text):  # a constant of another package: half a list is none
+                    found[f"{package}.{name}"] = sorted(set(values))
+    return found
+
+
 class Table:
-    def __init__(self, structs: dict[str, Any], schemas: dict[str, Any]) -> None:
-        self.structs, self.schemas = structs, schemas
+    def __init__(self, structs: dict[str, Any], schemas: dict[str, Any], values: dict[str, list[str]]) -> None:
+        self.structs, self.schemas, self.values = structs, schemas, values
         self.types: list[Any] = []
         self.shapes: list[Any] = []
         self._known: dict[str, int] = {}
@@ -112,7 +131,7 @@ class Table:
     def shape(self, told: Any) -> int:
         kind, of = told["kind"], told.get("of")
         named = told.get("name", "")
-        inner: int | None = None
+        inner: int | list[str] | None = self.values.get(named)
         if named in SPECIAL:
             kind = SPECIAL[named]
             if kind.startswith("schema-"):
@@ -155,7 +174,7 @@ def _facts(field: Any, schema: Any) -> dict[str, Any]:
 
 def main() -> None:
     told, (groups, schemas) = go_types(), documents()
-    table = Table(told["structs"], schemas)
+    table = Table(told["structs"], schemas, enumerations())
     kinds: dict[str, dict[str, int]] = {}
     for key in sorted(told["kinds"]):
         group_version, _, kind = key.rpartition("/")

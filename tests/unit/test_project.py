@@ -57,7 +57,7 @@ def pinned(lock: str) -> dict[str, set[str]]:
     pins: dict[str, set[str]] = {}
     for line in (ROOT / lock).read_text(encoding="utf-8").splitlines():
         if found := PIN.match(line):
-            pins.setdefault(found["name"], set()).add(line.removesuffix(" \\"))
+            pins.setdefault(found["name"], set()).add(line.partition(" ")[0])
     return pins
 
 

@@ -16,7 +16,9 @@ from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.metadata import timestamp
 from bayplan.cluster.rules.field_errors import Faults
-from bayplan.cluster.schema.decoding import Expected, parse_json
+from bayplan.cluster.schema.decoding import BuiltIn, Expected, parse_json
+from bayplan.cluster.schema.protobuf import MAGIC, decode_protobuf
+from bayplan.cluster.schema.types import built_in_types
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -75,7 +77,7 @@ class DeleteOptions:
     def of_request(cls, content: bytes, query: Mapping[str, str]) -> DeleteOptions:
         """From the body, and only if there is none from the parameters."""
         if content.strip():
-            return cls.of(_checked(parse_json(content, _EXPECTED)))
+            return cls.of(_read(content))
         body: Tree = {"propagationPolicy": query.get("propagationPolicy")}
         if query.get("gracePeriodSeconds"):
             body["gracePeriodSeconds"] = _whole_number(query["gracePeriodSeconds"])
@@ -147,20 +149,17 @@ def gone_status(resource: Resource, tree: Tree) -> Tree:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-_TYPES: Mapping[str, type] = {
-    "gracePeriodSeconds": int,
-    "propagationPolicy": str,
-    "orphanDependents": bool,
-    "preconditions": dict,
-    "dryRun": list,
-}
-
-
-def _checked(body: Tree) -> Tree:
-    for key, wanted in _TYPES.items():
-        if body.get(key) is not None and type(body[key]) is not wanted:
-            raise answers.bad_request(f"json: cannot unmarshal DeleteOptions.{key}: a {wanted.__name__} is expected")
-    return body
+def _read(content: bytes) -> Tree:
+    """The options of a body; whichever group version they claim to be of, they are the same."""
+    if content.startswith(MAGIC):
+        return decode_protobuf(content, built_in_types())[2]
+    type_ = built_in_types().of("", "v1", "DeleteOptions")
+    assert type_ is not None
+    given = {**parse_json(content, _EXPECTED), "apiVersion": "v1", "kind": "DeleteOptions"}
+    found, _, wrong = BuiltIn(type_, _EXPECTED).read(given)
+    if wrong is not None:
+        raise answers.bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {wrong}')
+    return found
 
 
 def _whole_number(text: str) -> int:

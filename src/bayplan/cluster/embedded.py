@@ -27,12 +27,14 @@ from bayplan.cluster.journal import SqliteJournal
 from bayplan.cluster.kinds import Resources
 from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.openapi_documents import OpenApiDocuments
+from bayplan.cluster.parts import Parts
 from bayplan.cluster.people import People
 from bayplan.cluster.rbac import Roles
 from bayplan.cluster.rulebook import Rulebook
 from bayplan.cluster.selecting import extractor
 from bayplan.cluster.serving import HttpServer
 from bayplan.cluster.store import Store
+from bayplan.cluster.tokens import Tokens
 from bayplan.cluster.writing import Writer
 from bayplan.errors import BayplanError
 
@@ -72,17 +74,21 @@ class EmbeddedCluster:
         self.store = Store(self._journal, version=self._journal.version if self._journal else 0)
         self._definitions: Definitions | None = None
         self._restore()
-        self.people = People({credentials.token: administrator(), **(users or {})})
-        self.writer = Writer(self.store, Rulebook(StoreLookup(self.store), self._clock), self._clock, self._chance)
+        self._lookup = StoreLookup(self.store)
+        self._tokens = Tokens(credentials.token, self._clock.now, self._account)
+        self._roles = Roles(self.store)
+        self.people = People({credentials.token: administrator(), **(users or {})}, self._tokens)
+        self.writer = Writer(self.store, Rulebook(self._lookup, self._clock), self._clock, self._chance)
         self._furniture = FirstObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
         self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
 
     async def __aenter__(self) -> EmbeddedCluster:
-        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance)
+        parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock)
+        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         gateway = Gateway(
-            self.people, Roles(self.store), self.resources, discovery, OpenApiDocuments(self.resources), endpoints
+            self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints
         )
         self._http = HttpServer(gateway, lambda: self.store.told)
         tls = self.credentials.server_tls(self._client_authority)
@@ -116,6 +122,11 @@ class EmbeddedCluster:
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"https://{host}:{self._port}"
+
+    def _account(self, namespace: str, name: str) -> str | None:
+        """The uid of a service account."""
+        entry = self.store.place(("", "serviceaccounts")).get(namespace, name)
+        return entry.uid if entry is not None else None
 
     def _restore(self) -> None:
         for resource in self.resources:

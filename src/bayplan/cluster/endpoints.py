@@ -18,6 +18,7 @@ from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
 from bayplan.cluster.negotiating import wanted
+from bayplan.cluster.parts import Parts, is_special
 from bayplan.cluster.reading import ListOptions, Reader
 from bayplan.cluster.replies import Reply, Stream
 from bayplan.cluster.rules.field_errors import Faults
@@ -25,7 +26,7 @@ from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
-from bayplan.cluster.showing import many, one, watch_form
+from bayplan.cluster.showing import Shown
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import Watch
 from bayplan.cluster.writing import Writer, Written
@@ -43,8 +44,13 @@ class Endpoints:
     writer: Writer
     clock: Clock
     chance: random.Random
+    parts: Parts
 
     async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
+        if is_special(ask):
+            reply = self.parts.answer(ask, b"" if ask.verb == "get" else await body())
+            await self.store.settled()
+            return reply
         match ask.verb:
             case "get":
                 return self._get(ask)
@@ -82,13 +88,13 @@ class Endpoints:
         return Reply(self._listed(ask, reader, entries, metadata))
 
     def _listed(self, ask: Ask, reader: Reader, entries: list[Entry], metadata: Tree) -> bytes:
-        shaped = many(entries, metadata, wanted(ask.headers.get("Accept", "")))
+        shaped = self._show(ask).many(entries, metadata)
         return reader.list_text(entries, metadata) if shaped is None else shaped + b"\n"
 
     def _watch(self, ask: Ask) -> Stream:
         options = ListOptions.of(ask.query)
         reader = self._reader(ask)
-        form, key = watch_form(ask.resource, wanted(ask.headers.get("Accept", "")))
+        form, key = self._show(ask).watch_form()
         watch = Watch(reader.place, form, reader.select(ask.namespace, options), key)
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
@@ -194,4 +200,8 @@ class Endpoints:
         return reply
 
     def _shown(self, ask: Ask, text: bytes) -> Reply:
-        return Reply(one(ask.resource, text, wanted(ask.headers.get("Accept", ""))) + b"\n")
+        return Reply(self._show(ask).one(text) + b"\n")
+
+    def _show(self, ask: Ask) -> Shown:
+        form = wanted(ask.headers.get("Accept", ""))
+        return Shown(ask.resource, form, self.clock.now, ask.query.get("includeObject", ""))

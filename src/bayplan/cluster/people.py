@@ -13,6 +13,7 @@ from typing import Any
 
 from bayplan.cluster import answers
 from bayplan.cluster.asking import EVERYBODY, User
+from bayplan.cluster.tokens import Tokens
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 _EXTRA = "impersonate-extra-"
@@ -30,11 +31,9 @@ class Impersonation:
 class People:
     """The users by their tokens."""
 
-    def __init__(self, tokens: Mapping[str, User]) -> None:
+    def __init__(self, tokens: Mapping[str, User], accounts: Tokens | None = None) -> None:
         self._tokens = {token.encode(): user for token, user in tokens.items()}
-
-    def add(self, token: str, user: User) -> None:
-        self._tokens[token.encode()] = user
+        self._accounts = accounts
 
     def by_token(self, token: str) -> User | None:
         given = token.encode()
@@ -42,6 +41,8 @@ class People:
         for known, user in self._tokens.items():  # all of them, so that time tells nothing
             if hmac.compare_digest(known, given):
                 found = user
+        if found is None and self._accounts is not None:
+            found = self._accounts.user(token)
         return found
 
     @staticmethod

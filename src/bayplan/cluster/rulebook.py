@@ -14,6 +14,7 @@ from bayplan.cluster.asking import Writing
 from bayplan.cluster.definitions import DEFINITIONS
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import timestamp
+from bayplan.cluster.rules import admission
 from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
@@ -35,6 +36,7 @@ class Rulebook:
         resource = write.resource
         self._fill(write, tree)
         self._track(write, tree, None)
+        admission.admit(resource, tree, None, "create", self._lookup, write.subresource)
         prepare_create(resource, tree, lookup=self._lookup)
         faults: list[answers.Fault] = [*on_create(resource, tree)]
         if resource.custom:
@@ -42,6 +44,7 @@ class Rulebook:
         elif resource.storage == DEFINITIONS:
             faults += definitions.faults(tree)
         self._refuse(write, tree, faults)
+        admission.check(resource, tree, None, "create", self._lookup, write.subresource)
         if resource.storage == DEFINITIONS:
             self._establish(write, tree, None)
 
@@ -50,6 +53,7 @@ class Rulebook:
         resource, part = write.resource, write.subresource
         self._fill(write, tree)
         self._track(write, tree, old)
+        admission.admit(resource, tree, old, "update", self._lookup, part)
         prepare_update(resource, tree, old, part, lookup=self._lookup)
         faults: list[answers.Fault] = [*on_update(resource, tree, old, part)]
         if resource.custom:
@@ -57,11 +61,13 @@ class Rulebook:
         elif resource.storage == DEFINITIONS and not part:
             faults += definitions.faults(tree, old)
         self._refuse(write, tree, faults)
+        admission.check(resource, tree, old, "update", self._lookup, part)
         if resource.storage == DEFINITIONS and not part:
             self._establish(write, tree, old)
 
     def deleted(self, write: Writing, tree: Tree) -> None:
         """Refuse the deletion of what may not go."""
+        admission.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
 
     def _fill(self, write: Writing, tree: Tree) -> None:
         if write.resource.storage == DEFINITIONS:

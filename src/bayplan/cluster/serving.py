@@ -26,7 +26,9 @@ LOG = logging.getLogger(__name__)
 MOST_BODY = 3 << 20
 BODY_S = 60.0
 HANDSHAKE_S = 10.0
+FIRST_REQUEST_S = 30.0
 IDLE_S = 180.0
+SEND_S = 60.0
 BOOKMARK_S = 60.0
 
 
@@ -62,15 +64,28 @@ class HttpServer:
             tcp_keepalive=True,
         )
         self._listening: asyncio.Server | None = None
+        self._silent: set[web.RequestHandler] = set()
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Open the door; the port that it has."""
         loop = asyncio.get_running_loop()
         timeout = HANDSHAKE_S if tls is not None else None
         self._listening = await loop.create_server(
-            self._server, host, port, ssl=tls, ssl_handshake_timeout=timeout, backlog=1024
+            self._accept, host, port, ssl=tls, ssl_handshake_timeout=timeout, backlog=1024
         )
         return int(self._listening.sockets[0].getsockname()[1])
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        """A connection; one that never says anything is closed, later ones have the time-out of idle ones."""
+        connection = self._server()
+        self._silent.add(connection)
+        asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._hang_up_if_silent, connection)
+        return connection
+
+    def _hang_up_if_silent(self, connection: web.RequestHandler) -> None:
+        if connection in self._silent:
+            self._silent.discard(connection)
+            connection.force_close()
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -78,6 +93,7 @@ class HttpServer:
         await self._server.shutdown(timeout=1.0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._silent.discard(request.protocol)
         try:
             answer = await self._gateway(self._raw(request))
         except answers.Refusal as refusal:
@@ -119,8 +135,8 @@ class HttpServer:
         await response.prepare(request)
         try:
             await self._pump(response, stream)
-        except ConnectionError:
-            pass
+        except (ConnectionError, TimeoutError):
+            response.force_close()
         finally:
             stream.watch.stop()
         return response
@@ -131,7 +147,8 @@ class HttpServer:
         while (left := end - loop.time()) > 0:
             lines = await stream.watch.lines(min(left, BOOKMARK_S))
             if lines is not None:
-                await response.write(lines)
+                async with asyncio.timeout(SEND_S):
+                    await response.write(lines)
             elif stream.watch.cut:
                 return
             elif stream.bookmarks:

@@ -6,58 +6,130 @@ Cost: none for whole objects; one decoding an object otherwise, and its cells fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
+from bayplan.cluster import forms
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.negotiating import Wanted
+from bayplan.cluster.tables import cells, columns, row_conditions
 from bayplan.cluster.watching import Form, ObjectForm
 
 _META = "meta.k8s.io"
 
 
-def metadata_of(tree: Tree, version: str = "v1") -> Tree:
-    return {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{version}", "metadata": tree["metadata"]}
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a client wants to see of objects of one kind. `include`: which part of an object goes with its row."""
+
+    resource: Resource
+    form: Wanted
+    now: Callable[[], datetime]
+    include: str = ""
+
+    def one(self, text: bytes) -> bytes:
+        """A single object, given as the text of the whole."""
+        match self.form.shape:
+            case "PartialObjectMetadata":
+                return encode(self._metadata(msgspec.json.decode(text)))
+            case "Table":
+                tree = msgspec.json.decode(text)
+                if tree.get("kind") == self.resource.kind:  # a Status is no row
+                    return encode(self._table([tree], {"resourceVersion": _version(tree)}))
+        return text
+
+    def many(self, entries: Sequence[Entry], metadata: Tree) -> bytes | None:
+        """A list; None where whole objects are wanted."""
+        match self.form.shape:
+            case "PartialObjectMetadataList":
+                kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{self.form.shape_version}"}
+                items = [self._metadata(entry.tree()) for entry in entries]
+                return encode({**kind, "metadata": metadata, "items": items})
+            case "Table":
+                return encode(self._table((forms.tree(self.resource, entry) for entry in entries), metadata))
+        return None
+
+    def watch_form(self) -> tuple[Form, object]:
+        """How a watch shows objects, and a key under which its texts can be shared."""
+        match self.form.shape:
+            case "PartialObjectMetadata":
+                return _MetadataForm(self), (self.resource.storage, self.form.shape_version)
+            case "Table":
+                return _TableForm(self), self
+        return ObjectForm(self.resource), self.resource
+
+    def _metadata(self, tree: Tree) -> Tree:
+        version = f"{_META}/{self.form.shape_version}"
+        return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": tree["metadata"]}
+
+    def _table(self, trees: Iterable[Tree], metadata: Tree, *, headed: bool = True) -> Tree:
+        now = self.now()
+        return {
+            "kind": "Table",
+            "apiVersion": f"{_META}/{self.form.shape_version}",
+            "metadata": metadata,
+            "columnDefinitions": columns(self.resource) if headed else None,
+            "rows": [self._row(tree, now) for tree in trees],
+        }
+
+    def _row(self, tree: Tree, now: datetime) -> Tree:
+        row: Tree = {"cells": cells(self.resource, tree, now)}
+        if conditions := row_conditions(self.resource, tree):
+            row["conditions"] = conditions
+        row["object"] = self._included(tree)
+        return row
+
+    def _included(self, tree: Tree) -> Tree | None:
+        match self.include:
+            case "Object":
+                return tree
+            case "None":
+                return None
+        return self._metadata(tree)
 
 
-def one(resource: Resource, text: bytes, form: Wanted) -> bytes:
-    """A single object, given as the text of the whole."""
-    del resource
-    if form.shape == "PartialObjectMetadata":
-        return encode(metadata_of(msgspec.json.decode(text), form.shape_version))
-    return text
-
-
-def many(entries: Sequence[Entry], metadata: Tree, form: Wanted) -> bytes | None:
-    """A list in another shape than whole objects; None where whole objects are wanted."""
-    if form.shape == "PartialObjectMetadataList":
-        items = [metadata_of(entry.tree(), form.shape_version) for entry in entries]
-        kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{form.shape_version}"}
-        return encode({**kind, "metadata": metadata, "items": items})
-    return None
-
-
-class MetadataForm:
+class _MetadataForm:
     """A watch of metadata alone."""
 
     shared = True
 
-    def __init__(self, resource: Resource, version: str) -> None:
-        self._resource = resource
-        self._version = version
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
 
     def text(self, entry: Entry) -> bytes:
-        return encode(metadata_of(entry.tree(), self._version))
+        return encode(self._shown._metadata(entry.tree()))
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        whole = ObjectForm(self._resource).bookmark(version, annotations)
-        return metadata_of(whole, self._version)
+        return self._shown._metadata(ObjectForm(self._shown.resource).bookmark(version, annotations))
 
 
-def watch_form(resource: Resource, form: Wanted) -> tuple[Form, object]:
-    """How a watch shows objects, and a key under which its texts can be shared."""
-    if form.shape == "PartialObjectMetadata":
-        return MetadataForm(resource, form.shape_version), (resource.storage, form.shape_version)
-    return ObjectForm(resource), resource
+class _TableForm:
+    """A watch of rows: each event is a Table of one, and only the first says what the columns are."""
+
+    shared = False
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._headed = True
+
+    def text(self, entry: Entry) -> bytes:
+        tree = forms.tree(self._shown.resource, entry)
+        table = self._shown._table([tree], {"resourceVersion": str(entry.version)}, headed=self._headed)
+        self._headed = False
+        return encode(table)
+
+    def bookmark(self, version: int, annotations: Tree) -> Tree:
+        whole = ObjectForm(self._shown.resource).bookmark(version, annotations)
+        table = self._shown._table([], {"resourceVersion": str(version)}, headed=self._headed)
+        self._headed = False
+        table["rows"] = [{"cells": [], "object": self._shown._metadata(whole)}]
+        return table
+
+
+def _version(tree: Tree) -> str:
+    found: str = tree["metadata"].get("resourceVersion", "")
+    return found

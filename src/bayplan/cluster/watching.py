@@ -113,7 +113,8 @@ class Watch:
         if not self._lines and not self.cut:
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
             except TimeoutError:
                 return None
         if not self._lines:

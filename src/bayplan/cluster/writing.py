@@ -9,7 +9,7 @@ Cost: decoding the old state and encoding the new one, and the rules between.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,22 +82,20 @@ class Writer:
         begin(resource, tree, self._clock.now(), self._chance)
         need_name(resource, tree)
         place = self._store.place(resource.storage)
-        for name in self._names(metadata):
-            metadata["name"] = name
-            if place.get(write.namespace, name) is None:
-                break
-        else:
-            raise answers.already_exists(resource, metadata["name"])
+        if not metadata.get("name"):
+            metadata["name"] = self._free_name(place, write.namespace, metadata["generateName"])
         self._rules.created(write, tree)
+        if place.get(write.namespace, metadata["name"]) is not None:
+            raise answers.already_exists(resource, metadata["name"])
         return self._keep(write, place, tree, created=True)
 
-    def _names(self, metadata: Tree) -> Iterator[str]:
-        """The name, or a few that are made of its beginning."""
-        if metadata.get("name"):
-            yield metadata["name"]
-            return
+    def _free_name(self, place: Place, namespace: str, base: str) -> str:
+        """A name made of its beginning, that nobody has if one can be had in a few tries."""
         for _ in range(_NAMES_TRIED):
-            yield generated(metadata["generateName"], self._chance)
+            name = generated(base, self._chance)
+            if place.get(namespace, name) is None:
+                break
+        return name
 
     # Updating.
 
@@ -131,6 +129,18 @@ class Writer:
         if may_go(resource, tree):
             return self._remove(write, place, entry, tree)
         return self._keep(write, place, tree)
+
+    def overwrite(self, write: Writing, name: str, revision: Revision) -> Written:
+        """A change by the server's own rules, which need no judging and leave no manager: bindings, evictions."""
+        resource = write.resource
+        place = self._store.place(resource.storage)
+        entry = place.get(write.namespace, name)
+        if entry is None:
+            raise answers.not_found(resource, name)
+        tree = revision(forms.tree(resource, entry))
+        if tree == forms.tree(resource, entry):
+            return Written(forms.whole(resource, entry), tree, entry=entry)
+        return self._keep(write, place, {**tree, "metadata": dict(tree["metadata"])})
 
     def _check_version(self, resource: Resource, metadata: Tree, entry: Entry, *, whole: bool) -> None:
         given = metadata.get("resourceVersion") or ""

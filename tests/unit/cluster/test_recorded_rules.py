@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import lzma
 import re
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
+import pytest
 
 from bayplan.cluster.answers import Refusal
 from bayplan.cluster.kinds import BUILT_IN, Resource
@@ -23,6 +25,7 @@ from bayplan.cluster.rules.strategies import prepare_create, prepare_update
 from bayplan.cluster.rules.validating import on_create, on_update
 from bayplan.cluster.schema.decoding import Expected, decode
 from bayplan.cluster.schema.types import built_in_types
+from changed_copies import changed, fresh
 
 Tree = dict[str, Any]
 RECORDING = Path(__file__).parent / "rules.json.xz"
@@ -65,7 +68,7 @@ def read(resource: Resource, item: Tree) -> Tree:
     type_ = built_in_types().of(resource.group, resource.version, resource.kind)
     assert type_ is not None
     expected = Expected(resource.group, resource.version, resource.kind)
-    return decode(type_, json.dumps(item).encode(), "Ignore", expected=expected).object
+    return decode(type_, msgspec.json.encode(item), "Ignore", expected=expected).object
 
 
 def create(item: Tree, identity: Tree) -> Any:
@@ -136,7 +139,7 @@ def comparable(answer: Any) -> Any:
         return plain(answer)
     if isinstance(answer, str):
         return answer
-    answer = deepcopy(answer)
+    answer = fresh(answer)
     metadata = answer["metadata"]
     for name in MADE_UP:
         metadata.pop(name, None)
@@ -153,3 +156,58 @@ def identity_of(answer: Any) -> Tree:
         else {"uid": "12345678-1234-1234-1234-123456789012", "creationTimestamp": "2026-01-01T00:00:00Z"}
     )
     return found
+
+
+APART = {
+    ("DeviceClass", "spec.selectors.0.cel.expression"),  # an empty expression is told of in other words
+    ("ResourceClaim", "spec.devices.requests.0.exactly.selectors.0.cel.expression"),
+    ("HorizontalPodAutoscaler", "spec.behavior.scaleDown.policies.0"),  # an empty list is read as none
+    ("PersistentVolume", "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key"),  # counts as renamed
+}
+
+
+def cases(sort: str) -> list[Any]:
+    return [
+        pytest.param(number, id=f"{each['item']['kind']}-{each['item']['metadata'].get('name', 'unnamed')}")
+        for number, each in enumerate(recorded())
+        if sort in each
+    ]
+
+
+def apart(kind: str, where: list[Any], value: Any) -> bool:
+    return value == "-" and (kind, ".".join(map(str, where))) in APART
+
+
+@pytest.mark.parametrize("number", cases("created"))
+def test_a_new_object_is_stored_as_upstream_stores_it(number: int) -> None:
+    case = recorded()[number]
+    assert comparable(create(case["item"], identity_of(case["created"]))) == comparable(case["created"])
+
+
+@pytest.mark.parametrize("number", cases("creations"))
+def test_a_changed_copy_is_stored_or_refused_as_upstream_does(number: int) -> None:
+    case = recorded()[number]
+    for where, value, answer in case["creations"]:
+        if not apart(case["item"]["kind"], where, value):
+            copy = changed(case["item"], tuple(where), value)
+            assert comparable(create(copy, identity_of(answer))) == comparable(answer), (where, value)
+
+
+@pytest.mark.parametrize("number", cases("updates"))
+def test_an_update_is_stored_or_refused_as_upstream_does(number: int) -> None:
+    case = recorded()[number]
+    old = case["updates"]["stored"]
+    for where, value, answer in case["updates"]["cases"]:
+        if not apart(case["item"]["kind"], where, value):
+            assert comparable(update(changed(old, tuple(where), value), old)) == comparable(answer), (where, value)
+
+
+@pytest.mark.parametrize("number", cases("created"))
+def test_defaults_are_filled_in_once_and_for_all(number: int) -> None:
+    item = recorded()[number]["item"]
+    resource = resource_of(item)
+    tree = read(resource, item)
+    fill(resource, tree)
+    again = fresh(tree)
+    fill(resource, again)
+    assert again == tree

@@ -271,6 +271,16 @@ def test_scaling_is_an_entry_of_its_own_without_a_time() -> None:
     assert [(each["manager"], each.get("subresource"), "time" in each) for each in made] == [("s", "scale", False)]
 
 
+def test_scaling_what_nobody_managed_leaves_no_entry() -> None:
+    before: Tree = {"kind": "Widget", "metadata": {}, "spec": {}}
+    custom = widget({"type": "object", "properties": {"replicas": {"type": "integer"}, "s": {"type": "string"}}})
+    kw: Tree = {"api_version": "ex.io/v1", "type": custom, "now": NOW}
+    made = track(None, {**before, "spec": {"s": "x"}}, manager="m", **kw)
+    live = {**before, "metadata": {"managedFields": made}, "spec": {"s": "x"}}
+    after = {**before, "spec": {"s": "x", "replicas": 2}}
+    assert track(live, after, manager="s", subresource="scale", **kw) == made
+
+
 def test_kubectl_may_take_what_its_client_side_apply_left_and_the_annotation_follows() -> None:
     applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
     live: Tree = {**applied, "metadata": {"name": "a", "annotations": {LAST_APPLIED: json.dumps(applied)}}}

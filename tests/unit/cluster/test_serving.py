@@ -10,6 +10,7 @@ import pytest
 
 from api_world import config_map, pod
 from bayplan.client.resources import resource_of
+from bayplan.cluster import serving
 from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
@@ -152,6 +153,39 @@ async def test_bytes_that_are_no_http(tmp_path: Path) -> None:
         for text in (b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
             assert (await cluster.raw(text)).startswith(b"HTTP/1.0 400") or b" 400 " in (await cluster.raw(text))
         assert (await cluster.ask("GET", "/version")).code == 200
+
+
+@pytest.mark.parametrize("text", [pytest.param(b"", id="nothing"), pytest.param(b"GET / HTTP/1.1\r\nHo", id="half")])
+def test_connections_that_never_ask_are_closed(tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "FIRST_REQUEST_S", 0.05)
+
+    @on_loop
+    async def run() -> None:
+        async with served(tmp_path) as cluster:
+            assert await cluster.raw(text) == b""
+
+    run()
+
+
+@on_loop
+async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "BODY_S", 0.05)
+    async with served(tmp_path) as cluster:
+        token = cluster.cluster.credentials.token
+        head = f"POST {PODS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n{{"
+        said = await cluster.raw(head.encode())
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert b'"reason":"Timeout"' in said
+
+
+@on_loop
+async def test_a_watch_that_is_left_is_forgotten(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        ring = cluster.cluster.store.place(("", "configmaps")).ring
+        async with cluster.session.get(f"{CONFIG_MAPS}?watch=true") as answer:
+            await answer.content.readline()
+            assert len(ring._listeners) == 1
+        await until(lambda: not ring._listeners)
 
 
 @on_loop

@@ -108,6 +108,10 @@ def _updated(managers: Managers, live: Tree, after: Tree, writer: Manager, type_
     allowed = _filter(type_, after, writer.subresource)
     removed, modified, added = (allowed(part) for part in compare(live, after, _rule(type_)))
     changed = fieldsets.union(modified, added)
+    if writer.subresource == "scale" and not any(
+        fieldsets.intersection(owned.fields, changed) for owned in managers.values()
+    ):
+        return managers  # a number of replicas that nobody managed stays so
     left = taken_from(managers, changed)
     left = taken_from(left, removed)
     mine = _tracked(changed)
@@ -212,7 +216,7 @@ def apply(
     attempt = _Attempt(mine, applied, managers, who, api_version, type, now)
     result, managers = attempt.run(force=force)
     made = dict(result)
-    made["metadata"] = {**made.get("metadata", {}), "managedFields": entries(managers)}
+    made["metadata"] = {**(made.get("metadata") or {}), "managedFields": entries(managers)}
     return _with_last_applied(made, applied) if manager == "kubectl" else made
 
 

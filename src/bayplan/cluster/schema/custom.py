@@ -23,7 +23,16 @@ from bayplan.cluster.rules.field_errors import (
 )
 from bayplan.cluster.schema import fieldsets, schema_checks, schema_rules, structural
 from bayplan.cluster.schema.complaints import repeated_keys
-from bayplan.cluster.schema.decoding import Decoded, Expected, Validation, may_repeat_keys, parse_json, yaml_as_json
+from bayplan.cluster.schema.decoding import (
+    Decoded,
+    Expected,
+    Validation,
+    may_repeat_keys,
+    parse_json,
+    unrecognized,
+    wrong_header,
+    yaml_as_json,
+)
 from bayplan.cluster.schema.fieldsets import FieldSet
 from bayplan.cluster.schema.merge_rules import (
     BOOLEAN,
@@ -81,6 +90,8 @@ class CustomType:
         return Decoded(read, strangers if validation == "Warn" else [])
 
     def _check_header(self, tree: Tree, raw: bytes) -> None:
+        if wrong := wrong_header(tree):
+            raise unrecognized(self.expected, wrong, raw)
         api_version = tree.get("apiVersion") or ""
         if not tree.get("kind"):
             text = raw.decode("utf-8", "replace")

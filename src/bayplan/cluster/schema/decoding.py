@@ -112,6 +112,11 @@ class BuiltIn:
     expected: Expected
 
     def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
+        wrong = wrong_header(tree)
+        if wrong:
+            return {}, [], f"couldn't get version/kind; json parse error: {wrong}"
+        tree = {**tree, "kind": tree.get("kind") or self.expected.kind}
+        tree["apiVersion"] = tree.get("apiVersion") or self.expected.api_version
         other = _other_kind(tree, self.expected)
         if other:
             return {}, [], other
@@ -153,7 +158,7 @@ def parse_json(text: bytes, expected: Expected, *, shown: bytes | None = None) -
         return {}
     if type(tree) is not dict:
         word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
-        raise _unrecognized(expected, f"json: cannot unmarshal {word} into Go value of type {_HEADER}", shown)
+        raise unrecognized(expected, f"json: cannot unmarshal {word} into Go value of type {_HEADER}", shown)
     return tree
 
 
@@ -161,7 +166,7 @@ def _parse_slowly(text: bytes, expected: Expected, shown: bytes) -> Any:
     try:
         return json_text.plain(json_text.parse(text.decode("utf-8", "replace")))
     except JsonSyntaxError as error:
-        raise _unrecognized(expected, str(error), shown) from None
+        raise unrecognized(expected, str(error), shown) from None
 
 
 def yaml_as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
@@ -174,7 +179,8 @@ def yaml_as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
     return converted.text.encode(), converted.fault
 
 
-def _unrecognized(expected: Expected, why: str, shown: bytes) -> Refusal:
+def unrecognized(expected: Expected, why: str, shown: bytes) -> Refusal:
+    """A body of which not even the kind can be told."""
     return bad_request(
         f"the object provided is unrecognized (must be of type {expected.kind}): "
         f"couldn't get version/kind; json parse error: {why} ({_summary(shown)})"
@@ -204,18 +210,25 @@ def _refuse_wrong(text: bytes, type_: Type, tree: Tree) -> NoReturn:
 
 def _check_header(tree: Tree, expected: Expected) -> None:
     """Whether the body is of the kind that the URL asks for; what is missing is filled in."""
-    kind, api_version = tree.get("kind"), tree.get("apiVersion")
-    for name, value in (("kind", kind), ("apiVersion", api_version)):
-        if value is not None and type(value) is not str:
-            word = {list: "array", dict: "object", bool: "bool"}.get(type(value), "number")
-            why = f"json: cannot unmarshal {word} into Go struct field .{name} of type string"
-            raise _unrecognized(expected, why, msgspec.json.encode(tree))
-    tree["kind"] = kind = kind or expected.kind
-    tree["apiVersion"] = api_version = api_version or expected.api_version
+    wrong = wrong_header(tree)
+    if wrong:
+        raise unrecognized(expected, wrong, msgspec.json.encode(tree))
+    tree["kind"] = kind = tree.get("kind") or expected.kind
+    tree["apiVersion"] = api_version = tree.get("apiVersion") or expected.api_version
     why = _other_kind(tree, expected)
     if why:
         version = api_version.rpartition("/")[2]
         raise bad_request(f"{kind} in version {quote(version)} cannot be handled as a {expected.kind}: {why}")
+
+
+def wrong_header(tree: Tree) -> str:
+    """What Go says if kind or apiVersion is no text; nothing if they are."""
+    for name in ("kind", "apiVersion"):
+        value = tree.get(name)
+        if value is not None and type(value) is not str:
+            word = {list: "array", dict: "object", bool: "bool"}.get(type(value), "number")
+            return f"json: cannot unmarshal {word} into Go struct field .{name} of type string"
+    return ""
 
 
 def _other_kind(tree: Tree, expected: Expected) -> str:

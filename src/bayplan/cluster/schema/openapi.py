@@ -147,7 +147,7 @@ class _Schemas:
         if shape.kind is Kind.MAP and shape.item is not None:
             return {"type": "object", "additionalProperties": self._shape(shape.item)}
         if shape.kind in _SCALARS:
-            return dict(_SCALARS[shape.kind])
+            return {**_SCALARS[shape.kind], **({"enum": list(shape.values)} if shape.values else {})}
         name, schema = _NAMED[shape.kind]
         self.found.setdefault(name, schema)
         return {"$ref": f"{_REF}{name}"}

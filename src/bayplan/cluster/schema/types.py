@@ -54,6 +54,8 @@ class Shape:
     go: str
     item: Shape | None = None
     """Of lists and maps."""
+    values: tuple[str, ...] = ()
+    """Of texts that are an enumeration."""
     _type: int = -1
     _types: Types | None = None
 
@@ -140,9 +142,10 @@ class Types:
         self._made: list[Type | None] = [None] * len(self._rows)
         self._shapes: list[Shape] = []
         for kind, go, of in table["shapes"]:
-            listed = kind in ("slice", "map")
-            item = self._shapes[of] if listed else None
-            self._shapes.append(Shape(Kind(kind), go, item, -1 if listed or of is None else of, self))
+            item = self._shapes[of] if kind in ("slice", "map") else None
+            values = tuple(of) if isinstance(of, list) else ()
+            number = of if isinstance(of, int) and item is None else -1
+            self._shapes.append(Shape(Kind(kind), go, item, values, number, self))
 
     def of(self, group: str, version: str, kind: str) -> Type | None:
         number = self._kinds.get(f"{group}/{version}" if group else version, {}).get(kind)

@@ -33,10 +33,11 @@ _HTTP_PATH = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 _is_http_path = re.compile(_HTTP_PATH).fullmatch
 
 
-def check_job(out: Faults, job: Tree) -> None:
+def check_job(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
+    """`prefixed` is false for jobs that were stored without the labels that have a prefix."""
     metadata, spec = job["metadata"], job["spec"]
     check_metadata(out, metadata, dns_subdomain, namespaced=True)
-    _check_generated(out, job)
+    _check_generated(out, job, prefixed=prefixed)
     _check_job_spec(out, spec)
     completions = spec.get("completions")
     if spec.get("completionMode") == "Indexed" and completions is not None and completions > 0:
@@ -46,7 +47,7 @@ def check_job(out: Faults, job: Tree) -> None:
             out.invalid("metadata.name", metadata.get("name", ""), rule)
 
 
-def _check_generated(out: Faults, job: Tree) -> None:
+def _check_generated(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
     """The labels and the selector that the server makes must be there, unless they are the user's own business."""
     spec = job["spec"]
     if spec.get("manualSelector") or spec.get("selector") is None:
@@ -54,16 +55,18 @@ def _check_generated(out: Faults, job: Tree) -> None:
     metadata = job["metadata"]
     uid, name = metadata.get("uid", ""), metadata.get("name", "")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
-    expected = {
-        f"{prefix}{key}": value for prefix in ("", _PREFIX) for key, value in ((_LEGACY, uid), ("job-name", name))
-    }
+    made = {_LEGACY: uid, "job-name": name}
+    prefixes = ("", _PREFIX) if prefixed else ("",)
+    expected = {f"{prefix}{key}": value for prefix in prefixes for key, value in made.items()}
     where = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
             out.required(f"{where}[{key}]", f"must be '{value}'")
         elif labels[key] != value:
-            out.invalid(f"{where}[{key}]", labels[key], f"must be '{value}'")
-    if not selects(spec["selector"], expected):
+            out.invalid(f"{where}[{key}]", sorted_form(labels), f"must be '{value}'")
+    malformed = Faults()
+    check_selector(malformed, spec["selector"], "")
+    if not malformed and not selects(spec["selector"], expected):
         out.invalid("spec.selector", selector_form(spec["selector"]), "`selector` not auto-generated")
 
 
@@ -266,7 +269,8 @@ def _indexes(text: str, completions: int) -> tuple[int, str]:
 
 
 def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
-    check_job(out, job)
+    stored = (old["spec"].get("template", {}).get("metadata") or {}).get("labels") or {}
+    check_job(out, job, prefixed=f"{_PREFIX}job-name" in stored)
     check_metadata_update(out, job["metadata"], old["metadata"])
     spec, before = job["spec"], old["spec"]
     if spec.get("completionMode") != "Indexed":

@@ -229,7 +229,7 @@ def _node_resizes(pod: Tree) -> bool:
 
 def _check_order(out: Faults, new: Any, old: Any, path: str) -> bool:
     if len(new) != len(old):
-        out.forbidden("spec", "containers may not be added or removed on resize")
+        out.forbidden(path, "containers may not be added or removed on resize")
         return False
     for index, (mine, theirs) in enumerate(zip(new, old, strict=True)):
         if mine.get("name") != theirs.get("name"):

@@ -48,6 +48,25 @@ _DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _INIT_ONLY = "may not be set for init containers without restartPolicy=Always"
 _EMPTY: dict[str, Tree] = {}
+_EPHEMERAL = (
+    "name",
+    "image",
+    "command",
+    "args",
+    "workingDir",
+    "envFrom",
+    "env",
+    "volumeMounts",
+    "volumeDevices",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "imagePullPolicy",
+    "securityContext",
+    "stdin",
+    "stdinOnce",
+    "tty",
+    "targetContainerName",
+)
 
 
 def check_pod(out: Faults, pod: Tree) -> None:
@@ -173,6 +192,9 @@ def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) 
         check_container(out, container, around, where)
         if container.get("name", "") in names:
             out.duplicate(f"{where}.name", container.get("name", ""))
+        for field in container:
+            if field not in _EPHEMERAL and (field != "resources" or container[field]):
+                out.forbidden(f"{where}.{field}", "cannot be set for an Ephemeral Container")
         target = container.get("targetContainerName")
         if target and target not in names:
             out.not_found(f"{where}.targetContainerName", target)

@@ -7,23 +7,28 @@ recording needs to keep no more than where and how a copy was changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
+
+import msgspec
 
 Path = tuple[str | int, ...]
 SPOILT = "Bad_Value!"
 LONG = "x" * 70
 GONE = "-"
+MAPS = ("labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "parameters", "volumeAttributes")
+NAMES = (("metadata", "name"), ("metadata", "namespace"), ("metadata", "generateName"))
 
 
 def changes(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Where to put which value; `GONE` takes the field away, and at the end of a list a new value comes in."""
-    if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path == ("metadata", "name"):
+    if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path in NAMES:
+        return
+    if path[-1:] == ("nodePort",):  # a dry run does not look at these
         return
     if isinstance(tree, dict):
         if path and path != ("metadata",):
             yield path, GONE
-        if path and tree and all(isinstance(value, str) for value in tree.values()):
+        if path and path[-1] in MAPS and tree:
             yield (*path, "bad key!"), "v"
         for key, value in tree.items():
             if key not in ("managedFields", "uid", "resourceVersion", "creationTimestamp", "generation"):
@@ -48,9 +53,14 @@ def _others(value: Any) -> list[Any]:
     return [GONE, SPOILT, LONG] if isinstance(value, str) else [GONE]
 
 
+def fresh(tree: Any) -> Any:
+    """A copy of a tree of plain values; `deepcopy` would take ten times as long."""
+    return msgspec.json.decode(msgspec.json.encode(tree))
+
+
 def changed(tree: Any, path: Path, value: Any) -> Any:
     """A copy with the value there."""
-    copy = deepcopy(tree)
+    copy = fresh(tree)
     place = copy
     for step in path[:-1]:
         place = place[step]

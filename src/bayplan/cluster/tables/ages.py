@@ -1,0 +1,51 @@
+"""How old is it, in the few characters of a column?"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+UNKNOWN = "<unknown>"
+_DAY_H = 24
+_YEAR_H = 365 * _DAY_H
+
+
+@lru_cache(maxsize=4096)
+def moment(text: str) -> datetime:
+    """The moment of a timestamp on the wire."""
+    return datetime.fromisoformat(text)
+
+
+def age(now: datetime, then: str | None) -> str:
+    """The time since a timestamp; `<unknown>` if there is none."""
+    return UNKNOWN if not then else age_of(now - moment(then))
+
+
+def _with(first: int, unit: str, second: int, smaller: str) -> str:
+    return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
+
+
+def age_of(span: timedelta) -> str:
+    """A span, coarser the longer it is."""
+    exact = span.total_seconds()
+    seconds = int(exact)
+    if seconds < -1:
+        return "<invalid>"
+    if seconds < 2 * 60:
+        return f"{max(seconds, 0)}s"
+    minutes, hours = seconds // 60, seconds // 3600
+    if minutes < 10:
+        return _with(minutes, "m", seconds % 60, "s")
+    if minutes < 3 * 60:
+        return f"{minutes}m"
+    if hours < 8:
+        return _with(hours, "h", minutes % 60, "m")
+    if hours < 2 * _DAY_H:
+        return f"{hours}h"
+    if hours < 8 * _DAY_H:
+        return _with(hours // _DAY_H, "d", hours % _DAY_H, "h")
+    if hours < 2 * _YEAR_H:
+        return f"{hours // _DAY_H}d"
+    if hours < 8 * _YEAR_H:
+        return _with(hours // _YEAR_H, "y", hours // _DAY_H % 365, "d")
+    return f"{hours // _YEAR_H}y"
