@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e soak lint bench bench-batch bench-queue bench-api docs lock clean
+.PHONY: help setup demo test e2e soak lint bench bench-batch bench-queue bench-e2e bench-api docs lock clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
 	@echo "make bench-queue   one event against ten thousand parked pods"
+	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-api     what the embedded API server gets done on one core"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
@@ -34,7 +35,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
 e2e: .venv/.dev
-	$(BIN)/python -m pytest -p no:xdist -m e2e --cluster=both tests/e2e $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
 
 soak: .venv/.dev
 	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100 $(ARGS)
@@ -55,6 +56,9 @@ bench-batch: .venv/.dev
 
 bench-queue: .venv/.dev
 	$(BIN)/python benchmarks/queueing.py $(ARGS)
+
+bench-e2e: .venv/.dev
+	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)

@@ -41,6 +41,10 @@ def devices(nodes: int, pods: int) -> Iterator[KubeObject]:
 
 
 def device_slice(driver: str, node: str, count: int) -> ResourceSlice:
+    return convert(device_slice_tree(driver, node, count), ResourceSlice)
+
+
+def device_slice_tree(driver: str, node: str, count: int) -> Manifest:
     """So many devices on one node, as kube-scheduler's benchmarks publish them."""
     found = [
         {
@@ -57,7 +61,12 @@ def device_slice(driver: str, node: str, count: int) -> ResourceSlice:
     ]
     pool = {"name": node, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": found}
-    return convert({"metadata": {"name": node, "uid": f"uid-slice-{node}"}, "spec": spec}, ResourceSlice)
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": node, "uid": f"uid-slice-{node}"},
+        "spec": spec,
+    }
 
 
 def _claim(pod_name: str) -> ResourceClaim:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from certificates import server_context
-from cluster.run import Cluster
+from cluster.run import ADMIN, Cluster
 
 T = TypeVar("T")
 
@@ -79,10 +79,10 @@ class FaultProxy:
 
     # what tests say ---------------------------------------------------------------------------------------------
 
-    def kubeconfig(self) -> Path:
-        """The administrator's, by way of this proxy."""
-        text = self._cluster.kubeconfig().read_text()
-        path = self._folder / "proxied.kubeconfig"
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        """A user's, by way of this proxy."""
+        text = self._cluster.kubeconfig(user).read_text()
+        path = self._folder / f"proxied-{user}.kubeconfig"
         path.write_text(text.replace(self._cluster.url, f"https://127.0.0.1:{self.port}"))
         return path
 

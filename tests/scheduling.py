@@ -10,12 +10,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.run import Cluster
 
 DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A port on loopback that somebody serves on."""
+
+    port: int
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from bayplan.client import TOKEN_REVIEWS, Resource
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.errors import ServerError
 from bayplan.server import Access, Authenticator, Authorizer, Server, Serving, TlsOptions, Views
+from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import Registry
 from certificates import Pair
 
@@ -69,11 +70,13 @@ async def served(
     judge: Judge | None = None,
     open_paths: tuple[str, ...] = ("*",),
     tls: TlsOptions | None = None,
+    metrics: Registry | None = None,
     **serving: Any,
 ) -> AsyncIterator[Server]:
     """A running server; every path is open to everybody unless `open_paths` says otherwise."""
     clock = clock or ManualClock()
-    access = Access(Authenticator(judge, clock), Authorizer(judge, clock, always_allowed=open_paths))
+    counted = AccessMetrics(metrics or Registry(), clock.monotonic_s)
+    access = Access(Authenticator(judge, clock), Authorizer(judge, clock, always_allowed=open_paths), counted)
     server = Server(
         views or Views(metrics=Registry()),
         Serving(address="127.0.0.1", port=0, tls=tls or TlsOptions(), **serving),

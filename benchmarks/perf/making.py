@@ -1,7 +1,8 @@
 """Which objects does an operation create? Nodes with their strategies, pods with their volumes, anything from a file.
 
 Asked while operations run, outside of what is measured. The rules are those of upstream's harness: names, the labels
-that nodes get in turn, what a CSINode says, how claims and volumes are bound to each other beforehand.
+that nodes get in turn, what a CSINode says, how claims and volumes are bound to each other beforehand. Objects are
+trees with all their fields: an API server wants more of them than a scheduler reads.
 """
 
 from __future__ import annotations
@@ -9,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bayplan.objects.core import Namespace, Node, Pod
-from bayplan.objects.kinds import convert
-from bayplan.objects.meta import KubeObject
-from bayplan.objects.storage import CsiNode, PersistentVolume, PersistentVolumeClaim
 from benchmarks.perf.templates import Raw, Template
 
 HOST = "kubernetes.io/hostname"
@@ -48,6 +45,11 @@ def base_node(number_of_operation: int) -> Raw:
     }
 
 
+def _core(kind: str, raw: Raw) -> Raw:
+    """What a template stands for is known from the operation; not every file says it again."""
+    return {**raw, "apiVersion": "v1", "kind": kind}
+
+
 def in_namespace(raw: Raw, namespace: str) -> Raw:
     return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
 
@@ -55,7 +57,7 @@ def in_namespace(raw: Raw, namespace: str) -> Raw:
 # nodes
 
 
-def nodes(template: Template, operation: Mapping[str, Any], features: int) -> Iterator[KubeObject]:
+def nodes(template: Template, operation: Mapping[str, Any], features: int) -> Iterator[Raw]:
     """Nodes as their strategy prepares them, each followed by its CSINode where it has one."""
     strategy = _strategy(operation)
     declared = sorted(f"Feature{number}" for number in range(1, features + 1))
@@ -65,7 +67,7 @@ def nodes(template: Template, operation: Mapping[str, Any], features: int) -> It
         if declared:
             status["declaredFeatures"] = declared
         prepared = {**raw, "metadata": {**metadata, "labels": labels}, "status": status}
-        yield convert(strategy(prepared, index), Node)
+        yield _core("Node", strategy(prepared, index))
         if "nodeAllocatableStrategy" in operation:
             yield csi_node(metadata["name"], operation["nodeAllocatableStrategy"])
 
@@ -93,48 +95,53 @@ def _with_room(raw: Raw, more: Mapping[str, Any]) -> Raw:
     return {**raw, "status": {**status, "allocatable": {**(status.get("allocatable") or status["capacity"]), **more}}}
 
 
-def csi_node(name: str, strategy: Mapping[str, Any]) -> CsiNode:
+def csi_node(name: str, strategy: Mapping[str, Any]) -> Raw:
     drivers = [
         {"name": driver, "nodeID": name, "allocatable": room}
         for driver, room in (strategy.get("csiNodeAllocatable") or {}).items()
     ]
     annotations = {MIGRATED: ",".join(strategy.get("migratedPlugins") or ())}
-    return convert({"metadata": {"name": name, "annotations": annotations}, "spec": {"drivers": drivers}}, CsiNode)
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"drivers": drivers},
+    }
 
 
-def namespaces(raw: Raw, prefix: str, count: int) -> Iterator[Namespace]:
+def namespaces(raw: Raw, prefix: str, count: int) -> Iterator[Raw]:
     for number in range(count):
         metadata = {**(raw.get("metadata") or {}), "name": f"{prefix}-{number}"}
-        yield convert({"metadata": metadata}, Namespace)
+        yield _core("Namespace", {"metadata": metadata})
 
 
 # pods
 
 
-def pods(template: Template, namespace: str, count: int) -> Iterator[Pod]:
+def pods(template: Template, namespace: str, count: int) -> Iterator[Raw]:
     for raw in template.objects(count):
-        yield convert(in_namespace(raw, namespace), Pod)
+        yield _core("Pod", in_namespace(raw, namespace))
 
 
 def pods_with_volumes(
     template: Template, volume: Template, claim: Template, namespace: str, count: int
-) -> Iterator[KubeObject]:
+) -> Iterator[Raw]:
     """Pods with a claim each, which is bound to a volume: the claim, the volume, then the pod."""
     for index, raw in enumerate(template.objects(count)):
         name, volume_name = f"pvc-{index}", f"{namespace}-vol-{index}"
         yield _bound_claim(claim.object(index, count), namespace, name, volume_name)
         yield _bound_volume(volume.object(index, count), namespace, name, volume_name)
         own = {"name": "vol", "persistentVolumeClaim": {"claimName": name}}
-        yield convert(in_namespace({**raw, "spec": {**raw["spec"], "volumes": [own]}}, namespace), Pod)
+        yield _core("Pod", in_namespace({**raw, "spec": {**raw["spec"], "volumes": [own]}}, namespace))
 
 
-def _bound_claim(raw: Raw, namespace: str, name: str, volume: str) -> PersistentVolumeClaim:
+def _bound_claim(raw: Raw, namespace: str, name: str, volume: str) -> Raw:
     metadata = {**raw["metadata"], "namespace": namespace, "name": name}
     spec = {**raw["spec"], "volumeName": volume}
-    return convert({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}}, PersistentVolumeClaim)
+    return _core("PersistentVolumeClaim", {"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})
 
 
-def _bound_volume(raw: Raw, namespace: str, claim: str, name: str) -> PersistentVolume:
+def _bound_volume(raw: Raw, namespace: str, claim: str, name: str) -> Raw:
     spec = dict(raw["spec"])
     if "csi" in spec:
         spec["csi"] = {**spec["csi"], "volumeHandle": name}
@@ -142,4 +149,4 @@ def _bound_volume(raw: Raw, namespace: str, claim: str, name: str) -> Persistent
         spec["awsElasticBlockStore"] = {**spec["awsElasticBlockStore"], "volumeID": name.removeprefix(f"{namespace}-")}
     spec["claimRef"] = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": claim}
     metadata = {**raw["metadata"], "name": name}
-    return convert({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}}, PersistentVolume)
+    return _core("PersistentVolume", {"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})

@@ -24,7 +24,7 @@ from bayplan.errors import BayplanError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert, find_kind
 from bayplan.objects.meta import KubeObject
-from benchmarks.device_workload import device_slice
+from benchmarks.device_workload import device_slice_tree
 from benchmarks.perf import making
 from benchmarks.perf.background import Background
 from benchmarks.perf.collecting import Measurement
@@ -71,7 +71,7 @@ class Run:
         for number, operation in enumerate(self._case.operations_for(self._workload)):
             self._number = number
             code = operation.get("opcode", "")
-            method = _OPERATIONS.get(code)
+            method = OPERATIONS.get(code)
             if method is None:
                 raise Meaningless(f"operation {code} has no meaning in one process")
             method(self, operation)
@@ -86,8 +86,8 @@ class Run:
         path = operation.get("nodeTemplatePath")
         base = making.base_node(self._number)
         template = self._template(path) if path is not None else Template.of(base, self.world.names)
-        for item in making.nodes(template, operation, self._features()):
-            self._create(item)
+        for raw in making.nodes(template, operation, self._features()):
+            self._create_raw(raw, None)
 
     def _features(self) -> int:
         count = self._workload.params.get(_FEATURES, 0)
@@ -101,9 +101,9 @@ class Run:
 
     def create_namespaces(self, operation: Mapping[str, Any]) -> None:
         path = operation.get("namespaceTemplatePath")
-        raw = self._template(path).object() if path is not None else {}
-        for item in making.namespaces(raw, operation["prefix"], operation["count"]):
-            self._create(item)
+        base = self._template(path).object() if path is not None else {}
+        for raw in making.namespaces(base, operation["prefix"], operation["count"]):
+            self._create_raw(raw, None)
 
     def create_pods(self, operation: Mapping[str, Any]) -> None:
         namespace = operation.get("namespace") or f"namespace-{self._number}"
@@ -129,7 +129,8 @@ class Run:
 
     def create_driver(self, operation: Mapping[str, Any]) -> None:
         for name in fnmatch.filter(self._nodes, operation["nodes"]):
-            self._create(device_slice(operation["driverName"], name, operation["maxClaimsPerNode"]))
+            made = device_slice_tree(operation["driverName"], name, operation["maxClaimsPerNode"])
+            self._create_raw(made, None)
 
     def allocate_claims(self, operation: Mapping[str, Any]) -> None:
         """Claims that get devices without a pod, on nodes taken by chance."""
@@ -175,9 +176,13 @@ class Run:
     def churn(self, operation: Mapping[str, Any]) -> None:
         templates = [self._template(path) for path in operation["templatePaths"]]
         namespace = operation.get("namespace") or f"namespace-{self._number}"
-        every_s = (operation.get("intervalMilliseconds") or _CHURN_INTERVAL_MS) / 1000
+        every_s = self.churn_interval_s(operation)
         rounds = self._churn_rounds(operation, templates, namespace)
         self._background.start(lambda: next(rounds, None) is not None, every_s)
+
+    @staticmethod
+    def churn_interval_s(operation: Mapping[str, Any]) -> float:
+        return float(operation.get("intervalMilliseconds") or _CHURN_INTERVAL_MS) / 1000
 
     def _churn_rounds(self, operation: Mapping[str, Any], templates: list[Template], namespace: str) -> Iterator[int]:
         """Each round creates an object of every template, or deletes those of an earlier one again."""
@@ -286,18 +291,12 @@ class Run:
         path = operation.get("podTemplatePath") or self._case.pod_template
         template = self._template(path) if path else Template.of(making.BASE_POD, self.world.names)
         count, claim = operation["count"], operation.get("persistentVolumeClaimTemplatePath")
-        items: Iterator[KubeObject] = making.pods(template, namespace, count)
+        items = making.pods(template, namespace, count)
         if claim is not None:
             volume = self._template(operation["persistentVolumeTemplatePath"])
             items = making.pods_with_volumes(template, volume, self._template(claim), namespace, count)
-        for item in list(items):
-            self._create(item)
-
-    def _create(self, item: KubeObject) -> KubeObject:
-        created = self.world.create(item)
-        if isinstance(created, Node):
-            self._nodes[created.name] = None
-        return created
+        for raw in list(items):
+            self._create_raw(raw, None)
 
     def _create_raw(self, raw: Raw, namespace: str | None) -> KubeObject | None:
         """Create an object from a file; None for kinds that a controller reads and a scheduler does not."""
@@ -307,7 +306,10 @@ class Run:
         elif kind == "DeviceTaintRule":
             self.world.taints.add_rule(raw)
         else:
-            return self._create(self._typed(raw, namespace))
+            created = self.world.create(self._typed(raw, namespace))
+            if isinstance(created, Node):
+                self._nodes[created.name] = None
+            return created
         return None
 
     def _typed(self, raw: Raw, namespace: str | None) -> KubeObject:
@@ -334,7 +336,7 @@ class Run:
             self.notes.append(text)
 
 
-_OPERATIONS: Mapping[str, Callable[[Run, Mapping[str, Any]], None]] = {
+OPERATIONS: Mapping[str, Callable[[Run, Mapping[str, Any]], None]] = {
     "allocResourceClaims": Run.allocate_claims,
     "barrier": Run.barrier,
     "churn": Run.churn,

@@ -56,7 +56,7 @@ class Cluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         # A child dies with the thread that made it, so one thread that lives as long as the cluster makes them all.
         self._parent = ThreadPoolExecutor(1, "cluster")
-        self._etcd_port, self._peer_port, self._port = _free_ports(3)
+        self._etcd_port, self._peer_port, self._port = free_ports(3)
 
     # Its life.
 
@@ -110,7 +110,7 @@ class Cluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def end(self, name: str, *, kill: bool = False) -> None:
@@ -122,6 +122,11 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of everything that runs."""
+        return [process.pid for process in self._processes.values()]
 
     # Who may come in, and how.
 
@@ -251,12 +256,12 @@ def _answers(request: urllib.request.Request, trusted: ssl.SSLContext) -> bool:
         return False
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: the kernel ends it when this process is gone, however that goes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

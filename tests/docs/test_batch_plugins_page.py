@@ -12,9 +12,12 @@ from typing import Any, get_args, get_origin
 
 import pytest
 
+from bayplan.app import build_batch_engine
+from bayplan.batch import BatchConfiguration, PluginOption
 from bayplan.batch.declared import Argument
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.plugins.extender import Extender
+from bayplan.cache import Cache
 from docs.fences import ROOT
 
 PLUGINS = default_batch_plugins()
@@ -26,6 +29,14 @@ WORDS = {int: "whole number", float: "number", bool: "truth", str: "text", timed
 def sections() -> dict[str, str]:
     page = (ROOT / "docs" / "batch-plugins.md").read_text(encoding="utf-8")
     return dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+
+
+@cache
+def registered() -> dict[str, list[str]]:
+    """Where each plugin registers without arguments."""
+    tier = tuple(PluginOption(name).defaulted() for name in NAMES)
+    with build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache()).session() as session:
+        return {name: session.points_of(name) for name in NAMES}
 
 
 def plugin(name: str) -> Any:
@@ -53,6 +64,7 @@ def test_a_section_names_the_points_where_its_plugin_registers(name: str) -> Non
     called = re.findall(r"\.add_(\w+?)(?:_nodes)?_(?:fns?|maker|handler)\(", source)
     points = {"events" if each == "event" else each for each in called}
     assert set(re.findall(r"`(\w+)`", fact(name, "Points"))) == points
+    assert {*registered()[name], *getattr(plugin(name), "also_at", ())} == points  # what `plugin list` shows
     assert fact(name, "Mind").strip()
 
 

@@ -1,11 +1,10 @@
-"""`deploy/` on a real API server: accepted in every field, the chart equal to the manifests, the rules enough."""
+"""`deploy/` on a real API server: accepted in every field, the chart equal to the manifests, the flags taken."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from bayplan.client import EVENTS, PODS, Client, Election, EventSink
-from bayplan.clock import SystemClock
-from bayplan.errors import Forbidden
-from bayplan.objects.core import Pod
-from bayplan.objects.kinds import KINDS
-from bayplan.telemetry.events import EventRecorder
 from cluster.build import program
 from cluster.run import Cluster
-from wire_server import on_loop
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "bayplan"
-ACCOUNT = "system:serviceaccount:bayplan-system:bayplan"
-NOT_FOR_PODS = {"ResourceQuota", "PriorityClass"}
 
 Tree = dict[str, Any]
 
@@ -141,39 +131,23 @@ def test_the_chart_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -
     assert {name for _, _, name in found} <= {"second", "second-plugins", "second-authentication-reader"}
 
 
-@on_loop
-async def test_the_rules_are_enough_for_what_the_client_does(prepared: Cluster, namespace: str) -> None:
-    roles = [
-        tree for tree in kustomized(prepared, "base") if tree["kind"].startswith(("Role", "ClusterRole", "Service"))
-    ]
-    prepared.apply(*roles)
-    pod = {"containers": [{"name": "c", "image": "none"}], "schedulerName": "nobody"}
-    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod}
-    prepared.kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(made))
-    account = prepared.target(
-        impersonate=(("Impersonate-User", ACCOUNT), ("Impersonate-Group", "system:authenticated"))
+@pytest.mark.parametrize("chart", [False, True], ids=["manifests", "chart"])
+def test_the_flags_and_the_configuration_are_taken(prepared: Cluster, tmp_path: Path, chart: bool) -> None:
+    found = comparable(rendered() if chart else kustomized(prepared, "base"))
+    given = found["ConfigMap", "bayplan-system", "bayplan"]["data"]["config.yaml"]
+    (container,) = found["Deployment", "bayplan-system", "bayplan"]["spec"]["template"]["spec"]["containers"]
+    path, written = tmp_path / "config.yaml", tmp_path / "written.yaml"
+    path.write_text(yaml.safe_dump(given))
+    args = [each.replace("/etc/bayplan/config.yaml", str(path)) for each in container["args"]]
+    done = subprocess.run(
+        [sys.executable, "-m", "bayplan", *args, f"--write-config-to={written}"],
+        env={**os.environ, "KUBECONFIG": str(prepared.kubeconfig())},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
-    async with Client(account, clock=SystemClock(), chance=random.Random(0), qps=-1) as client:
-        offered = await client.discover(kind for kind in KINDS if kind.name not in NOT_FOR_PODS)
-        for resource in offered.resources.values():
-            await client.list(resource)
-        election = Election(client, identity="e2e", name="bayplan", namespace="bayplan-system")
-        await election.acquire()
-        await election.release()
-        found = await client.get(Pod, namespace, "p")
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        patch = {"status": {"conditions": [condition]}}
-        await client.patch(PODS, patch, namespace=namespace, name="p", subresource="status")
-        await client.bind(namespace, "p", "nowhere", uid=found.uid)
-        sink = EventSink(client)
-        recorder = EventRecorder("bayplan", host="h", clock=client.clock, chance=client.chance, post=sink.post)
-        recorder.scheduled(found, "nowhere")
-        sending = asyncio.create_task(sink.run())
-        await sink.drained()
-        sending.cancel()
-        assert (sink.stored, sink.refused) == (1, 0)
-        await client.delete(PODS, namespace=namespace, name="p", uid=found.uid, grace_s=0)
-        with pytest.raises(Forbidden):
-            await client.create(PODS, made, namespace=namespace)
-        with pytest.raises(Forbidden):
-            await client.get_raw(EVENTS, namespace, "p")
+    assert done.returncode == 0, done.stderr
+    in_force = yaml.safe_load(written.read_text())
+    assert in_force["leaderElection"]["resourceName"] == "bayplan"
+    assert [each["schedulerName"] for each in in_force["profiles"]] == ["bayplan"]

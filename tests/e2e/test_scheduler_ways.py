@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.api import Tree
+from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import Corner, quick
 from scheduling import condition, node_of, until
 
@@ -235,62 +236,6 @@ def test_a_nomination_is_kept_until_somebody_stronger_takes_it(corner: Corner) -
 # volumes: the test plays the volume controller
 
 
-def volume(corner: Corner, name: str, node_name: str, storage_class: str) -> Tree:
-    fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name]}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"{corner.label}-{name}"},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": storage_class,
-            "local": {"path": "/none"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [fits]}},
-        },
-    }
-
-
-def claim(name: str, storage_class: str) -> Tree:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": storage_class,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-
-
-def late_class(corner: Corner, name: str, provisioner: str) -> str:
-    full = f"{corner.label[:40]}-{name}"
-    corner.api.create(
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": full},
-            "provisioner": provisioner,
-            "volumeBindingMode": "WaitForFirstConsumer",
-        }
-    )
-    return full
-
-
-def with_claim(corner: Corner, name: str, claim_name: str) -> Tree:
-    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]
-    return corner.pod(name, volumes=volumes)
-
-
-def bind_claim(corner: Corner, claim_name: str, volume_name: str) -> None:
-    """What the volume controller does once it has a pair."""
-    done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
-    corner.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
-    corner.api.patch("PersistentVolumeClaim", claim_name, {"status": {"phase": "Bound"}}, sub="status")
-    corner.api.patch("PersistentVolume", volume_name, {"status": {"phase": "Bound"}}, sub="status")
-
-
 def test_a_volume_that_exists_waits_for_its_first_pod(corner: Corner) -> None:
     _, second, _ = corner.add_nodes(3)
     kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
@@ -349,37 +294,10 @@ def test_a_volume_is_provisioned_where_its_first_pod_goes(corner: Corner) -> Non
 # devices
 
 
-def device_claim(name: str, device_class: str) -> Tree:
-    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-
-
 def test_devices_are_allocated_and_reserved(corner: Corner) -> None:
     _, second = corner.add_nodes(2)
     kind = f"{corner.label[:40]}-gpu"
-    slice_ = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{corner.label[:40]}-slice"},
-        "spec": {
-            "driver": "gpu.example.com",
-            "nodeName": second,
-            "pool": {"name": second, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "gpu-0", "attributes": {"model": {"string": "a"}}}],
-        },
-    }
-    selector = {"cel": {"expression": 'device.driver == "gpu.example.com"'}}
-    device_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": kind},
-        "spec": {"selectors": [selector]},
-    }
+    slice_, device_class = devices(corner, second, kind)
     corner.api.create(slice_, device_class, device_claim("mine", kind), device_claim("yours", kind))
 
     def user(name: str) -> Tree:
@@ -402,8 +320,8 @@ def test_devices_are_allocated_and_reserved(corner: Corner) -> None:
         until(lambda: told in condition(corner.api.pod("yours")).get("message", ""), "there is no second device")
         # The driver publishes one more device.
         slice_["spec"]["devices"].append({"name": "gpu-1"})
-        devices: dict[str, Any] = {"spec": {"devices": slice_["spec"]["devices"], "pool": {"generation": 2}}}
-        corner.api.patch("ResourceSlice", slice_["metadata"]["name"], devices)
+        more: dict[str, Any] = {"spec": {"devices": slice_["spec"]["devices"], "pool": {"generation": 2}}}
+        corner.api.patch("ResourceSlice", slice_["metadata"]["name"], more)
         corner.settles(process)
         (result,) = corner.api.get("ResourceClaim", "yours")["status"]["allocation"]["devices"]["results"]
         assert result["device"] == "gpu-1"

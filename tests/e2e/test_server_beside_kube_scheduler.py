@@ -33,6 +33,7 @@ from bayplan.server import (
     handlers_check,
     shutdown_check,
 )
+from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.pod_resources import render_pod_resources
 from bayplan.telemetry.process_metrics import (
@@ -44,7 +45,8 @@ from bayplan.telemetry.process_metrics import (
 )
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 from bayplan.telemetry.timings import PluginTimings
-from cluster.run import Cluster, _free_ports
+from cluster.run import Cluster, free_ports
+from scrapes import families
 from served import get, trusting
 from wire_server import on_loop
 
@@ -63,7 +65,7 @@ class Reference:
 @pytest.fixture(scope="module")
 def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
     """kube-scheduler for pods of a name of their own, so that no other test's pods are touched."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     kubeconfig = cluster.kubeconfig()
     config = tmp_path_factory.mktemp("scheduler") / "config.yaml"
     tree = {
@@ -112,7 +114,8 @@ async def ours(cluster: Cluster, views: Views | None = None) -> AsyncIterator[Se
         set_verbosity=lambda _: None,
     )
     async with Client(cluster.target(), clock=clock, chance=random.Random(0), timeout_s=10.0) as client:
-        access = Access(Authenticator(client, clock), Authorizer(client, clock, always_allowed=ALWAYS_ALLOWED))
+        judges = Authenticator(client, clock), Authorizer(client, clock, always_allowed=ALWAYS_ALLOWED)
+        access = Access(*judges, AccessMetrics(Registry(), clock.monotonic_s))
         server = Server(known, Serving(address="127.0.0.1", port=0), access, clock=clock)
         keeper = TrustKeeper(TrustOptions(tolerate_lookup_failure=False), client, clock, server.trust)
         await keeper.refresh()
@@ -196,31 +199,6 @@ async def test_a_client_certificate_of_the_clusters_authority(reference: Referen
 
 
 # Metrics
-
-
-@dataclass
-class Family:
-    """A metric as it is seen in a scrape."""
-
-    head: list[str]
-    labels: set[str] = field(default_factory=set)
-    bounds: list[str] = field(default_factory=list)
-
-
-def families(text: str) -> dict[str, Family]:
-    found: dict[str, Family] = {}
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            name = line.split()[2]
-            found[name] = Family([line])
-        elif line.startswith("# TYPE "):
-            found[name].head.append(line)
-        else:
-            labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', line)
-            found[name].labels |= {key for key, _ in labels} - {"le"}
-            found[name].bounds += [v for k, v in labels if k == "le" and v not in found[name].bounds]
-    return found
 
 
 def everything() -> Registry:

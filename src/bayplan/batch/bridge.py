@@ -245,7 +245,7 @@ class Filters:
     def _ask_pre_filter(self, plugin: Any) -> Status:
         """Who breaks is passed over: its Filter would miss what PreFilter leaves for it."""
         try:
-            if _sits_out(plugin, self.cycle):
+            if sits_out(plugin, self.cycle):
                 return SKIP
             answer = plugin.pre_filter(self.cycle)
             if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
@@ -438,7 +438,7 @@ class Scorers:
     def _evaluate(self, number: int, part: ScoreColumn, candidates: BoolVector) -> None:
         plugin = part.plugin
         table = self._snapshot.table.narrowed(candidates)
-        part.active = not _sits_out(plugin, self._cycle)
+        part.active = not sits_out(plugin, self._cycle)
         (self._out.discard if part.active else self._out.add)(number)
         if part.active and hasattr(plugin, "pre_score"):
             status = as_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
@@ -459,7 +459,7 @@ class Scorers:
         return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
 
 
-def _sits_out(plugin: Any, cycle: Cycle) -> bool:
+def sits_out(plugin: Any, cycle: Cycle) -> bool:
     """Whether a plugin says at once that it has nothing to say of the pod."""
     sits_out = getattr(plugin, "sits_out", None)
     return sits_out is not None and bool(sits_out(cycle))

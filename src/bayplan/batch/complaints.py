@@ -6,10 +6,13 @@ that fails on every node of every task is told about some of them and then about
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections import Counter
 from pathlib import PurePath
+
+from bayplan.errors import PluginError
 
 MOST_ALIKE = 5
 """So many sentences about one plugin at one point; more tell nobody anything new."""
@@ -18,6 +21,8 @@ FAULTS = (Exception, SystemExit)
 """What a plugin may do wrong without ending anything else: to leave is nobody's right but the process's own."""
 
 _LONGEST_ANSWER = 80
+_REGISTERING = os.path.join("batch", "registration.py")
+"""Where misuse is found; the line that is to be mended is the plugin's."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -46,13 +51,22 @@ class Complaints:
         """The sentence, if it is worth telling: neither told before nor one too many."""
         where = f" at {point}" if point else ""
         sentence = f'plugin "{plugin}"{where}: {_told(what)}; {_CONSEQUENCES.get(point, "its answer is left out")}'
+        last = f'plugin "{plugin}"{where}: more of the like, which is not told; those answers are left out too'
+        return self._worth(plugin, point, sentence, last)
+
+    def by(self, plugin: str, what: str) -> str | None:
+        """The same for something that a plugin has found out itself, about others."""
+        last = f'plugin "{plugin}": more of the like, which is not told'
+        return self._worth(plugin, "", f'plugin "{plugin}": {what}', last)
+
+    def _worth(self, plugin: str, point: str, sentence: str, last: str) -> str | None:
         if sentence in self.sentences:
             return None
         self._alike[plugin, point] += 1
         if self._alike[plugin, point] > MOST_ALIKE + 1:
             return None
         if self._alike[plugin, point] == MOST_ALIKE + 1:
-            sentence = f'plugin "{plugin}"{where}: more of the like, which is not told; those answers are left out too'
+            sentence = last
         self.sentences.append(sentence)
         return sentence
 
@@ -60,9 +74,10 @@ class Complaints:
 def _told(what: BaseException | str) -> str:
     if isinstance(what, str | Nonsense):
         return str(what)
-    frames = traceback.extract_tb(what.__traceback__)
+    frames = [each for each in traceback.extract_tb(what.__traceback__) if not each.filename.endswith(_REGISTERING)]
     place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(what).__name__}: {_words(what)}{place}"
+    kind = "" if isinstance(what, PluginError) else f"{type(what).__name__}: "
+    return f"{kind}{_words(what)}{place}"
 
 
 def _shown(answer: object) -> str:

@@ -79,6 +79,8 @@ DEFAULTED_FLAGS = (
 FLAGS = (*DEFAULTED_FLAGS, ENABLE_HIERARCHY, ENABLED_CLUSTER_ORDER)
 """Every flag of a plugin. The last two are off unless the file turns them on."""
 
+PAGE = "docs/batch-configuration.md"
+_NO_ACTION = "failed to find Action"
 _HIERARCHY_CONFLICT = "proportion and drf with hierarchy enabled conflicts"
 
 _ARGUMENTS = MapShape("map[string]interface {}", value=ANY)
@@ -233,8 +235,18 @@ def _configuration(raw: dict[str, Any]) -> ActionConfiguration:
 def _actions(text: str, known: Collection[str]) -> tuple[str, ...]:
     for name in text.split(","):
         if name.strip() not in known:
-            raise ConfigError(f"failed to find Action {name}", stage="validation")
+            raise ConfigError(f"{_NO_ACTION} {name}", stage="validation")
     return tuple(name.strip() for name in text.split(","))
+
+
+def remedy_for(fault: ConfigError, actions: Collection[str]) -> str:
+    """What to do about a file that was refused: Volcano's words say what happened and no more."""
+    if not str(fault).startswith(_NO_ACTION):
+        return f"see {PAGE}"
+    known = f"known actions: {', '.join(actions)}"
+    if str(fault).strip() == _NO_ACTION:
+        return f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
+    return known
 
 
 class ConfLoader:
@@ -250,12 +262,7 @@ class ConfLoader:
 
     def offer(self, text: str) -> bool:
         """Put a text in force if it is good. If not, everything stays as it is, and `refused` says why."""
-        try:
-            self.current = load(text.rstrip(), self._actions)
-        except ConfigError as fault:
-            return self._refuse(str(fault))
-        self.refused = None
-        return True
+        return self._offer(text, "")
 
     def reload(self, path: Path) -> bool:
         """`offer` the content of a file."""
@@ -263,7 +270,15 @@ class ConfLoader:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:
             return self._refuse(f"{path} cannot be read: {fault}")
-        return self.offer(text)
+        return self._offer(text, f"{path}: ")
+
+    def _offer(self, text: str, origin: str) -> bool:
+        try:
+            self.current = load(text.rstrip(), self._actions)
+        except ConfigError as fault:
+            return self._refuse(f"{origin}{fault}; {remedy_for(fault, self._actions)}")
+        self.refused = None
+        return True
 
     def _refuse(self, why: str) -> bool:
         self.refused = f"{why}; the configuration that was in force stays so"

@@ -9,36 +9,32 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from bayplan.batch.amounts import TOLERANCE, Amounts
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
 from bayplan.batch.complaints import FAULTS
 from bayplan.batch.conf import BatchConfiguration
-from bayplan.batch.handle import BatchHandle
+from bayplan.batch.conf_file import ConfFile
+from bayplan.batch.handle import BatchHandle, Outside, Reply
 from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
 from bayplan.batch.misreadings import Misreadings
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.opening import open_session
+from bayplan.batch.outbox import Outbox
 from bayplan.batch.outcome import GroupEvent, Outcome
-from bayplan.batch.pod_amounts import pod_amounts
 from bayplan.batch.registry import ActionSet, PluginSet
-from bayplan.batch.room import Demand
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import COMPLETED, TaskStatus, status_of
-from bayplan.batch.tasks import Task
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, PluginError
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
-from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import QuantityError
-from bayplan.objects.resources import CPU, MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -50,115 +46,6 @@ class SessionOpen(BayplanError):
 
     def __init__(self) -> None:
         super().__init__("a session of this engine is still open; let it come to its end before another one begins")
-
-
-class Outbox:
-    """Takes what a session commits: binds are assumed in the cache, evictions noted, both told in the outcome."""
-
-    def __init__(
-        self, ledger: Ledger, outcome: Outcome, nominations: NominationLedger, *, promised: set[str], gone: Set[str]
-    ) -> None:
-        self._ledger = ledger
-        self._outcome = outcome
-        self._nominations = nominations
-        self._promised = promised
-        self._gone = gone  # uids of pods that nobody needs to place or to evict any more
-        self._taken: dict[int, Amounts] = {}  # by row: what this session has bound; the ledger follows when it is over
-        self._is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
-
-    def bind(self, task: Task) -> Status | None:
-        room, cache = self._ledger.room, self._ledger.cache
-        row = self._ledger.snapshot.nodes.index.get(task.node_name)
-        if row is None:
-            return error(f"failed to bind Task {task.uid} to host {task.node_name}, host does not exist")
-        demand = room.demand(task)
-        if not self._fits(row, demand):
-            idle = room.amounts(room.idle, row).sub_unchecked(self._taken.get(row) or Amounts())
-            names = " ".join(task.resreq.names_above(idle))
-            return error(
-                f"node {task.node_name} resources [{names}] are not enough to put task <{task.key}>, "
-                f"idle: {idle}, req: {task.resreq}"
-            )
-        taken = self._taken.get(row)
-        if taken is None:
-            taken = self._taken[row] = Amounts(scalars={})
-        taken.add(task.resreq)
-        cache.assume(task.info.bound_to(task.node_name))
-        self._ledger.expect()
-        self._outcome.binds[task.key] = task.node_name
-        return None
-
-    def _fits(self, row: int, demand: Demand) -> bool:
-        taken = self._taken.get(row)
-        if taken is None:
-            return self._ledger.room.fits_idle(row, demand)
-        names, idle = self._ledger.room.dimensions.names, self._ledger.room.idle.item
-        return all(amount - (idle(column, row) - taken.get(names[column])) < TOLERANCE for column, amount in demand)
-
-    def evict(self, task: Task, reason: str) -> bool:
-        if task.node_name not in self._ledger.snapshot.nodes.index:
-            return False
-        if task.uid in self._gone:
-            return True  # which is all that was wanted of it
-        self._ledger.note_eviction(task)
-        self._outcome.evicts[task.key] = reason
-        return True
-
-    def promise(self, task: Task) -> None:
-        """Victims may be gone before the session is over, and others must not take their room then."""
-        self._promised.add(task.uid)
-        self._nominations.nominate(task.info, task.node_name)
-
-    def still_fits(self, tasks: Sequence[Task]) -> bool:
-        """One step for the whole statement: if one task no longer fits, nothing of it is assumed."""
-        ledger = self._ledger
-        if ledger.follow():
-            self._taken.clear()  # what was bound is among what the ledger has followed
-            ledger.room.widen()
-            self._is_shared = True
-        if self._gone and any(task.uid in self._gone for task in tasks):
-            return False
-        if not self._is_shared and not self._nominations.nodes():
-            return True
-        if not all(ledger.is_there(task.node_name) for task in tasks):
-            return False
-        if self._is_shared and not all(ledger.is_free_for(task) for task in tasks):
-            return False
-        room, index = ledger.room, ledger.snapshot.nodes.index
-        asked: dict[int, Amounts] = {}
-        for task in tasks:
-            if task.status is TaskStatus.ALLOCATED:
-                asked.setdefault(index[task.node_name], Amounts()).add(task.resreq)
-        return all(
-            self._fits(row, room.dimensions.demand(amounts)) and self._leaves_promised(row, amounts)
-            for row, amounts in asked.items()
-        ) and all(self._will_fit(task) for task in tasks if task.status is TaskStatus.PIPELINED)
-
-    def _will_fit(self, task: Task) -> bool:
-        """Whether the room that is being made for a task will be there: others may have taken some, or evicted for it.
-
-        Else victims would go for nothing."""
-        if not self._is_shared:
-            return True
-        left = self._ledger.left_over(task.node_name)
-        for info in self._nominations.on_node(task.node_name):
-            if self._ledger.task(info.uid) is None:
-                left.sub_unchecked(pod_amounts(info.pod))
-        return not any(left.get(name) <= -TOLERANCE for name in (CPU, MEMORY, *(task.resreq.scalars or ())))
-
-    def _leaves_promised(self, row: int, asked: Amounts) -> bool:
-        """Whether the room that others have evicted for, maybe since the session opened, stays theirs."""
-        ledger, room = self._ledger, self._ledger.room
-        waiting = self._nominations.on_node(ledger.snapshot.nodes.names[row])
-        promised = [pod_amounts(info.pod) for info in waiting if ledger.task(info.uid) is None]
-        if not promised:
-            return True
-        total = asked.clone()
-        for amounts in (*promised, self._taken.get(row) or Amounts()):
-            total.add(amounts)
-        demand = room.dimensions.demand(total)
-        room.widen()
-        return room.fits_future(row, demand)
 
 
 class BatchEngine:
@@ -176,13 +63,21 @@ class BatchEngine:
         chance: random.Random,
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
         nominations: NominationLedger | None = None,
+        file: ConfFile | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        """`file`: where the configuration is looked up before each session; `outside`: how extenders are reached."""
         self.cache = cache
         self.configuration = configuration
+        self._file = file
+        self._file_fault = ""  # why what the file says now is not in force
+        self._outside = outside
         self.ledger = Ledger(cache, scheduler_names=scheduler_names)
         self.handle = BatchHandle(cache, clock, chance, framework_plugins)
         if nominations is not None:
             self.handle.nominations = nominations
+        if outside is not None:
+            self.handle.post_now = lambda url, body, timeout_s: Reply(*outside.post(url, body, timeout_s))
         self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
         self._is_open = False
         self._news: list[tuple[Pod, bool]] = []  # what was told while a session is open, and whether the pod is gone
@@ -214,6 +109,8 @@ class BatchEngine:
                 self._call(name, "uninitialize")
             except PluginError as fault:
                 log.error(str(fault))
+        if self._outside is not None:
+            self._outside.close()
 
     def _call(self, name: str, method: str) -> None:
         try:
@@ -222,6 +119,18 @@ class BatchEngine:
             raise PluginError(
                 f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
             ) from fault
+
+    def configured(self) -> BatchConfiguration:
+        """The configuration of this moment. One of a file that names an action which broke at start stays out."""
+        if self._file is None:
+            return self.configuration
+        latest, self._file_fault = self._file.look(), self._file.fault
+        broken = [self._unready[name] for name in latest.actions if name in self._unready]
+        if broken:
+            self._file_fault = f"{self._file.path}: {broken[0]}; the configuration that was in force stays so"
+        else:
+            self.configuration = latest
+        return self.configuration
 
     # the cluster ------------------------------------------------------------------------------------------------
 
@@ -305,13 +214,14 @@ class BatchEngine:
         outcome = Outcome() if outcome is None else outcome
         session = open_session(
             self.ledger,
-            self.configuration,
+            self.configured(),
             self.handle,
             Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
             uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
         )
         self._is_open = True
         try:
+            session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
             session.faults += self._unread.values()
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
             self._open_plugins(session)
@@ -335,12 +245,15 @@ class BatchEngine:
                 try:
                     plugin = self._plugins.build(option.name, arguments, self.handle)
                     session.plugins[option.name] = plugin
+                    session.opening = option.name
                     plugin.on_session_open(session)
                 except FAULTS as fault:
                     session.blame(option.name, fault, "on_session_open")
                     session.plugins.pop(option.name, None)  # who did not open is not closed
                     if before is not None:
                         session.plugins[option.name] = before
+                finally:
+                    session.opening = ""
                 session.faults += arguments.warnings
 
     def _close_plugins(self, session: Session) -> None:

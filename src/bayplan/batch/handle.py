@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bayplan.batch.nodes import NodeUsage
 from bayplan.cache import Cache
@@ -52,6 +52,16 @@ Post = Callable[[str, bytes, float], Reply]
 """POST a body to a URL within so many seconds: what the session's HTTP extender uses."""
 
 
+class Outside(Protocol):
+    """A way to HTTP services that waits for their answers."""
+
+    def post(self, url: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class NoNetwork(BayplanError):
     """A plugin wanted to talk to the outside in a process that has no way to."""
 
@@ -74,7 +84,8 @@ class _NoWrites:
         """What is written so takes back an earlier write, and there was none."""
 
 
-def _no_post(url: str, body: bytes, timeout_s: float) -> Reply:
+def no_post(url: str, body: bytes, timeout_s: float) -> Reply:
+    """What a process without a network has to say."""
     raise NoNetwork(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
@@ -88,7 +99,8 @@ class BatchHandle:
     framework_plugins: Registry
     nominations: NominationLedger = field(default_factory=NominationLedger)  # who waits for which node, of both engines
     usage: Mapping[str, NodeUsage] = field(default_factory=dict)  # real usage by node, as last collected
-    post_now: Post = _no_post
+    usage_fault: str = ""  # why that is not the newest there could be
+    post_now: Post = no_post
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 
     @property

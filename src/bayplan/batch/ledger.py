@@ -21,6 +21,7 @@ from bayplan.batch.room import Dimensions, Room, Sums, offered_by
 from bayplan.batch.statuses import TaskStatus, status_of
 from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
+from bayplan.batch.view import LiveView
 from bayplan.batch.volume_counts import VolumeCounts
 from bayplan.cache import Cache, PodSwap
 from bayplan.objects import volcano
@@ -64,7 +65,9 @@ class Ledger:
         self._tasks: dict[str, Task] = {}  # of groups, by uid
         self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
         self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
-        self._live: Snapshot | None = None  # the cache as it is while a session runs; made when others use it too
+        self.is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
+        self._live: LiveView | None = None  # the cache as it is while a session runs; made when others use it too
+        self._live_at = (-1, -1)
         self._followed: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
         self._expected = (-1, -1)
         self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
@@ -169,27 +172,32 @@ class Ledger:
         self._expected = self.cache.generation
 
     def follow(self) -> bool:
-        """Take in what others did to the cache since the session opened. False: they did nothing.
+        """Take in what happened to the cache since the last look, if others use it too. False: nothing to take in.
 
         Only the accounts of this ledger follow; the session goes on with what it saw."""
-        if self.cache.generation == self._expected:
+        now = self.cache.generation
+        self.is_shared |= now != self._expected
+        if not self.is_shared or now == self._live_at:
             return False
         if self._live is None:
-            self._live = self.cache.snapshot()
-            rows: Iterable[int] = range(self._live.nodes.count)
+            self._live = LiveView(self.cache.snapshot())
+            rows: Iterable[int] = range(self._live.snapshot.nodes.count)
         else:
-            cursor = self._live.touched.end
-            self.cache.refresh(self._live)
-            noted = self._live.touched.since(cursor)
-            rows = range(self._live.nodes.count) if noted is None else noted
-        columns = self._live.nodes
+            rows = self._live.refresh(self.cache)
+        columns = self._live.snapshot.nodes
         for live in rows:
             row = self.snapshot.nodes.index.get(columns.names[live]) if live < columns.count else None
             if row is not None:
                 self.room.recount(row, [self._task_of(info) for info in columns.pods[live]])
                 self._followed.add(columns.names[live])
+        self._live_at = now
         self.expect()
         return True
+
+    @property
+    def live(self) -> LiveView | None:
+        """The cluster as it was when `follow` was called last, where others change it; else None."""
+        return self._live if self.is_shared else None
 
     def is_there(self, node_name: str) -> bool:
         """Whether the cluster has the node at this moment."""
@@ -201,8 +209,9 @@ class Ledger:
             return False
         if self._live is None or not task.info.host_ports:
             return True
-        row = self._live.nodes.index.get(task.node_name)
-        return row is None or not ports_conflict(task.info.host_ports, self._live.nodes.ports[row])
+        columns = self._live.snapshot.nodes
+        row = columns.index.get(task.node_name)
+        return row is None or not ports_conflict(task.info.host_ports, columns.ports[row])
 
     def left_over(self, node_name: str) -> Amounts:
         """What a node will have left when everybody who goes is gone and everybody whom the session put there is.
@@ -210,8 +219,9 @@ class Ledger:
         Below zero where others took what the session counts on."""
         row = self.snapshot.nodes.index[node_name]
         left = self.room.allocatables[row].clone()
-        live = self._live.nodes.index.get(node_name) if self._live is not None else None
-        there = self._live.nodes.pods[live] if self._live is not None and live is not None else ()
+        columns = self._live.snapshot.nodes if self._live is not None else None
+        live = columns.index.get(node_name) if columns is not None else None
+        there = columns.pods[live] if columns is not None and live is not None else ()
         tasks = {info.uid: self._task_of(info) for info in there}
         for task in (
             tasks | {uid: task for uid, task in self.room.tasks[row].items() if task.status in _COMING}
@@ -247,6 +257,7 @@ class Ledger:
         if self._changed(PriorityClass) or regrouped:
             self._refresh_priorities()
         self._refresh_places()
+        self.is_shared = False
         self.expect()
 
     def _refresh_volumes(self) -> None:

@@ -106,6 +106,12 @@ class NodeFn:
     signature: Signature = never_shared
     depends_on: Dependence | None = None
 
+    @property
+    def given(self) -> tuple[object, ...]:
+        """What has to be a function."""
+        fns = tuple(each for each in (self.by_node, self.by_table, self.make) if each is not None) or (None,)
+        return (*fns, self.signature) if self.depends_on is None else (*fns, self.signature, self.depends_on)
+
 
 class TableVerdicts:
     """`fn(task, nodes)` kept up to date."""

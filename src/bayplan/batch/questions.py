@@ -47,6 +47,7 @@ class Questions(Registrations):
     def __init__(self, tiers: Sequence[Sequence[Switches]]) -> None:
         super().__init__()
         self.tiers = tiers
+        self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
         self._complaints = Complaints()
         self.faults = self._complaints.sentences  # what plugins did wrong in this session, a sentence each
         self._asked: dict[Point[Any], Asked] = {}
@@ -92,8 +93,14 @@ class Questions(Registrations):
     def blaming(self, point: str) -> Blame:
         return lambda plugin, what: self.blame(plugin, what, point)
 
+    def report(self, plugin: str, sentence: str) -> None:
+        """Something that a plugin has found wrong, and that a person should mend: it goes into the faults, once."""
+        told = self._complaints.by(plugin, sentence)
+        if told is not None:
+            log.warning("%s", told)
+
     def complain(self, plugin: str, sentence: str) -> None:
-        """Something a plugin reports itself."""
+        """Something that a plugin objects to, in the course of its work."""
         log.info('plugin "%s": %s', plugin, sentence)
 
     # orders -----------------------------------------------------------------------------------------------------

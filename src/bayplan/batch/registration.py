@@ -36,7 +36,12 @@ from bayplan.batch.rules import Vote
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task
+from bayplan.errors import PluginError
 from bayplan.framework.status import Status
+
+
+class Misregistered(PluginError):
+    """A plugin registered something that would never be asked, or could not be called."""
 
 
 class EvictionKind(Enum):
@@ -94,10 +99,25 @@ class Registrations:
         self._fns: dict[Point[Any], dict[str, Any]] = {point: {} for point in points.POINTS}
         self._foresight: dict[Point[Any], dict[str, Foresight]] = {points.PREEMPTABLE: {}, points.RECLAIMABLE: {}}
         self.event_handlers: list[EventHandler] = []
+        self.opening = ""  # whose `on_session_open` runs
+        self.listed: frozenset[str] = frozenset()  # whom the tiers name
 
     def _add(self, point: Point[Any], plugin: str, fn: Any) -> None:
+        self._refuse_misuse(point.name, plugin, *(fn.given if isinstance(fn, NodeFn) else (fn,)))
         self._fns[point][plugin] = fn
         self.registered(point)
+
+    def _refuse_misuse(self, point: str, plugin: str, *fns: object) -> None:
+        """What would never be asked, or could not be called when it is, is found where it is registered."""
+        if self.opening and plugin != self.opening:
+            raise Misregistered(
+                f'it registers at {point} as "{plugin}", but is called "{self.opening}"; pass self.name'
+            )
+        if self.listed and plugin not in self.listed:
+            raise Misregistered(f'"{plugin}" registers at {point}, but no tier lists a plugin of that name')
+        for fn in fns:
+            if not callable(fn):
+                raise Misregistered(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
 
     def points_of(self, plugin: str) -> list[str]:
         """The points at which a plugin has registered, in the order of the table; `events` if it handles those."""
@@ -217,7 +237,11 @@ class Registrations:
 
     def add_victim_tasks_fns(self, plugin: str, fns: Sequence[VictimTasksFn]) -> None:
         """Each gets all running tasks and names those that should go for their own reasons."""
-        self._add(points.VICTIM_TASKS, plugin, list(fns))
+        if not isinstance(fns, list | tuple):
+            raise Misregistered(f"it registers {fns!r} at {points.VICTIM_TASKS.name}; pass a list of functions")
+        self._refuse_misuse(points.VICTIM_TASKS.name, plugin, *fns)
+        self._fns[points.VICTIM_TASKS][plugin] = list(fns)
+        self.registered(points.VICTIM_TASKS)
 
     # jobs and queues --------------------------------------------------------------------------------------------
 
@@ -290,4 +314,5 @@ class Registrations:
         """`allocate` when a task is allocated, pipelined, or its eviction undone; `deallocate` for the reverse.
 
         They also fire in trials that are undone, so what they keep must be exactly reversible."""
+        self._refuse_misuse("events", plugin, *(each for each in (allocate, deallocate) if each is not None))
         self.event_handlers.append(EventHandler(plugin, allocate, deallocate))

@@ -8,7 +8,7 @@ touches the cluster except through `cluster`, which takes bindings and evictions
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,12 +29,14 @@ from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
-from bayplan.batch.view import ClusterView
+from bayplan.batch.view import ClusterView, LiveView
 from bayplan.clock import Clock
 from bayplan.framework.status import Status, error
 from bayplan.objects.volcano import PodGroupCondition
 from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot
 from bayplan.snapshot.journal import Journal
+
+LiveCheck = Callable[[LiveView, Sequence[Task]], bool]
 
 _WITHOUT_DEVICES = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
 
@@ -56,6 +58,11 @@ class Cluster(Protocol):
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
         """Whether all of these fit the cluster of this moment, which others change too: now, or soon if they wait."""
+        ...
+
+    @property
+    def live(self) -> LiveView | None:
+        """The cluster of the last `still_fits`; None where nobody else has changed it since the session opened."""
         ...
 
 
@@ -100,6 +107,7 @@ class Session(Questions):
         self.dirty_jobs: set[str] = set()
         self.moved: dict[str, tuple[Task, TaskStatus | None]] = {}  # tasks that were moved, and how their node had them
         self.device_pools: list[DevicePool] = []
+        self.live_checks: dict[str, LiveCheck] = {}  # by plugin: whether a statement may be, once others have been busy
         self.prospects = Prospects(self)
         self._arguments = arguments
         self._cluster = cluster
@@ -312,7 +320,11 @@ class Session(Questions):
                 self.blame(handler.plugin, fault, "its deallocate handler")
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
-        return self._cluster.still_fits(tasks)
+        """Whether the cluster of this moment has room for them, and nobody who looks at it so objects."""
+        if not self._cluster.still_fits(tasks):
+            return False
+        live = self._cluster.live
+        return live is None or all(check(live, tasks) for check in self.live_checks.values())
 
     def send_binding(self, task: Task) -> Status | None:
         """Hand a task to the binder; a Status says why it was not taken."""

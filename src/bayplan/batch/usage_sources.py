@@ -79,7 +79,8 @@ class MetricsRequest:
     verify_tls: bool = True
 
 
-Fetch = Callable[[MetricsRequest], Awaitable[Reply]]
+Fetch = Callable[[MetricsRequest, float], Awaitable[Reply]]
+"""Sends a request and waits so many seconds for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now
     """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsFault`."""
     found = {node: Reading(now) for node in nodes}
     for request in source.requests(nodes, now):
-        reply = await fetch(request)
+        reply = await fetch(request, ROUND_TIMEOUT_S)
         for node, fields in source.read(request, reply.good(request.url)):
             if node in found:
                 found[node] = replace(found[node], **fields)

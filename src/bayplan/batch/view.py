@@ -7,7 +7,11 @@ spread are those of the moment. Rows and slots that were changed are copied anew
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
 from bayplan.batch.tasks import Task
+from bayplan.cache import Cache
 from bayplan.snapshot import PodInfo, Snapshot
 
 
@@ -80,3 +84,43 @@ class ClusterView:
             infos: list[PodInfo | None] = self.snapshot.pods.infos
             self._slots = {info.uid: slot for slot, info in enumerate(infos) if info is not None}
         return self._slots[uid]
+
+
+class LiveView:
+    """The cluster of the moment, beside the one that a session works on: what commits are held against."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._stale_rows: set[int] = set()
+        self._stale_slots: set[int] = set()
+
+    def refresh(self, cache: Cache) -> Collection[int]:
+        """Bring it up to the moment; the rows that have changed."""
+        snapshot = self.snapshot
+        cursor = snapshot.touched.end
+        cache.refresh(snapshot, rows=self._stale_rows, slots=self._stale_slots)
+        self._stale_rows.clear()
+        self._stale_slots.clear()
+        noted = snapshot.touched.since(cursor)
+        return range(snapshot.nodes.count) if noted is None else noted
+
+    @contextmanager
+    def with_added(self, tasks: Sequence[Task]) -> Iterator[Iterator[tuple[Task, int]]]:
+        """Each task with its row, and on it from then on, so that the next one sees it there; gone with the block."""
+        view = ClusterView(self.snapshot)
+        added: list[tuple[Task, int]] = []
+
+        def each() -> Iterator[tuple[Task, int]]:
+            for task in tasks:
+                row = self.snapshot.nodes.index[task.node_name]
+                yield task, row
+                view.add(task, row)
+                added.append((task, row))
+
+        try:
+            yield each()
+        finally:
+            for task, row in reversed(added):
+                view.remove(task, row)
+            self._stale_rows |= view.stale_rows
+            self._stale_slots |= view.stale_slots

@@ -22,6 +22,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.journal import Journal
+from bayplan.snapshot.pod_info import counts_alike
 from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
@@ -36,12 +37,13 @@ _NO_SLOT = -1
 class _PodState:
     """A pod that the cache counts, and whether the API server has said so."""
 
-    __slots__ = ("affinity", "assumed", "expires_s", "info", "kind", "row", "slot")
+    __slots__ = ("affinity", "assumed", "expires_s", "images", "info", "kind", "row", "slot")
 
     def __init__(self, info: PodInfo, assumed: bool) -> None:
         self.info = info
         self.assumed = assumed
         self.expires_s: float | None = None
+        self.images = -1  # at which version of the images it came
         self.slot = _NO_SLOT  # none while its node is unknown; then what follows means nothing
         self.row = _NO_ROW
         self.kind = self.affinity = NO_TERMS
@@ -73,6 +75,8 @@ class Cache:
         self._tree = NodeTree()
         self._images = ImageTable()
         self._states: dict[str, _PodState] = {}
+        self.assumed_count = 0
+        """Pods that the API server has not shown on their nodes yet."""
         self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
         self._free_slots: list[int] = []
         self._row_journal = Journal()
@@ -140,6 +144,10 @@ class Cache:
         row = self._row(name)
         return None if row == _NO_ROW else self._nodes.nodes[row]
 
+    def node_names(self) -> list[str]:
+        """The nodes that there are, in the order of their rows."""
+        return list(self._nodes.index)
+
     @property
     def node_count(self) -> int:
         return self._nodes.count
@@ -188,8 +196,19 @@ class Cache:
         if state is not None and not state.assumed:
             raise CacheError(f"pod {pod.key} ({pod.uid}) was already in added state")
         if state is not None:
+            if self._is_as_assumed(state, pod):
+                state.info.pod, state.assumed, state.expires_s = pod, False, None
+                return
             self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)
+
+    def _is_as_assumed(self, state: _PodState, pod: Pod) -> bool:
+        """Whether taking the assumption off and counting the pod would leave all as it is, the order of pods and what
+        their node knows of images included: most confirmations are so, and then the next decision has nothing to read.
+        """
+        if state.slot == _NO_SLOT or state.images != self._images.version:
+            return False
+        return self._nodes.pods[state.row][-1] is state.info and counts_alike(state.info.pod, pod)
 
     def update_pod(self, pod: Pod) -> None:
         """The API server shows another version of a pod on its node."""
@@ -398,6 +417,7 @@ class Cache:
         if not node_name:
             raise CacheError(f"pod {info.key} is on no node, so it cannot be counted")
         state = self._states[info.uid] = _PodState(info, assumed)
+        self.assumed_count += assumed
         row = self._nodes.index.get(node_name, _NO_ROW)
         if row == _NO_ROW:
             self._strangers.setdefault(node_name, []).append(info)
@@ -408,6 +428,7 @@ class Cache:
 
     def _leave(self, uid: str) -> None:
         state = self._states.pop(uid)
+        self.assumed_count -= state.assumed
         info = state.info
         row = self._row(info.node_name)
         if row == _NO_ROW:
@@ -428,6 +449,7 @@ class Cache:
     def _take_slot(self, state: _PodState, row: int) -> None:
         info = state.info
         state.row = row
+        state.images = self._images.version
         state.kind = self.vocabulary.kinds.acquire(info.kind)
         terms, _ = info.affinity, info.claim_keys  # worked out where a pod comes, not in every snapshot that shows it
         state.affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else NO_TERMS

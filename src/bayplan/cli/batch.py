@@ -11,7 +11,15 @@ import click
 from rich.table import Table
 
 from bayplan.app import batch_configured, known_actions, known_batch_plugins
-from bayplan.batch.conf import DEFAULTED_FLAGS, BatchConfiguration, PluginOption, as_file, load_default, plain
+from bayplan.batch.conf import (
+    DEFAULTED_FLAGS,
+    BatchConfiguration,
+    PluginOption,
+    as_file,
+    load_default,
+    plain,
+    remedy_for,
+)
 from bayplan.batch.declared import misgiven, takes_of
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.usage_sources import mistakes_in
@@ -20,8 +28,6 @@ from bayplan.cli.printing import print_table, print_value
 from bayplan.errors import ConfigError
 from bayplan.objects.go_text import go_value
 
-_PAGE = "docs/batch-configuration.md"
-_NO_ACTION = "failed to find Action"
 _READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
 """Actions that read some of their arguments from the section of another one."""
 
@@ -112,11 +118,7 @@ def _loaded(file: Path, actions: ActionSet) -> BatchConfiguration:
     try:
         return batch_configured(file_text(file), actions)
     except ConfigError as fault:
-        known = f"known actions: {', '.join(actions)}"
-        remedy = known if str(fault).startswith(_NO_ACTION) else f"see {_PAGE}"
-        if str(fault).strip() == _NO_ACTION:
-            remedy = f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
-        raise ConfigError(f"{file}: {fault}; {remedy}", stage=fault.stage) from None
+        raise ConfigError(f"{file}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None
 
 
 def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:

@@ -38,6 +38,7 @@ class Flag:
     many: bool = False  # several texts make one list
     short: str = ""
     shown: str = ""  # the default, where it does not speak for itself
+    bare: bool = False  # a list that is told without brackets
 
     @property
     def is_switch(self) -> bool:
@@ -60,6 +61,12 @@ class Flag:
         if not self.many:
             return self.default if given is None else given
         return tuple(item for each in given for item in each) if given else self.default
+
+    def text(self, given: Any) -> str:
+        value = self.value(given)
+        if value is None:
+            return self.shown
+        return f"[{_text(value)}]" if self.many and not self.bare else _text(value)
 
 
 class _Value(click.ParamType[Any]):
@@ -136,8 +143,8 @@ class GoCommand(click.Command):
         return {flag.name: flag.value(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
     def texts(self, given: dict[str, Any]) -> dict[str, str]:
-        """The same as texts."""
-        return {name: _text(value) for name, value in self.values(given).items()}
+        """The same as texts, in the way of Go: what was not given as what holds without it, lists in brackets."""
+        return {flag.name: flag.text(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
 
 def _next(waiting: Iterator[str]) -> Iterator[str]:

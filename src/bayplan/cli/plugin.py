@@ -116,7 +116,8 @@ def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], tru
     """Show every plugin that a configuration can name: its points, and where it comes from.
 
     A plugin of the batch engine registers when a session opens, so one is opened, on an empty cluster and without
-    arguments, to see where.
+    arguments, to see where. Points at which it registers only if its arguments or flags say so stand behind "if
+    configured", as far as the plugin declares them in `also_at`.
     """
     if batch:
         rows = _batch_rows(plugin_folders, trust_writable=trust_writable_plugins)
@@ -154,7 +155,14 @@ def _batch_rows(folders: tuple[Path, ...], *, trust_writable: bool) -> list[dict
 
 
 def _batch_row(name: str, kind: str, points: list[str], by_default: bool, home: type[Any]) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "points": points, "byDefault": by_default, "from": _origin(home)}
+    return {
+        "name": name,
+        "kind": kind,
+        "points": points,
+        "ifConfigured": [each for each in getattr(home, "also_at", ()) if each not in points],
+        "byDefault": by_default,
+        "from": _origin(home),
+    }
 
 
 def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
@@ -190,7 +198,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         origin = [] if row["from"] == SHIPPED else [row["from"]]
         *cells, points = (_cell(row[key]) for key in shown)
-        table.add_row(*cells, "\n".join([*([points] if points else []), *origin]))
+        more = row.get("ifConfigured")
+        lines = [points, f"if configured: {_cell(more)}" if more else "", *origin]
+        table.add_row(*cells, "\n".join(line for line in lines if line))
     Console().print(table)
 
 

@@ -68,7 +68,8 @@ def command(
     flags = context.command.values(given)
     if no_leader_elect:
         flags["leader-elect"] = False
-    context.call_on_close(_start_logging(flags).close)
+    logs = _start_logging(flags)
+    context.call_on_close(logs.close)
     options = _options(flags, context.command.texts(given), settings)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
@@ -88,6 +89,7 @@ def command(
         target,
         plugins=plugins if plugin_folders else None,
         options=options,
+        set_verbosity=logs.set_verbosity,
     )
     sys.exit(asyncio.run(_run(process)))
 
@@ -137,7 +139,7 @@ def _start_logging(flags: Mapping[str, Any]) -> LogControl:
         format=flags["logging-format"],
         verbosity=flags["v"],
         vmodule=flags["vmodule"],
-        split_stream=flags["log-text-split-stream"],
+        split_stream=flags.get(f"log-{flags['logging-format']}-split-stream", False),
     )
     return start_logs(options, SystemClock())
 

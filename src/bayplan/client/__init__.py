@@ -3,6 +3,7 @@
 Whoever needs the API server imports from this package alone.
 """
 
+from bayplan.client.blocking import BlockingService
 from bayplan.client.client import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -44,6 +45,7 @@ __all__ = [
     "PODS",
     "STRATEGIC_PATCH",
     "TOKEN_REVIEWS",
+    "BlockingService",
     "Client",
     "Election",
     "EventSink",

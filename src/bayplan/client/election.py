@@ -58,13 +58,16 @@ class Election:
         namespace: str = "kube-system",
         timings: Timings = UPSTREAM,
         on_new_leader: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        """`tell`: says to people what became of us, in upstream's words; only while the lease is ours to speak of."""
         self.identity = identity
         self.lock = Lock(client, namespace=namespace, name=name)
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance
         self._on_new_leader = on_new_leader
+        self._tell = tell or (lambda _: None)
         self._observed = Record()
         self._observed_at = 0.0
         self._reported = ""
@@ -104,6 +107,7 @@ class Election:
         log.info("attempting to acquire leader lease %s", self.lock)
         while not await self._try():
             await self._clock.sleep(self.timings.retry_s * (1.0 + self._chance.random() * JITTER))
+        self._tell(f"{self.identity} became leader")
         log.info("successfully acquired lease %s", self.lock)
 
     async def hold(self) -> None:
@@ -131,6 +135,7 @@ class Election:
                 if (await self.lock.get()).holder == self.identity:
                     await self.lock.update(empty)
                     self._observe(empty)
+                    self._tell(f"{self.identity} stopped leading")
         except (ApiError, TimeoutError) as fault:
             log.warning("cannot give up the lease %s: %s; it ends by itself", self.lock, fault)
 

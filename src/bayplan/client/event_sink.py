@@ -28,7 +28,8 @@ RETRY_JITTER = 0.25
 MOST_WAITING = 20_000
 """Upstream lets 1,000 wait for a goroutine and any number of goroutines for the server: this is the sum of both."""
 
-SENDERS = 16
+SENDERS = 8
+"""Few beside the bindings that are on the wire: while a server is busy, pods come before the news about them."""
 
 
 class EventSink:

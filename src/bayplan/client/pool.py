@@ -1,7 +1,9 @@
 """Which connection carries the next request? Keep-alive connections to one server, opened as they are needed.
 
-Asked for every request; costs a pop of a list while an idle connection is there. One task, the sweeper, looks at all
-connections four times a second: it gives up requests that are overdue and closes connections that idle too long.
+Asked for every request; costs a pop of a list while an idle connection is there. Opening one costs both sides some
+milliseconds, and a server that is busy answers no more for it: beyond the first few, requests wait for one that comes
+free, and only where that takes long another is opened. One task, the sweeper, looks at all connections four times a
+second: it gives up requests that are overdue, closes connections that idle too long and lets those open who waited.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from bayplan.client.connection import Connection
 from bayplan.client.proxies import proxy_for, tunnel
@@ -24,14 +27,26 @@ from bayplan.errors import TimedOut, Unreachable
 LIMIT = 200
 """Connections open at once. A request holds one while it lasts, and so does a watch."""
 
+EAGER = 32
+"""So many connections for requests are opened without waiting for one that comes free."""
+
 IDLE_S = 60.0
 """Below the 90 s after which kube-apiserver closes: better that we do, a request could cross its closing."""
 
 CONNECT_S = 30.0
 _TICK_S = 0.25
+_PATIENCE_S = 0.1
+_MORE_A_TICK = 16
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A server that died without a word is found out within a minute, on a watch too."""
+
+
+class _Waiter(NamedTuple):
+    """Somebody who needs a connection. Their turn brings one, or leave to open one."""
+
+    turn: asyncio.Future[Connection | None]
+    since: float
 
 
 class Pool:
@@ -48,30 +63,45 @@ class Pool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._opening = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._streams: set[Connection] = set()
+        self._waiters: deque[_Waiter] = deque()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def take(self, timeout_s: float) -> Connection:
-        """A connection for one request, the one used last first: the others may then idle out."""
+    async def take(self, timeout_s: float, *, stream: bool = False) -> Connection:
+        """A connection for one request, the one used last first: the others may then idle out.
+
+        `stream`: the request lasts, and nobody is to wait for its connection.
+        """
+        connection = await self._taken(timeout_s, eager=stream)
+        if stream:
+            self._streams.add(connection)
+        return connection
+
+    async def _taken(self, timeout_s: float, *, eager: bool) -> Connection:
         while not self._closed:
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.lost:
                     return connection
                 self._drop(connection)
-            if len(self._all) + self._opening < self._limit:
+            room = self._limit - len(self._all) - self._opening
+            if room > 0 and (eager or len(self._all) + self._opening - len(self._streams) < EAGER):
                 return await self._open(min(timeout_s, CONNECT_S))
-            await self._vacancy()
+            handed = await self._vacancy()
+            if handed is not None and not handed.lost:
+                return handed
+            eager = True  # one is gone, or this has waited long enough
         raise Unreachable("the client is closed")
 
     def give(self, connection: Connection) -> None:
         """Take back a connection: it serves again if its answer was read to the end."""
+        self._streams.discard(connection)
         if connection.reusable and not self._closed and connection in self._all:
             connection.rest()
-            connection.idle_since = self._clock.monotonic_s()
-            self._idle.append(connection)
-            self._invite()
+            if not self._invite(connection):
+                connection.idle_since = self._clock.monotonic_s()
+                self._idle.append(connection)
         else:
             self._drop(connection)
 
@@ -96,24 +126,31 @@ class Pool:
 
     def _drop(self, connection: Connection) -> None:
         self._all.discard(connection)
+        self._streams.discard(connection)
         connection.abort("the client closed the connection")
         self._invite()
 
-    def _invite(self) -> None:
+    def _invite(self, connection: Connection | None = None) -> bool:
+        """Hand a connection to whoever waits longest; without one: let them see whether they may open one."""
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters.popleft().turn
             if not waiter.done():
-                return waiter.set_result(None)
-        return None
+                waiter.set_result(connection)
+                return True
+        return False
 
-    async def _vacancy(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+    async def _vacancy(self) -> Connection | None:
+        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(_Waiter(turn, self._clock.monotonic_s()))
         try:
-            await waiter
+            return await turn
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._invite()  # it was our turn; it is the next one's now
+            if turn.done() and not turn.cancelled():  # it was our turn; it is the next one's now
+                handed = turn.result()
+                if handed is None:
+                    self._invite()
+                else:
+                    self.give(handed)
             raise
 
     async def _open(self, timeout_s: float) -> Connection:
@@ -121,6 +158,7 @@ class Pool:
             self._sweeper = asyncio.create_task(self._sweep(), name="client connections")
         context = self._tls.context()
         self._opening += 1
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._dial(context)
@@ -135,8 +173,8 @@ class Pool:
             raise Unreachable(f"cannot connect to {self._target.server}: {fault}; is it running?") from None
         finally:
             self._opening -= 1
-            if self._opening + len(self._all) < self._limit:
-                self._invite()
+            if connection is None:
+                self._invite()  # somebody else may try
         self._all.add(connection)
         return connection
 
@@ -173,6 +211,14 @@ class Pool:
             for connection in [each for each in self._idle if each.lost or now - each.idle_since > IDLE_S]:
                 self._idle.remove(connection)
                 self._drop(connection)
+            self._let_open(now)
+
+    def _let_open(self, now: float) -> None:
+        """Whoever waited too long for a connection to come free opens one."""
+        for _ in range(min(_MORE_A_TICK, self._limit - len(self._all) - self._opening)):
+            if not self._waiters or now - self._waiters[0].since < _PATIENCE_S:
+                return
+            self._invite()
 
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -22,6 +22,7 @@ from bayplan.errors import BayplanError, TimedOut, Unreachable
 
 _NO_SERVER = Target(server="")
 _PORTS = {"http": 80, "https": 443}
+_JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 class NotPosted(BayplanError):
@@ -45,7 +46,7 @@ class Service:
         self._user_agent = user_agent
         self._ways: dict[str, _Way] = {}
 
-    async def post(self, url: str, body: bytes, timeout_s: float) -> Answer:
+    async def post(self, url: str, body: bytes, timeout_s: float, *, headers: Mapping[str, str] = _JSON) -> Answer:
         """The answer, whatever its status; `NotPosted` where there is none."""
         try:
             parts = urlsplit(url)
@@ -60,7 +61,7 @@ class Service:
         way = self._way(f"{parts.scheme}://{host}:{port}", parts.username, parts.password)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         try:
-            return await way.post(path, parts.netloc.rpartition("@")[2], body, timeout_s)
+            return await way.post(path, parts.netloc.rpartition("@")[2], body, timeout_s, headers)
         except Unreachable as lost:
             raise NotPosted(f'Post "{url}": {_in_go_words(lost, f"{host}:{port}")}') from None
 
@@ -97,14 +98,15 @@ class _Way:
         self._credentials = credentials(target, clock)
         self.tls = Tls(target, self._credentials)
         self.pool = Pool(target, self.tls, clock, env=env)
-        self._head = f"User-Agent: {user_agent}\r\nContent-Type: application/json\r\nAccept: */*\r\n".encode()
+        self._head = f"User-Agent: {user_agent}\r\nAccept: */*\r\n".encode()
 
-    async def post(self, path: str, host: str, body: bytes, timeout_s: float) -> Answer:
-        wire = b"POST %b HTTP/1.1\r\nHost: %b\r\n%b%bContent-Length: %d\r\n\r\n%b" % (
+    async def post(self, path: str, host: str, body: bytes, timeout_s: float, headers: Mapping[str, str]) -> Answer:
+        wire = b"POST %b HTTP/1.1\r\nHost: %b\r\n%b%b%bContent-Length: %d\r\n\r\n%b" % (
             (path or "/").encode("utf-8"),
             host.encode("idna" if not host.isascii() else "ascii"),
             self._head,
-            self._credentials.known() or b"",
+            "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("utf-8"),
+            (b"" if "Authorization" in headers else self._credentials.known()) or b"",
             len(body),
             body,
         )

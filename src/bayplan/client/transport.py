@@ -142,7 +142,7 @@ class Transport:
         await self._limiter.take()
         started = self._clock.monotonic_s()
         timeout_s = timeout_s or self.timeout_s
-        connection = await self._connected(timeout_s)
+        connection = await self._connected(timeout_s, stream=True)
         try:
             self._send(connection, "GET", self._wire("GET", path, b"", "", "application/json"), started + timeout_s)
             head = await connection.head()
@@ -158,10 +158,10 @@ class Transport:
         finally:
             self._pool.give(connection)
 
-    async def _connected(self, timeout_s: float) -> Connection:
+    async def _connected(self, timeout_s: float, *, stream: bool = False) -> Connection:
         if self._credentials.known() is None:
             await self._credentials.renew()
-        return await self._pool.take(timeout_s)
+        return await self._pool.take(timeout_s, stream=stream)
 
     def _send(self, connection: Connection, method: str, wire: tuple[bytes, bytes], deadline: float) -> None:
         if method != "GET" and self.guard is not None:

@@ -8,7 +8,7 @@ a gate that would change something here and cannot be turned is told, so that no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,6 +16,9 @@ from bayplan.config.go_flags import go_bool
 from bayplan.errors import ConfigError
 
 VERSION = (1, 36)
+RELEASE = "1.36.4"
+"""The kube-scheduler that we behave as."""
+
 _OLDEST = (1, 33)
 _STAGE = "flags"
 _COMPONENT = "kube"
@@ -77,6 +80,9 @@ OFF = frozenset(
         "WorkloadAwarePreemption",
     }
 )
+_GENERAL = LOCKED_ON | {"DRAPrioritizedList"}
+_BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
+
 TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching"})
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
@@ -96,6 +102,16 @@ class Features:
 
     def enabled(self, name: str) -> bool:
         return self.given.get(name, name in ON or name in LOCKED_ON)
+
+    def all(self) -> Iterator[tuple[str, str, bool]]:
+        """Name, stage (ALPHA, BETA; none once general) and whether it is on, of each that the scheduler knows."""
+        for name in sorted(ON | LOCKED_ON | OFF):
+            beta = name in ON or name in _BETA_AND_OFF
+            yield name, "" if name in _GENERAL else "BETA" if beta else "ALPHA", self.in_force(name)
+
+    def in_force(self, name: str) -> bool:
+        """Whether a gate is on, those that were turned in vain as they are."""
+        return name in ON or name in LOCKED_ON if name not in TURNABLE else self.enabled(name)
 
     def without_effect(self) -> list[str]:
         """Gates of the scheduler that were turned and stay as they are."""

@@ -85,6 +85,13 @@ def has_binding_conditions(claim: ResourceClaim) -> bool:
     return allocation is not None and any(result.binding_conditions for result in allocation.devices.results)
 
 
+def awaited_drivers(claim: ResourceClaim) -> tuple[str, ...]:
+    """The driver of each device that must be made ready."""
+    allocation = claim.status.allocation
+    results = () if allocation is None else allocation.devices.results
+    return tuple(result.driver for result in results if result.binding_conditions)
+
+
 def is_ready(claim: ResourceClaim) -> bool:
     """Whether all devices of an allocated claim are ready; raises `DeviceBindingFailed` if one will never be."""
     if claim.status.allocation is None:

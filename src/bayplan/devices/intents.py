@@ -163,6 +163,8 @@ class AwaitDevices:
     every_s: float = 5.0
     reason: str = "BindingConditionsPending"
     action: str = "Scheduling"
+    drivers: tuple[str, ...] = ()
+    """Of each device that is waited for."""
 
 
 def _guarded(claim: ResourceClaim, **metadata: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ nobody watches: it compares all claims after a change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -124,6 +124,8 @@ class DeviceAssumptions:
     def __init__(self, claims: Iterable[ResourceClaim] = ()) -> None:
         self.in_use = InUse()
         self.revision = 0
+        self.listener: Callable[[ResourceClaim | None, ResourceClaim | None], None] | None = None
+        """Told of a claim before and after, when we know something of it before the API server shows it."""
         self._known: dict[str, ResourceClaim] = {}  # by key: told by the API server, or written by us since
         self._told: dict[str, ResourceClaim | None] = {}  # by key, where we know better: what the API server told
         self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by us and not written yet
@@ -186,12 +188,19 @@ class DeviceAssumptions:
             return False
         self._told.setdefault(claim.key, known)
         self._set(claim.key, claim)
+        self._tell(known, claim)
         return True
 
     def restore(self, key: str) -> None:
         """Believe the API server again: what it told last counts."""
         if key in self._told:
-            self._set(key, self._told.pop(key))
+            assumed, told = self._known.get(key), self._told.pop(key)
+            self._set(key, told)
+            self._tell(assumed, told)
+
+    def _tell(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if self.listener is not None and old is not new:
+            self.listener(old, new)
 
     # what is decided and not written
 

@@ -19,7 +19,7 @@ from bayplan.clock import Clock
 from bayplan.errors import PluginError
 from bayplan.framework.points import Point
 from bayplan.framework.status import SUCCESS, Code, Status
-from bayplan.telemetry.timings import PluginTimings
+from bayplan.telemetry.timings import PluginTimings, PointTimings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,10 +66,11 @@ class Boundary:
     watched for being slow, save `ask_untimed`; only those of sampled attempts enter the statistics.
     """
 
-    __slots__ = ("_elsewhere_s", "_now", "sampling", "timings")
+    __slots__ = ("_elsewhere_s", "_now", "now_s", "points", "sampling", "timings")
 
-    def __init__(self, clock: Clock, timings: PluginTimings) -> None:
-        self._now = clock.monotonic_s
+    def __init__(self, clock: Clock, timings: PluginTimings, profile: str = "") -> None:
+        self._now = self.now_s = clock.monotonic_s
+        self.points: PointTimings = timings.points(profile)
         self._elsewhere_s = 0.0  # spent in calls within the call under way
         self.timings = timings
         self.sampling = True
@@ -116,19 +117,19 @@ class Boundary:
         except (Exception, SystemExit) as fault:
             raise self._failed(plugin, point, fault) from fault
         finally:
-            self.timings.took(plugin.name, point.key, self._now() - start, _label(answer))
+            self.timings.took(plugin.name, point.filed, self._now() - start, _label(answer))
 
     def _failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
         if not isinstance(fault, PluginFault):
             log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=fault)
-        self.timings.failed(plugin.name, point.key)
+        self.timings.failed(plugin.name, point.filed)
         return PluginFault.raised(plugin, point.key, fault)
 
     def _note(self, plugin: str, point: Point, seconds: float, answer: object) -> None:
         if self.sampling:
-            self.timings.took(plugin, point.key, seconds, _label(answer))
+            self.timings.took(plugin, point.filed, seconds, _label(answer))
         if seconds > SLOW_CALL_S:
-            self.timings.slow(plugin, point.key)
+            self.timings.slow(plugin, point.filed)
             log.warning(
                 "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
             )

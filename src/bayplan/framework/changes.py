@@ -30,9 +30,11 @@ from bayplan.objects.workloads import PodGroup
 NODE_ADD = ClusterEvent(Resource.NODE, Action.ADD)
 NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE)
 ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD)
+ASSIGNED_POD_UPDATE = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE)
 ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE)
 UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.ADD)
 UNSCHEDULED_POD_UPDATE = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE)
+UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.DELETE)
 
 RESOURCES: dict[type[KubeObject], Resource] = {
     Node: Resource.NODE,

@@ -14,7 +14,7 @@ from typing import Any
 from bayplan.framework.boundary import Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import Preflight, Wait
-from bayplan.framework.points import BIND, PERMIT, POST_BIND, PRE_BIND, RESERVE, Point
+from bayplan.framework.points import BIND, PERMIT, POST_BIND, PRE_BIND, PREFLIGHT, RESERVE, UNRESERVE, Point
 from bayplan.framework.status import SUCCESS, Code, Status, error
 
 LONGEST_WAIT_S = 15 * 60.0
@@ -56,30 +56,47 @@ class Committing:
         }
         self._reserving, self._permitting = self._plugins[RESERVE], self._plugins[PERMIT]
         self._boundary = boundary
+        self._now_s, self._took, self._passed = boundary.now_s, boundary.points.took, boundary.points.passed
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status:
         """Ask every Reserve plugin; on failure all of them are undone, also those that were not asked."""
+        start_s = self._now_s()
+        status = self._reserved(cycle, node_name)
+        self._took(RESERVE.label, self._now_s() - start_s, status.code.label)
+        if not status.ok:
+            self.unreserve(cycle, node_name)
+        return status
+
+    def _reserved(self, cycle: Cycle, node_name: str) -> Status:
         for plugin in self._reserving:
             if plugin.name in self._idle_after_skip and plugin.name in cycle.skip_filter:
                 continue
             status = self._ask(plugin, RESERVE, plugin.reserve, cycle, node_name)
             if not status.ok:
-                self.unreserve(cycle, node_name)
                 return _failure(status, f'running Reserve plugin "{plugin.name}"')
         return SUCCESS
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
         """Undo Reserve, newest first. A plugin that fails here is logged and the others still run."""
+        start_s = self._now_s()
         for plugin in reversed(self._plugins[RESERVE]):
             try:
-                self._boundary.call(plugin, RESERVE, plugin.unreserve, cycle, node_name)
+                self._boundary.call(plugin, UNRESERVE, plugin.unreserve, cycle, node_name)
             except PluginFault:
                 continue
+        self._took(UNRESERVE.label, self._now_s() - start_s)
 
     def permit(self, cycle: Cycle, node_name: str) -> PermitOutcome:
         """Ask every Permit plugin; a rejection ends it, waits are collected."""
         if not self._permitting:
+            self._passed(PERMIT.label)
             return _PERMITTED
+        start_s = self._now_s()
+        outcome = self._permitted(cycle, node_name)
+        self._took(PERMIT.label, self._now_s() - start_s, "Wait" if outcome.waits else outcome.status.code.label)
+        return outcome
+
+    def _permitted(self, cycle: Cycle, node_name: str) -> PermitOutcome:
         outcome = PermitOutcome()
         for plugin in self._permitting:
             try:
@@ -99,6 +116,15 @@ class Committing:
 
         A plugin that does not allow company closes the group before it, even when it has nothing to do.
         """
+        start_s = self._now_s()
+        plan = self._planned(cycle, node_name)
+        status = plan.status.code.label if plan.has_work or not plan.status.ok else Code.SKIP.label
+        self._took(PREFLIGHT.label, self._now_s() - start_s, status)
+        if plan.status.ok and not plan.has_work:
+            self._passed(PRE_BIND.label)  # what has nothing to do is done
+        return plan
+
+    def _planned(self, cycle: Cycle, node_name: str) -> PreBindPlan:
         plan = PreBindPlan(groups=[[]])
         for plugin in self._plugins[PRE_BIND]:
             try:
@@ -118,6 +144,12 @@ class Committing:
 
     async def pre_bind(self, cycle: Cycle, node_name: str, plan: PreBindPlan, together: Together) -> Status:
         """Run the plan group by group; the first failure ends it."""
+        start_s = self._now_s()
+        status = await self._pre_bound(cycle, node_name, plan, together)
+        self._took(PRE_BIND.label, self._now_s() - start_s, status.code.label)
+        return status
+
+    async def _pre_bound(self, cycle: Cycle, node_name: str, plan: PreBindPlan, together: Together) -> Status:
         for group in plan.groups:
             statuses = await together([self._pre_bind_one(plugin, cycle, node_name) for plugin in group])
             for status in statuses:
@@ -127,6 +159,12 @@ class Committing:
 
     async def bind(self, cycle: Cycle, node_name: str) -> Status:
         """The first plugin that does not skip decides."""
+        start_s = self._now_s()
+        status = await self._bound(cycle, node_name)
+        self._took(BIND.label, self._now_s() - start_s, status.code.label)
+        return status
+
+    async def _bound(self, cycle: Cycle, node_name: str) -> Status:
         status = Status(Code.SKIP)
         for plugin in self._plugins[BIND]:
             status = await self._await(plugin, BIND, plugin.bind, cycle, node_name)
@@ -135,11 +173,16 @@ class Committing:
         return status
 
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:
+        if not self._plugins[POST_BIND]:
+            self._passed(POST_BIND.label)
+            return
+        start_s = self._now_s()
         for plugin in self._plugins[POST_BIND]:
             try:
                 await self._boundary.await_call(plugin, POST_BIND, plugin.post_bind, cycle, node_name)
             except PluginFault:
                 continue
+        self._took(POST_BIND.label, self._now_s() - start_s)
 
     async def _pre_bind_one(self, plugin: Any, cycle: Cycle, node_name: str) -> Status:
         status = await self._await(plugin, PRE_BIND, plugin.pre_bind, cycle, node_name)
@@ -150,7 +193,7 @@ class Committing:
         method = getattr(plugin, "pre_bind_preflight", None)
         if method is None:
             return Preflight()
-        answer = self._boundary.call(plugin, PRE_BIND, method, cycle, node_name)
+        answer = self._boundary.call(plugin, PREFLIGHT, method, cycle, node_name)
         if isinstance(answer, Preflight):
             return answer
         status = as_status(answer, plugin.name, PRE_BIND)

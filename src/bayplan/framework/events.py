@@ -7,7 +7,7 @@ optional hint that looks at the event's objects. The queue asks; nothing here wa
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum
 from typing import Any
 
@@ -86,11 +86,11 @@ class ClusterEvent:
     resource: Resource | str
     action: Action
     label: str = ""
+    name: str = field(init=False, compare=False, repr=False)
+    """What metrics and logs call it."""
 
-    @property
-    def name(self) -> str:
-        """What metrics and logs call it."""
-        return self.label or f"{self.resource}{ACTION_WORDS.get(self.action, '')}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.label or f"{self.resource}{ACTION_WORDS.get(self.action, '')}")
 
     @property
     def is_wildcard(self) -> bool:

@@ -18,7 +18,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis, Reason, Verdicts
 from bayplan.framework.handle import Nominations
 from bayplan.framework.plugin import NarrowTo, Rejection
-from bayplan.framework.points import FILTER, PRE_FILTER
+from bayplan.framework.points import ADD_POD, FILTER, PRE_FILTER, REMOVE_POD
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable
 from bayplan.snapshot import BoolVector, NodeColumns, NodeTable, NodeView, PodInfo, RowVector
 
@@ -59,10 +59,20 @@ class Filtering:
 
     def pre_filter(self, cycle: Cycle) -> PreFilterOutcome:
         """Ask every PreFilter. An unresolvable answer ends it at once, an unschedulable one only at the end."""
+        start_s = self._boundary.now_s()
+        outcome = self._pre_filtered(cycle)
+        took_s = self._boundary.now_s() - start_s
+        self._boundary.points.took(PRE_FILTER.label, took_s, outcome.status.code.label)
+        return outcome
+
+    def _pre_filtered(self, cycle: Cycle) -> PreFilterOutcome:
         outcome = PreFilterOutcome()
+        count = self._boundary.points.count
         known, cycle.answered = cycle.answered or {}, None
         for plugin in self._pre_filters:
             answer = known.get(plugin.name) or self._ask_pre_filter(plugin, cycle)
+            if isinstance(answer, NarrowTo) or answer.code is not Code.SKIP:
+                count(plugin.name, PRE_FILTER.label)
             if isinstance(answer, NarrowTo):
                 if self._narrow(outcome, plugin.name, answer.names):
                     return outcome
@@ -120,8 +130,10 @@ class Filtering:
         if only is not None:
             rows = only if rows is None else np.intersect1d(only, rows)
         table = NodeTable(snapshot.nodes, rows)
+        start_s = self._boundary.now_s()
         self._keep(diagnosis, table, self.judge_table(cycle, table))
         self._judge_nominated(cycle, diagnosis)
+        self._boundary.points.took(FILTER.label, self._boundary.now_s() - start_s)
         diagnosis.record_rejectors()
         return diagnosis
 
@@ -155,6 +167,7 @@ class Filtering:
         for plugin in self._filters:
             if plugin.name in cycle.skip_filter:
                 continue
+            self._boundary.points.count(plugin.name, FILTER.label, len(table))
             if not self._apply(plugin, cycle, table, alive, verdicts):
                 break
         return verdicts
@@ -261,7 +274,8 @@ class Filtering:
                 continue
             try:
                 call = getattr(plugin, method)
-                status = self._boundary.ask(plugin, PRE_FILTER, call, cycle, info, node)
+                point = ADD_POD if method == "add_pod" else REMOVE_POD
+                status = self._boundary.ask(plugin, point, call, cycle, info, node)
             except PluginFault as fault:
                 status = error(fault.text).by(plugin.name)
             if not status.ok:

@@ -27,7 +27,7 @@ from bayplan.framework.boundary import Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import refusals
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo
-from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.points import DEPENDS_ON, FILTER, NORMALIZE, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.roles import Role
 from bayplan.framework.status import Code, Status
 from bayplan.framework.weighing import NOTHING, CannotShare, Weighted, as_vector, out_of_range
@@ -180,10 +180,12 @@ class Part:
         self.reasons, self._places = [], {}
         self.rejects = False
         if self.filtering:
+            self._boundary.points.count(role.name, FILTER.label, count)
             self._boundary.timed(role.plugin, FILTER, self._filter_all, left)
         wanted = not self.compares and (role.scores or role.pre_scores) and self.pre_score(cycle.snapshot.table)
         self.scoring = wanted and role.scores
         if self.scoring:
+            self._boundary.points.count(role.name, SCORE.label, count)
             self._boundary.timed(role.plugin, SCORE, self._score_all)
             if role.moves:
                 self._scores_stamp = self.scores_stamp()
@@ -283,6 +285,7 @@ class Part:
         if answer.code is Code.SKIP:
             self.cycle.skip_filter.add(self.role.name)
             return False
+        self._boundary.points.count(self.role.name, PRE_FILTER.label)
         if not answer.ok:
             raise CannotShare
         return True
@@ -383,6 +386,7 @@ class Part:
         if status.code is Code.SKIP:
             cycle.skip_score.add(role.name)
             return False
+        self._boundary.points.count(role.name, PRE_SCORE.label)
         if not status.ok:
             raise CannotShare
         return True
@@ -456,7 +460,7 @@ class Part:
         else:
             final = self.raw[feasible]  # a copy: normalising may work in place
         if role.normalizes:
-            answer = self._boundary.timed(role.plugin, SCORE, role.plugin.normalize, self.cycle, candidates, final)
+            answer = self._boundary.timed(role.plugin, NORMALIZE, role.plugin.normalize, self.cycle, candidates, final)
             final = as_vector(answer, len(candidates))
         return Weighted(final, role.weight, None if all_rows else feasible)
 

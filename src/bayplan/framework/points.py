@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +11,13 @@ class Point:
 
     key: str  # its name in a configuration file
     methods: tuple[str, ...]
+    filed: str = ""  # its name in statistics, where that is another
+    label: str = field(init=False, compare=False)  # the same in metrics
+
+    def __post_init__(self) -> None:
+        filed = self.filed or self.key
+        object.__setattr__(self, "filed", filed)
+        object.__setattr__(self, "label", f"{filed[0].upper()}{filed[1:]}")
 
     @property
     def interface(self) -> str:
@@ -39,6 +46,13 @@ PLACEMENT_SCORE = Point("placementScore", ("score_placement",))
 DEPENDS_ON = Point("depends_on", ("depends_on",))
 SIGNATURE = Point("signature", ("signature",))
 """No points of a configuration: what else plugins are asked, and may take time for."""
+
+UNRESERVE = Point("reserve", ("unreserve",), "unreserve")
+PREFLIGHT = Point("preBind", ("pre_bind_preflight",), "preBindPreFlight")
+NORMALIZE = Point("score", ("normalize",), "scoreExtensionNormalize")
+ADD_POD = Point("preFilter", ("add_pod",), "preFilterExtensionAddPod")
+REMOVE_POD = Point("preFilter", ("remove_pod",), "preFilterExtensionRemovePod")
+"""Further questions of a point. A fault in one is a fault at the point; times are kept apart."""
 
 BUILD_ORDER: tuple[Point, ...] = (
     PRE_FILTER,

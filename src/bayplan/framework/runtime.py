@@ -33,6 +33,7 @@ from bayplan.objects.core import Pod
 from bayplan.telemetry.timings import PluginTimings
 
 _SAMPLED_ONE_IN = 10
+_COUNTED = (PRE_FILTER, FILTER, PRE_SCORE, SCORE)
 
 
 class Framework:
@@ -41,10 +42,14 @@ class Framework:
     def __init__(self, profile: Profile, handle: Handle, timings: PluginTimings | None = None) -> None:
         self.profile = profile
         self.timings = timings or PluginTimings()
-        self.boundary = Boundary(handle.clock, self.timings)
+        self.boundary = Boundary(handle.clock, self.timings, profile.scheduler_name)
+        self._points = self.boundary.points
         self._attempts = 0
         self._gated = 0
         at = profile.at
+        for point in _COUNTED:
+            for plugin in at(point):
+                self._points.count(plugin.name, point.label, 0)  # seen from the start, at zero
         self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self.boundary, handle.nominations)
         self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self.boundary)
         self.committing = Committing(
@@ -61,6 +66,12 @@ class Framework:
 
         A pod that a plugin keeps out is asked about by that one first: most often nothing has changed.
         """
+        start_s = self.boundary.now_s()
+        status = self._pre_enqueued(pod, first)
+        self._points.took(PRE_ENQUEUE.label, self.boundary.now_s() - start_s, status.code.label)
+        return status
+
+    def _pre_enqueued(self, pod: Pod, first: str) -> Status:
         plugins = self.profile.at(PRE_ENQUEUE)
         if first:
             plugins = tuple(sorted(plugins, key=lambda plugin: plugin.name != first))
@@ -87,11 +98,18 @@ class Framework:
 
         Success or UAU ends it; other reasons are collected.
         """
+        start_s = self.boundary.now_s()
+        answer = yield from self._post_filtered(cycle, diagnosis)
+        self._points.took(POST_FILTER.label, self.boundary.now_s() - start_s, answer.status.code.label)
+        return answer
+
+    def _post_filtered(self, cycle: Cycle, diagnosis: Diagnosis) -> Generator[Question, Answer, PostFilterAnswer]:
         reasons: list[str] = []
         writes: list[object] = []
         nominate: str | None = None
         plugin_name = ""
         for plugin in self.profile.at(POST_FILTER):
+            self._points.count(plugin.name, POST_FILTER.label)
             answer = yield from self._ask_post_filter(plugin, cycle, diagnosis)
             writes += answer.writes
             if answer.status.ok or answer.status.code is Code.UNRESOLVABLE:

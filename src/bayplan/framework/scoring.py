@@ -15,7 +15,7 @@ import numpy as np
 from bayplan.framework.boundary import Boundary, PluginFault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import MAX_SCORE
-from bayplan.framework.points import PRE_SCORE, SCORE
+from bayplan.framework.points import NORMALIZE, PRE_SCORE, SCORE
 from bayplan.framework.status import SUCCESS, Code, Status, error
 from bayplan.snapshot import IntVector, NodeTable
 
@@ -54,12 +54,18 @@ class Scoring:
 
     def score(self, cycle: Cycle, nodes: NodeTable) -> Scores:
         """Totals for the table. Without any score plugin every node gets 1."""
+        now_s, took = self._boundary.now_s, self._boundary.points.took
+        start_s = now_s()
         status = self.pre_score(cycle, nodes)
+        scoring_s = now_s()
+        took(PRE_SCORE.label, scoring_s - start_s, status.code.label)
         if not status.ok:
             return Scores(np.zeros(len(nodes), dtype=np.int64), status=status)
         if not self._scores:
             return Scores(np.ones(len(nodes), dtype=np.int64))
-        return self._sum(cycle, nodes)
+        scores = self._sum(cycle, nodes)
+        took(SCORE.label, now_s() - scoring_s, scores.status.code.label)
+        return scores
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
         for plugin in self._pre_scores:
@@ -69,7 +75,9 @@ class Scoring:
                 status = error(fault.text)
             if status.code is Code.SKIP:
                 cycle.skip_score.add(plugin.name)
-            elif not status.ok:
+                continue
+            self._boundary.points.count(plugin.name, PRE_SCORE.label)
+            if not status.ok:
                 return error(f'running PreScore plugin "{plugin.name}": {status.message}').by(plugin.name)
         return SUCCESS
 
@@ -78,6 +86,7 @@ class Scoring:
         for plugin in self._scores:
             if plugin.name in cycle.skip_score:
                 continue
+            self._boundary.points.count(plugin.name, SCORE.label, len(nodes))
             try:
                 weighted = self._ask(plugin, cycle, nodes) * self._weights[plugin.name]
             except PluginFault as fault:
@@ -117,7 +126,7 @@ class Scoring:
     def _normalized(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
         if not hasattr(plugin, "normalize"):
             return raw
-        return self._boundary.call(plugin, SCORE, _normalized_scores, plugin, cycle, nodes, raw)
+        return self._boundary.call(plugin, NORMALIZE, _normalized_scores, plugin, cycle, nodes, raw)
 
 
 def _all_scores(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:

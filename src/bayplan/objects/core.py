@@ -233,6 +233,7 @@ class Taint(Api, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: datetime | None = None
 
 
 class NodeSpec(Api, frozen=True):

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from bayplan.objects.core import Taint
 
 NO_SCHEDULE = "NoSchedule"
@@ -79,3 +81,10 @@ def first_untolerated(
         if taint.effect in effects and not tolerated(taint, tolerations):
             return taint
     return None
+
+
+def timeless(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+    """The same without when each came: nobody is kept away by that, and lists that are alike should look alike."""
+    if all(taint.time_added is None for taint in taints):
+        return taints
+    return tuple(replace(taint, time_added=None) for taint in taints)

@@ -39,15 +39,14 @@ def after_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -
 def other_pod_changed(stance: Stance, old: KubeObject | None, new: KubeObject | None) -> Hint:
     """The same for a pod that is not the one that changed. Only pods that take room somewhere count."""
     terms = stance.terms
-    if not isinstance(old, Pod):
+    if old is None:
         assert isinstance(new, Pod)
-        meta, required = new.metadata, terms.required
-        if not required or not _takes_room(new):
-            return Hint.SKIP
-        for term in required:  # spelled out: pods come all the time, and thousands may wait for one
+        meta = new.metadata
+        for term in terms.required:  # spelled out: pods come all the time, and thousands may wait for one
             if not term.matches(meta.namespace, meta.labels, _NO_LABELS):
                 return Hint.SKIP
-        return Hint.QUEUE
+        return queue_if(bool(terms.required) and _takes_room(new))
+    assert isinstance(old, Pod)
     if not _takes_room(old) or (isinstance(new, Pod) and not _takes_room(new)):
         return Hint.SKIP
     if isinstance(new, Pod):

@@ -18,6 +18,7 @@ from bayplan.devices.allocator import AllocationMemo, Allocator
 from bayplan.devices.claims import (
     ClaimProblem,
     all_ready,
+    awaited_drivers,
     has_binding_conditions,
     is_reserved_for,
     pod_claims,
@@ -355,6 +356,8 @@ class DynamicResources:
 
         note = f"waiting for binding conditions for device on node {node_name}"
         try:
-            await self._handle.writes.perform(intents.AwaitDevices(pod, note, done, self._binding_timeout_s))
+            drivers = tuple(driver for claim in state.claims for driver in awaited_drivers(claim))
+            waiting = intents.AwaitDevices(pod, note, done, self._binding_timeout_s, drivers=drivers)
+            await self._handle.writes.perform(waiting)
         except TimeoutError:
             raise DeviceBindingTimeout from None

@@ -8,7 +8,7 @@ hint that raises counts as a yes, since a pod tried in vain costs less than one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -55,6 +55,15 @@ class Occasion:
 
     def is_about(self, pod: Pod) -> bool:
         return any(isinstance(each, Pod) and each.uid == pod.uid for each in (self.old, self.new))
+
+
+class Reading:
+    """What a hint looks at in a pod. Equal parts of different pods are one object, so that comparing is cheap."""
+
+    __slots__ = ("__weakref__", "part")
+
+    def __init__(self, part: Hashable) -> None:
+        self.part = part
 
 
 class HintTable:
@@ -116,29 +125,38 @@ class HintTable:
         hint = registration.cure.hint
         return hint is None or self._call(hint, pod, registration.plugin, occasion)
 
-    def judge(
-        self, registration: Registration, parts: Mapping[K, Hashable], answers: dict[K, bool], occasion: Occasion
-    ) -> None:
-        """What the plugin says of each of these parts of pods, unless that is among the answers already."""
+    def judged(
+        self,
+        registration: Registration,
+        parts: Iterable[tuple[K, Reading]],
+        answers: dict[Reading, bool],
+        occasion: Occasion,
+    ) -> list[K]:
+        """Those of whose part the plugin says yes. It is asked unless the answer is known, and that is noted."""
         judge, plugin = registration.cure.judge, registration.plugin
         assert judge is not None
-        old, new = occasion.old, occasion.new
+        old, new, skip = occasion.old, occasion.new, Hint.SKIP
+        agreed: list[K] = []
         timed = False
-        for key, part in parts.items():
-            if key in answers:
-                continue
-            if not timed:  # one of so many enters the statistics
-                timed, answers[key] = True, self._call_timed(judge, part, plugin, occasion)
-                continue
-            try:
-                answers[key] = judge(part, old, new) is not Hint.SKIP
-            except (Exception, SystemExit) as fault:
-                self._complain(plugin, occasion, fault)
-                answers[key] = True
+        for key, part in parts:
+            answer = answers.get(part)
+            if answer is None:
+                if timed:
+                    try:
+                        answer = judge(part.part, old, new) is not skip
+                    except (Exception, SystemExit) as fault:
+                        self._complain(plugin, occasion, fault)
+                        answer = True
+                else:  # one of so many enters the statistics
+                    timed, answer = True, self._call_timed(judge, part.part, plugin, occasion)
+                answers[part] = answer
+            if answer:
+                agreed.append(key)
+        return agreed
 
     def _call(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
         self._asked += 1
-        if not self._asked % _TIMED_ONE_IN:
+        if self._asked % _TIMED_ONE_IN == 1:
             return self._call_timed(hint, subject, plugin, occasion)
         try:
             return hint(subject, occasion.old, occasion.new) is not Hint.SKIP

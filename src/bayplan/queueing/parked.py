@@ -16,7 +16,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from bayplan.framework.events import Reads
-from bayplan.queueing.hints import HintTable, Occasion, Registration, Strategy
+from bayplan.queueing.hints import HintTable, Occasion, Reading, Registration, Strategy
 from bayplan.queueing.queued import QueuedPod
 
 log = logging.getLogger(__name__)
@@ -28,15 +28,6 @@ WAKING = 4
 
 Found = tuple[QueuedPod, Strategy] | None
 """A pod to be woken and how; None: a slice is over."""
-
-
-class Reading:
-    """What a hint looks at in a pod. Equal parts of different pods are one object, so that comparing is cheap."""
-
-    __slots__ = ("__weakref__", "part")
-
-    def __init__(self, part: Hashable) -> None:
-        self.part = part
 
 
 class Rejected(NamedTuple):
@@ -252,19 +243,15 @@ class ParkedPods:
         """
         undecided = list(family.kins.values())
         for question in plan.questions:
-            number, answers = question.number, question.answers
-            if number is None:
+            if question.number is None:
                 continue
             asked, undecided = undecided, []
             for start in range(0, len(asked), SLICE):
                 kins = asked[start : start + SLICE]
-                self._ask_about(kins, question, occasion, own)
-                for kin in kins:
-                    reading = kin.readings[number]
-                    if reading is not None and answers.get(reading):
-                        yield kin, question.meaning
-                    else:
-                        undecided.append(kin)
+                agreed = self._agreed(kins, question, occasion, own)
+                for kin in agreed:
+                    yield kin, question.meaning
+                undecided += kins if not agreed else _without(kins, agreed)
                 if start:
                     yield None
         everybody = plan.at_least or any(question.number is None for question in plan.questions)
@@ -272,19 +259,26 @@ class ParkedPods:
             if everybody or kin.has_loners:
                 yield kin, plan.at_least
 
-    def _ask_about(self, kins: list[Kin], question: _Question, occasion: Occasion, own: QueuedPod | None) -> None:
-        """Put a question to every part that these kins have and that it was not put to yet."""
+    def _agreed(self, kins: list[Kin], question: _Question, occasion: Occasion, own: QueuedPod | None) -> list[Kin]:
+        """Those of which the answer to a question is yes. It is put to each part that they have once."""
         registration, number, _, answers = question
         assert number is not None
         if registration.cure.judge is not None:
-            parts = {reading: reading.part for kin in kins if (reading := kin.readings[number]) is not None}
-            self._table.judge(registration, parts, answers, occasion)
-            return
+            parts = [(kin, reading) for kin in kins if (reading := kin.readings[number]) is not None]
+            return self._table.judged(registration, parts, answers, occasion)
+        agreed = []
         for kin in kins:
             reading = kin.readings[number]
-            one = next((each for each in kin.pods.values() if each is not own), None)
-            if reading is not None and reading not in answers and one is not None:
+            if reading is None:
+                continue
+            if reading not in answers:
+                one = next((each for each in kin.pods.values() if each is not own), None)
+                if one is None:
+                    continue
                 answers[reading] = self._table.ask(registration, one.pod, occasion)
+            if answers[reading]:
+                agreed.append(kin)
+        return agreed
 
     @staticmethod
     def _members(kin: Kin, own: QueuedPod | None, started: int, at_most: int | None) -> Iterator[QueuedPod]:
@@ -304,3 +298,8 @@ class ParkedPods:
             if not shared and meaning > strategy and self._table.ask(registration, queued.pod, occasion):
                 strategy = meaning
         return strategy
+
+
+def _without(kins: list[Kin], gone: list[Kin]) -> list[Kin]:
+    left = set(map(id, gone))
+    return [kin for kin in kins if id(kin) not in left]

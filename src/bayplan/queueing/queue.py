@@ -96,6 +96,11 @@ class SchedulingQueue:
         """Pods that were popped and are not done, in order of popping, as they were then."""
         return list(self._in_flight.pods())
 
+    def waited_s(self, queued: QueuedPod) -> float | None:
+        """How long ago a pod could first be tried; None: it never could."""
+        first = queued.first_attempt
+        return None if first is None else (self._now() - first).total_seconds()
+
     def backs_off_until(self, queued: QueuedPod) -> datetime:
         return self._rule.until(queued)
 

@@ -12,7 +12,8 @@ from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 
 if TYPE_CHECKING:
-    from bayplan.queueing.parked import Kin, Reading
+    from bayplan.queueing.hints import Reading
+    from bayplan.queueing.parked import Kin
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -54,6 +55,8 @@ class QueuedPod:
     flushed: bool = False
     """It is tried again because it was parked for too long, and not because anything happened."""
     flushed_at: datetime | None = None
+    tried_s: float = 0.0
+    """When its latest attempt began, on the clock that never jumps."""
     pool: Pool | None = None
     """None: in flight, or gone."""
     ticket: int = 0  # its place in a heap; another one makes the place empty

@@ -19,12 +19,14 @@ from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
-from bayplan.scheduler.live import LiveScheduler, NoObserver, Observer
+from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.observing import NoObserver, Observer
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.telemetry.decisions import DecisionRing
+from bayplan.telemetry.timings import PluginTimings
 
 
 def live_scheduler(
@@ -42,28 +44,30 @@ def live_scheduler(
     extenders: Extenders | None = None,
     options: ProcessOptions | None = None,
     post: Post | None = None,
+    timings: PluginTimings | None = None,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
 
-    options = options or ProcessOptions()
+    options, observer = options or ProcessOptions(), observer or NoObserver()
     settings = options.settings
 
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
 
-    writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists)
+    writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
     records = DecisionRing(settings.records_mebibytes << 20)
     engine = PodEngine(
-        configuration, registry, cache, clock=clock, chance=chance, writes=writes, records=records, post=post
-    )
-    queue = queue_for(
-        engine,
-        SchedulingQueue,
+        configuration,
+        registry,
+        cache,
         clock=clock,
-        recorder=recorder,
-        max_parked_s=options.max_parked.seconds,
-        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
+        chance=chance,
+        writes=writes,
+        records=records,
+        post=post,
+        timings=timings,
     )
+    queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
     bindings = Bindings(
@@ -74,6 +78,7 @@ def live_scheduler(
         statuses=statuses,
         at_once=settings.writes_at_once,
         extender_bind=extenders.bind if extenders is not None else None,
+        observer=observer,
     )
     evictions = Evictions(
         engine,
@@ -84,6 +89,7 @@ def live_scheduler(
         clock,
         bindings.pre_binds,
         activate=lambda pod: live.activate(pod),
+        observer=observer,
     )
     routing = Routing(engine, queue)
     live = LiveScheduler(
@@ -97,7 +103,21 @@ def live_scheduler(
         events,
         clock,
         ask=extenders.ask if extenders is not None else None,
-        observer=observer or NoObserver(),
+        observer=observer,
         slice_s=settings.slice_milliseconds / 1e3,
     )
+    cache.devices.listener = live.assumed
     return live
+
+
+def _queue(
+    engine: PodEngine, options: ProcessOptions, clock: LoopClock, recorder: QueueRecorder | None
+) -> SchedulingQueue:
+    return queue_for(
+        engine,
+        SchedulingQueue,
+        clock=clock,
+        recorder=recorder,
+        max_parked_s=options.max_parked.seconds,
+        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
+    )

@@ -17,6 +17,7 @@ from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import Held, Placed, PodEngine, refusal
+from bayplan.scheduler.observing import NoObserver, Observer
 from bayplan.scheduler.statuses import PodStatuses
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Bindings:
     at_once: int = 64
     extender_bind: ExtenderBind | None = None
     pre_binds: PreBinds = field(default_factory=PreBinds)
+    observer: Observer = field(default_factory=NoObserver)
     on_the_wire: int = 0
     """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
     _room: asyncio.Semaphore = field(init=False)
@@ -150,6 +152,7 @@ class Bindings:
             if not outcome.done():
                 outcome.set_result(status)
 
+        start_s = held.framework.boundary.now_s()
         waiting.on_settled = settled
         if waiting.outcome is not None:
             settled(waiting.outcome)
@@ -157,6 +160,7 @@ class Bindings:
             status = await outcome
         finally:
             self.engine.stop_waiting(held.pod.uid)
+        self.observer.waited_on_permit(status.code.label, held.framework.boundary.now_s() - start_s)
         if status.rejected:
             return Outcome(refusal(status), frozenset({status.plugin}))
         return Outcome(status if status.ok else error(f"waiting on permit for pod: {status.message}").by(status.plugin))

@@ -21,7 +21,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import PreFilterOutcome
 from bayplan.framework.plugin import PostFilterAnswer
-from bayplan.framework.points import POST_FILTER
+from bayplan.framework.points import FILTER, POST_FILTER, SCORE
 from bayplan.framework.runtime import Framework
 from bayplan.framework.scoring import Scores
 from bayplan.framework.standing import Standing
@@ -30,6 +30,7 @@ from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, E
 from bayplan.scheduler.sampling import ALL_NODES, Sampler, Share, nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
+_FILTER, _SCORE = FILTER.label, SCORE.label
 NO_NODES = "no nodes available to schedule pods"
 
 Calls = tuple[ExtenderCall, ...]
@@ -154,8 +155,15 @@ class Attempts:
         self.framework.begin()
         if not cycle.snapshot.nodes.count:
             return Decision(status=unresolvable(NO_NODES), nominate="")
+        now_s, points = self.framework.boundary.now_s, self.framework.boundary.points
+        start_s = now_s()
         standing = self.standing(cycle)
-        return None if standing is None else self._from_standing(cycle, standing)
+        took_s = now_s() - start_s
+        points.looked_up(took_s, found=standing is not None)
+        if standing is None:
+            return None
+        points.took(_FILTER, took_s)
+        return self._from_standing(cycle, standing)
 
     def _on_its_own(self, cycle: Cycle) -> Attempt:
         outcome = self.framework.filtering.pre_filter(cycle)
@@ -186,7 +194,11 @@ class Attempts:
         standing.lend(cycle)
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
+        now_s = self.framework.boundary.now_s
+        start_s = now_s()
         columns, best = cycle.snapshot.nodes, standing.best_rows()
+        if standing.candidates > 1:
+            self.framework.boundary.points.took(_SCORE, now_s() - start_s)
         row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
         return Decision(columns.names[row], standing=standing, row=row)
 

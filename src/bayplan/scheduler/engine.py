@@ -115,6 +115,7 @@ class PodEngine:
         writes: Writes | None = None,
         records: DecisionRing | None = None,
         post: Post | None = None,
+        timings: PluginTimings | None = None,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -123,7 +124,7 @@ class PodEngine:
         self.waiting = WaitingPods()
         self.activated: dict[str, Pod] = {}  # by key: pods that plugins want tried now
         self._held: dict[str, Held] = {}
-        self.timings = PluginTimings()
+        self.timings = timings or PluginTimings()
         self.records = records or DecisionRing()
         self._clock = clock
         self._chance = chance

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from bayplan.framework.preemption import ClearNomination, EvictVictim
 from bayplan.objects.core import Pod
 from bayplan.scheduler.binding import PreBinds
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.observing import NoObserver, Observer
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
 from bayplan.scheduler.writing import ApiWrites
@@ -61,6 +62,7 @@ class Evictions:
     clock: Clock
     pre_binds: PreBinds
     activate: Callable[[Pod], None]
+    observer: Observer = field(default_factory=NoObserver)
 
     def prepare(self, preemptor: Pod, writes: Sequence[object]) -> Room | None:
         """Hold the preemptor back, if there is somebody to be evicted. What else was decided is written at once."""
@@ -74,6 +76,7 @@ class Evictions:
                 self.writes.submit(intent)
         if not victims:
             return None
+        self.observer.preempted(len(victims))
         plugin = self._plugin(preemptor, victims[0].plugin)
         if plugin is not None:
             plugin.begins(preemptor)
@@ -84,7 +87,7 @@ class Evictions:
         self.writes.start(self._make(room, told), f"making room for {room.preemptor.key}")
 
     async def _make(self, room: Room, told: asyncio.Task[None] | None) -> None:
-        done = False
+        done, start_s = False, self.clock.monotonic_s()
         try:
             done = await self._cleared(room.cleared)
             done = await self._evicted(room, told) and done
@@ -94,6 +97,7 @@ class Evictions:
         finally:
             if room.plugin is not None:
                 room.plugin.finished(room.preemptor)
+            self.observer.preemption_ran("success" if done else "error", self.clock.monotonic_s() - start_s)
             if not done:
                 self.activate(room.preemptor)
 

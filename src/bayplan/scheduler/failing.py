@@ -17,6 +17,9 @@ from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import SCHEDULER_ERROR, UNSCHEDULABLE, Events, failed
+from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
+
+outcomes = StructuredLog(__name__)
 
 
 @dataclass(slots=True)
@@ -40,6 +43,10 @@ class Failures:
 
         The plugins are those that rejected it; none where something went wrong. Returns what is being written.
         """
+        if not status.rejected:
+            outcomes.error(status.message, "Error scheduling pod; retrying", pod=Ref(queued.key))
+        elif outcomes.enabled(OUTCOME):
+            outcomes.info("Unable to schedule pod; no fit; waiting", v=OUTCOME, pod=Ref(queued.key), err=status.message)
         waits = queued.uid in self.engine.pending
         self.queue.requeue(queued, unschedulable, pending)
         pod = queued.pod  # in the version that went back

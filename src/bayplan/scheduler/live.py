@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from bayplan.clock import LoopClock
 from bayplan.framework.profile import close_all
@@ -26,11 +26,14 @@ from bayplan.scheduler.engine import Held, Placed, PodEngine, Rebuilt
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.intake import queue_profiles
+from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.telling import Events, scheduled, skipped
 from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
 
 log = logging.getLogger(__name__)
+outcomes = StructuredLog(__name__)
 
 SLICE_S = 0.004
 _MOST_ON_THE_WIRE = 1024
@@ -38,18 +41,8 @@ _MOST_ON_THE_WIRE = 1024
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
 _NOBODY: frozenset[str] = frozenset()
-
-
-class Observer(Protocol):
-    """Told of outcomes, for metrics; fits `telemetry`."""
-
-    def attempt(self, result: str, profile: str, seconds: float) -> None: ...
-    def bound(self, queued: QueuedPod, seconds: float) -> None: ...
-
-
-class NoObserver:
-    def attempt(self, result: str, profile: str, seconds: float) -> None: ...
-    def bound(self, queued: QueuedPod, seconds: float) -> None: ...
+Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
+"""What a change means, in slices."""
 
 
 @dataclass(slots=True)
@@ -87,7 +80,7 @@ class LiveScheduler:
     ask: Ask | None = None
     observer: Observer = field(default_factory=NoObserver)
     slice_s: float = SLICE_S
-    _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _heard: deque[tuple[Following, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
     _slices_behind: int = 0
@@ -102,7 +95,12 @@ class LiveScheduler:
 
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change."""
-        self._heard.append((old, new))
+        self._heard.append((self.routing.following, old, new))
+        self._woken.set()
+
+    def assumed(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """We wrote something, and need not wait to be told of it."""
+        self._heard.append((self.routing.assumed, old, new))
         self._woken.set()
 
     def wake(self) -> None:
@@ -134,6 +132,11 @@ class LiveScheduler:
         while self._binding:
             await asyncio.gather(*self._binding, return_exceptions=True)
         await self.writes.abandon()
+
+    @property
+    def under_way(self) -> int:
+        """Pods that are on their way to a node."""
+        return len(self._binding)
 
     @property
     def is_idle(self) -> bool:
@@ -207,12 +210,20 @@ class LiveScheduler:
             self._retired.append(retired)
         return self.queue.install(queue_profiles(self.engine), rebuilt.changed)
 
-    def _routed(self, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
+    def _routed(self, following: Following, old: KubeObject | None, new: KubeObject | None) -> Iterator[int]:
+        took_s, now_s = 0.0, self.clock.monotonic_s
+        start_s = now_s()
         try:
-            yield from self.routing.following(old, new)
+            for woken in following(old, new):
+                took_s += now_s() - start_s
+                yield woken
+                start_s = now_s()
         except Exception:  # one change that cannot be followed must not stop all others
             item = new if new is not None else old
             log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+        took_s += now_s() - start_s
+        for event in self.routing.followed:
+            self.observer.handled(event, took_s)
 
     def _do_what_is_due(self) -> bool:
         """What time and plugins ask for; false where the slice ended before that was done."""
@@ -266,18 +277,16 @@ class LiveScheduler:
             await self._try(queued)
         except Exception as fault:  # a bug of ours costs the pod one attempt, never the process
             log.exception("an attempt to place pod %s broke", pod.key)
-            self.failures.handle(queued, error(f"{type(fault).__name__}: {fault}"), "")
+            self._observe_failure(queued, broken := error(f"{type(fault).__name__}: {fault}"))
+            self.failures.handle(queued, broken, "")
 
     async def _try(self, queued: QueuedPod) -> None:
-        start_s = self.clock.monotonic_s()
+        queued.tried_s = self.clock.monotonic_s()
         placed = await self._placed(queued)
-        took_s = self.clock.monotonic_s() - start_s
-        profile = queued.pod.scheduler_name
+        self.observer.decided(self.clock.monotonic_s() - queued.tried_s)
         if placed.held is None:
-            self.observer.attempt("unschedulable" if placed.status.rejected else "error", profile, took_s)
             self._failed(queued, placed)
             return
-        self.observer.attempt("scheduled", profile, took_s)
         self.bindings.activate(placed.held)
         self._start_binding(queued, placed)
 
@@ -288,6 +297,7 @@ class LiveScheduler:
 
     def _failed(self, queued: QueuedPod, placed: Placed) -> None:
         decision = placed.decision
+        self._observe_failure(queued, placed.status)
         refused = decision.node is not None  # at Reserve or Permit
         room = self.evictions.prepare(queued.pod, decision.writes) if decision.writes and not refused else None
         told = self.failures.handle(queued, placed.status, "" if refused else decision.nominate, *placed.rejectors)
@@ -310,13 +320,24 @@ class LiveScheduler:
 
     def bound(self, queued: QueuedPod, held: Held) -> None:
         """A pod is bound."""
-        self.engine.cache.finish_binding(queued.uid, self.clock.monotonic_s())
+        now_s = self.clock.monotonic_s()
+        self.engine.cache.finish_binding(queued.uid, now_s)
         scheduled(self.events, queued.pod, held.pod.spec.node_name)
-        log.info("pod %s is bound to node %s", queued.key, held.pod.spec.node_name)
+        self.observer.attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.tried_s)
+        self.observer.scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.flushed)
+        if outcomes.enabled(OUTCOME):
+            outcomes.info(
+                "Successfully bound pod to node", v=OUTCOME, pod=Ref(queued.key), node=held.pod.spec.node_name
+            )
 
     def binding_failed(self, queued: QueuedPod, status: Status, rejectors: frozenset[str] = _NOBODY) -> None:
         """A pod that had a node does not get it, and no longer waits for it."""
+        self._observe_failure(queued, status)
         self.failures.handle(queued, status, "", rejectors)
+
+    def _observe_failure(self, queued: QueuedPod, status: Status) -> None:
+        result = UNSCHEDULABLE if status.rejected else ERROR
+        self.observer.attempt(result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.tried_s)
 
     def activate(self, pod: Pod) -> None:
         """Have a pod tried again at once."""

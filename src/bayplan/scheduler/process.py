@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.errors import LeaseLost
+from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.comparing import compare
 from bayplan.scheduler.live import LiveScheduler
@@ -42,6 +43,7 @@ class Leading(Protocol):
 
     @property
     def leading(self) -> bool: ...
+    def overdue_s(self) -> float: ...
     async def acquire(self) -> None: ...
     async def hold(self) -> None: ...
 
@@ -62,6 +64,14 @@ class SchedulerProcess:
 
     def stop(self) -> None:
         self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def pods(self) -> list[Pod]:
+        """Every pod that is known, for whoever leads: others' numbers would count twice."""
+        return [each for each in self.informers.objects("pods") if isinstance(each, Pod)] if self.is_leading else []
 
     async def dump(self) -> None:
         """Write into the log what is known and who waits, and whether that is what the API server says."""

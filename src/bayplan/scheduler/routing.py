@@ -15,10 +15,13 @@ from bayplan.cache import Cache
 from bayplan.framework.changes import (
     ASSIGNED_POD_ADD,
     ASSIGNED_POD_DELETE,
+    ASSIGNED_POD_UPDATE,
     NODE_ADD,
     NODE_DELETE,
     RESOURCES,
     UNSCHEDULED_POD_ADD,
+    UNSCHEDULED_POD_DELETE,
+    UNSCHEDULED_POD_UPDATE,
     node_changes,
     pod_changes,
 )
@@ -26,6 +29,7 @@ from bayplan.framework.events import Action, ClusterEvent
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
 from bayplan.queueing import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -61,6 +65,8 @@ class Routing:
         self._cache = engine.cache
         self._queue = queue
         self._gangs = gangs
+        self.followed: list[str] = []
+        """What the change that was followed last is called: its events, whether they interest anybody or not."""
 
     def follow(self, old: KubeObject | None, new: KubeObject | None) -> int:
         """One change, all of it; None stands for "was not there" and "is gone". Returns how many pods it woke."""
@@ -68,6 +74,7 @@ class Routing:
 
     def following(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
         """The same in slices."""
+        self.followed = []
         item = new if new is not None else old
         if isinstance(item, Pod):
             return self._pod(_alive(old), _alive(new))
@@ -80,29 +87,53 @@ class Routing:
     def _node(self, old: Node | None, new: Node | None) -> Slices:
         if new is None:
             assert old is not None
+            self._note(NODE_DELETE)
             yield from self._queue.moving(NODE_DELETE, old, None)
             if self._cache.node(old.name) is not None:
                 self._cache.remove_node(old.name)
         elif old is None:
+            self._note(NODE_ADD)
             self._cache.add_node(new)
             yield from self._queue.moving(NODE_ADD, None, new)
         else:
             self._cache.update_node(new)
             for event in node_changes(old, new):
+                self._note(event)
                 yield from self._queue.moving(event, old, new)
 
     def _other(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
         """Any other object. Of these, only actions that some plugin has registered for make an event at all."""
         item = new if new is not None else old
         assert item is not None
+        known = self._cache.devices.claims.get(item.key) if isinstance(item, ResourceClaim) else None
         if new is not None:
             self._cache.put(new)
         else:
             self._cache.drop(item)
+        if isinstance(item, ResourceClaim):
+            old, new = known, self._cache.devices.claims.get(item.key)
+            if new is old:
+                return  # we know it already, or know better: that was an event when we wrote it
+        yield from self._happened(old, new)
+
+    def assumed(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        """We know of a change before the API server tells: to those who wait it is one."""
+        self.followed = []
+        return self._happened(old, new)
+
+    def _happened(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        item = new if new is not None else old
+        assert item is not None
         action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
         resource = RESOURCES.get(type(item))
         if resource is not None and self._queue.hints.actions_on(resource) & action:
-            yield from self._queue.moving(ClusterEvent(resource, action), old, new)
+            event = ClusterEvent(resource, action)
+            self._note(event)
+            yield from self._queue.moving(event, old, new)
+
+    def _note(self, event: ClusterEvent) -> None:
+        if event.name not in self.followed:
+            self.followed.append(event.name)
 
     # pods -------------------------------------------------------------------------------------------------------
 
@@ -119,6 +150,7 @@ class Routing:
         if pod.spec.node_name:
             yield from self._placed(pod)
         elif self._engine.serves(pod):
+            self._note(UNSCHEDULED_POD_ADD)
             self._engine.pending[pod.uid] = pod
             self._queue.add(pod)
             if self._gangs:
@@ -126,16 +158,19 @@ class Routing:
 
     def _pod_changed(self, old: Pod, new: Pod) -> Slices:
         if old.spec.node_name:
+            self._note(ASSIGNED_POD_UPDATE)
             if self._cache.pod(new.uid) is None or self._cache.is_assumed(new.uid):
                 log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
                 self._cache.add_pod(new)
             else:
                 self._cache.update_pod(new)
             for event in pod_changes(old, new):
+                self._note(event)
                 yield from self._queue.moving(event, old, new)
         elif new.spec.node_name:
             yield from self._placed(new)
             if self._engine.serves(old):
+                self._note(UNSCHEDULED_POD_DELETE)
                 self._engine.pending.pop(old.uid, None)
                 self._queue.delete(old)
         elif self._engine.serves(old):
@@ -144,6 +179,7 @@ class Routing:
     def _waiting_pod_changed(self, old: Pod, new: Pod) -> Slices:
         if old.metadata.resource_version == new.metadata.resource_version:
             return
+        self._note(UNSCHEDULED_POD_UPDATE)
         self._engine.pending[new.uid] = new
         if self._cache.is_assumed(new.uid):  # it is on its way to a node: nothing but its end is of interest
             if new.terminating and not old.terminating:
@@ -157,10 +193,12 @@ class Routing:
 
     def _pod_gone(self, pod: Pod) -> Slices:
         if pod.spec.node_name:
+            self._note(ASSIGNED_POD_DELETE)
             if self._cache.pod(pod.uid) is not None:
                 self._cache.remove_pod(pod)
             yield from self._queue.moving(ASSIGNED_POD_DELETE, pod, None)
         elif self._engine.serves(pod):
+            self._note(UNSCHEDULED_POD_DELETE)
             self._engine.pending.pop(pod.uid, None)
             self._queue.delete(pod)
             if self._cache.is_assumed(pod.uid):
@@ -170,6 +208,7 @@ class Routing:
 
     def _placed(self, pod: Pod) -> Slices:
         """A pod is on a node, whoever put it there."""
+        self._note(ASSIGNED_POD_ADD)
         known = self._cache.pod(pod.uid)
         if known is not None and not self._cache.is_assumed(pod.uid):
             self._cache.update_pod(pod)

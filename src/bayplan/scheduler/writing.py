@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
+from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.intents import BindPod
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.scheduler.observing import ERROR, FAILED, SUCCEEDED, TIMED_OUT, NoObserver, Observer
 from bayplan.scheduler.telling import NORMAL, Events
 from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, pod_gone
 
@@ -46,12 +48,14 @@ class ApiWrites:
         clock: LoopClock,
         claims: Resource | None = None,
         exists: Callable[[Pod], bool] = lambda _: True,
+        observer: Observer | None = None,
     ) -> None:
         self._client = client
         self._events = events
         self._clock = clock
         self._claims = claims
         self._exists = exists  # whether the API server still has a pod, as far as is known
+        self._observer: Observer = observer or NoObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
@@ -186,13 +190,19 @@ class ApiWrites:
             return await self._patch_claim(claim, intent.status_patch(claim), subresource="status")
 
     async def _create_claim(self, intent: devices.CreateSpecialClaim) -> ResourceClaim:
-        with _saying(intent.describe()):
-            return await self._client.created(
-                ResourceClaim,
-                intent.manifest(),
-                namespace=intent.claim.namespace,
-                resource=self._claim_resource(),
-            )
+        result = FAILED
+        try:
+            with _saying(intent.describe()):
+                claim = await self._client.created(
+                    ResourceClaim,
+                    intent.manifest(),
+                    namespace=intent.claim.namespace,
+                    resource=self._claim_resource(),
+                )
+            result = SUCCEEDED
+            return claim
+        finally:
+            self._observer.claim_created(result)
 
     async def _record_claim(self, intent: devices.RecordSpecialClaim) -> None:
         pod = intent.pod
@@ -230,8 +240,21 @@ class ApiWrites:
 
     async def _await_devices(self, intent: devices.AwaitDevices) -> None:
         self._events.record(intent.pod, NORMAL, intent.reason, intent.action, intent.note)
-        if not intent.done():
-            await self._until(intent.done, intent.every_s, intent.timeout_s)
+        start_s, status = self._clock.monotonic_s(), ERROR
+        try:
+            if not intent.done():
+                await self._until(intent.done, intent.every_s, intent.timeout_s)
+            status = SUCCEEDED
+        except (TimeoutError, DeviceBindingTimeout):
+            status = TIMED_OUT
+            raise
+        except DeviceBindingFailed:
+            status = FAILED
+            raise
+        finally:
+            took_s = self._clock.monotonic_s() - start_s
+            for driver in intent.drivers:
+                self._observer.conditions_awaited(intent.pod.scheduler_name, driver, status, took_s)
 
     async def _patch_claim(
         self, claim: ResourceClaim, patch: dict[str, Any], *, subresource: str = "", kind: str = MERGE_PATCH

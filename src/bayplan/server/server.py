@@ -1,6 +1,6 @@
 """Who listens for health probes, scrapes and people? One HTTPS server on the loop, which reads published views only.
 
-    server = Server(views, Serving(port=10259), Access(authenticator, authorizer), clock=clock)
+    server = Server(views, Serving(port=10259), Access(authenticator, authorizer, metrics), clock=clock)
     await server.start()
     ...
     await server.close()
@@ -27,6 +27,7 @@ from bayplan.server.requests import Request
 from bayplan.server.responses import NOT_FOUND, Response, status_object, text
 from bayplan.server.tls import ServingTls, TlsOptions
 from bayplan.server.trust import Trust
+from bayplan.telemetry.access_metrics import ALLOWED, ERROR, NO_OPINION, AccessMetrics
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +54,23 @@ class Access:
 
     authenticator: Authenticator
     authorizer: Authorizer
+    metrics: AccessMetrics
 
     async def refusal(self, request: Request) -> Response | None:
         """The refusal, or nothing for those who may."""
+        start_s = self.metrics.now_s()
         user = await self.authenticator.user(request)
+        self.metrics.authenticated(None if user is None else user.name, start_s)
         if user is None:
             return status_object(request, 401, "Unauthorized", "Unauthorized")
+        start_s = self.metrics.now_s()
         try:
             verdict = await self.authorizer.verdict(user, request)
         except ApiError as fault:
+            self.metrics.authorized(ERROR, start_s)
             log.error("cannot ask the API server who may have %s: %s", request.path, fault)
             return text(f"Internal Server Error: {quote(request.target)}: {fault}", 500)
+        self.metrics.authorized(ALLOWED if verdict.allowed else NO_OPINION, start_s)
         if verdict.allowed:
             return None
         words = f"forbidden: User {quote(user.name)} cannot {request.method.lower()} path {quote(request.path)}"

@@ -19,6 +19,7 @@ from bayplan.objects.core import Node
 from bayplan.objects.ports import HostPort
 from bayplan.objects.quantity import int64
 from bayplan.objects.resources import allocatable_amounts
+from bayplan.objects.taints import timeless
 from bayplan.snapshot.labels import LabelColumns
 from bayplan.snapshot.pod_info import BEFORE_REQUESTS, SMALL, PodInfo
 from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabulary
@@ -90,7 +91,7 @@ class NodeColumns:
         self.ports.append(set())
         self.images.append({})
         self._blank(row)
-        self.taint_ids[row] = self.vocabulary.taints.acquire(node.spec.taints)
+        self.taint_ids[row] = self.vocabulary.taints.acquire(timeless(node.spec.taints))
         self.feature_ids[row] = self.vocabulary.features.acquire(frozenset(node.status.declared_features))
         self._show(row, node)
         return row
@@ -98,7 +99,7 @@ class NodeColumns:
     def set_node(self, row: int, node: Node) -> None:
         """Another version of the node of this row."""
         taints, features = self.vocabulary.taints, self.vocabulary.features
-        new_taints = taints.acquire(node.spec.taints)
+        new_taints = taints.acquire(timeless(node.spec.taints))
         new_features = features.acquire(frozenset(node.status.declared_features))
         taints.release(int(self.taint_ids[row]))
         features.release(int(self.feature_ids[row]))

@@ -12,9 +12,11 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.core import Pod
+from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.ports import HostPort, host_ports
 from bayplan.objects.quantity import int64
 from bayplan.objects.resources import (
@@ -44,7 +46,7 @@ class Weight(NamedTuple):
 
 
 class PodInfo:
-    """One version of one pod, ready for columns."""
+    """One version of one pod, ready for columns; or a later one that `counts_alike`."""
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -138,3 +140,23 @@ class PodInfo:
         _ = self.host_ports, self.affinity, self.claim_keys, self.kind
         for compute in (filter_requests, fit_score_requests, balanced_requests):
             self.once(compute)
+
+
+def counts_alike(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod are the same to whoever decides: they differ in their conditions at most."""
+    if one.spec != other.spec or _settings(one.metadata) != _settings(other.metadata):
+        return False
+    before, after = one.status, other.status
+    return before == after or replace(before, conditions=()) == replace(after, conditions=())
+
+
+def _settings(meta: ObjectMeta) -> tuple[object, ...]:
+    return (
+        meta.uid,
+        meta.labels,
+        meta.annotations,
+        meta.deletion_timestamp,
+        meta.owner_references,
+        meta.finalizers,
+        meta.creation_timestamp,
+    )

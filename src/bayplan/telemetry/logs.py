@@ -26,6 +26,9 @@ from bayplan.errors import UsageError
 from bayplan.objects.go_text import go_value, json_string, json_text, quote
 
 TEXT, JSON = "text", "json"
+OUTCOME = 2
+"""The verbosity from which on every pod that was placed or refused has its line, as upstream has it."""
+
 _VERBOSE_DEBUG = 4
 """The verbosity that the standard library's DEBUG stands for: what others' code says in detail."""
 

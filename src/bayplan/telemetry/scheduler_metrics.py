@@ -1,7 +1,7 @@
 """What does a dashboard made for kube-scheduler look for? Its metrics: names, labels, buckets, help and stability.
 
-The pod engine calls the methods below; each is a look-up and an addition. Whoever observes on every decision keeps the
-value that `extension_point` returns and saves the look-up. A decision makes some twenty additions: about 5 µs.
+The pod engine calls the methods below; each is a look-up and an addition. What the framework measures by itself, for
+plugins and points, is read from its timings when somebody scrapes. A decision makes some twenty additions: about 5 µs.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Collection, Iterable
 from bayplan.telemetry.metrics import (
     AnyFamily,
     Counter,
-    CounterValue,
     Gauge,
     GaugeValue,
     Histogram,
-    HistogramValue,
     Registry,
     Stability,
     exponential_buckets,
 )
-from bayplan.telemetry.timings import PLUGIN_BUCKETS, PluginTimings
+from bayplan.telemetry.timings import LOOK_UP_BUCKETS, PLUGIN_BUCKETS, POINT_BUCKETS, PluginTimings, PointTimings
 
 _BETA, _STABLE = Stability.BETA, Stability.STABLE
 _ATTEMPT = exponential_buckets(0.001, 2, 15)
-_POINT = exponential_buckets(0.0001, 2, 12)
-_HINT = exponential_buckets(0.00001, 2, 12)
 _LONG = exponential_buckets(0.01, 2, 20)
 
 SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
 """The results of an attempt."""
 
 _MANY_ATTEMPTS = 15
+_EVALUATED = ("PreFilter", "Filter", "PreScore", "Score")
+_NOT_SHOWN = ("depends_on",)  # upstream has no such question
+_SHOWN_AS = {"signature": "Sign"}
+_PREEMPTION = ("DefaultPreemption", "PostFilter")
 
 
 class SchedulerMetrics:
@@ -39,7 +39,6 @@ class SchedulerMetrics:
 
     def __init__(self, registry: Registry, timings: PluginTimings, *, gates: Collection[str] = ()) -> None:
         self._timings = timings
-        self._bundles: dict[tuple[str, str, tuple[str, ...]], CounterValue] = {}
         self._attempts()
         self._pods()
         self._queue()
@@ -51,7 +50,7 @@ class SchedulerMetrics:
         for family, gate in self._families():
             if not gate or gate in gates:
                 registry.add(family)
-        registry.collect(self._gather, reset=self._forget)
+        registry.collect(self._gather, reset=timings.reset)
 
     def _families(self) -> Iterable[tuple[AnyFamily, str]]:
         """All families with the gate that each hangs on."""
@@ -147,7 +146,7 @@ class SchedulerMetrics:
             "scheduler_event_handling_duration_seconds",
             "Event handling latency in seconds.",
             ("event",),
-            buckets=_POINT,
+            buckets=POINT_BUCKETS,
         )
         self.hint_seconds = Histogram(
             "scheduler_queueing_hint_execution_duration_seconds",
@@ -166,7 +165,7 @@ class SchedulerMetrics:
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             ("extension_point", "status", "profile"),
-            buckets=_POINT,
+            buckets=POINT_BUCKETS,
             stability=_STABLE,
         )
         self.plugin_seconds = Histogram(
@@ -257,13 +256,13 @@ class SchedulerMetrics:
             "scheduler_get_node_hint_duration_seconds",
             "Latency for getting a node hint.",
             ("hinted", "profile"),
-            buckets=_HINT,
+            buckets=LOOK_UP_BUCKETS,
         )
         self.store_results_seconds = Histogram(
             "scheduler_store_schedule_results_duration_seconds",
             "Latency for getting a no.",
             ("profile",),
-            buckets=_HINT,
+            buckets=LOOK_UP_BUCKETS,
         )
         self.group_attempts = Counter(
             "scheduler_podgroup_schedule_attempts_total",
@@ -303,6 +302,10 @@ class SchedulerMetrics:
 
     # What the pod engine calls.
 
+    def decided(self, seconds: float) -> None:
+        """A node was looked for, whether one was found or not."""
+        self.algorithm_seconds.observe(seconds)
+
     def attempt(self, result: str, profile: str, seconds: float) -> None:
         """An attempt is over: after its binding, or when it failed."""
         self.attempts.labels(result, profile).value += 1
@@ -317,19 +320,6 @@ class SchedulerMetrics:
         if after_flush:
             self.after_flush.inc()
 
-    def extension_point(self, point: str, status: str, profile: str) -> HistogramValue:
-        """Where to observe the seconds of all plugins of a point; `point` as in PreFilter, `status` a code's label."""
-        return self.point_seconds.labels(point, status, profile)
-
-    def evaluation(self, point: str, profile: str, plugins: tuple[str, ...]) -> CounterValue:
-        """One counter for all plugins that are asked together at a point; a scrape spells them out. Whoever builds a
-        profile asks for each point once, so that its plugins are seen from the start, at zero."""
-        key = point, profile, plugins
-        found = self._bundles.get(key)
-        if found is None:
-            found = self._bundles[key] = CounterValue()
-        return found
-
     def hint(self, plugin: str, event: str, answer: str, seconds: float) -> None:
         """A queueing hint was asked; `answer` is Queue, QueueSkip or Error."""
         self.hint_seconds.labels(plugin, event, answer).observe(seconds)
@@ -337,6 +327,14 @@ class SchedulerMetrics:
     def incoming(self, queue: str, event: str, pods: int = 1) -> None:
         """Pods entered active, backoff or unschedulable."""
         self.incoming_pods.labels(queue, event).value += pods
+
+    def rejected(self, plugin: str, profile: str, by: int) -> None:
+        """So many pods more or less wait because of this plugin."""
+        self.unschedulable.labels(plugin, profile).value += by
+
+    def in_flight(self, event: str, by: int) -> None:
+        """So many events more or less are kept for pods that are being tried."""
+        self.inflight_events.labels(event).value += by
 
     def pending(self, *, active: int, backoff: int, unschedulable: int, gated: int) -> None:
         """How long the queues are, told before a scrape."""
@@ -374,6 +372,9 @@ class SchedulerMetrics:
         self.group_attempts.labels(result, profile).value += 1
         self.group_attempt_seconds.labels(result, profile).observe(seconds)
 
+    def claim_created(self, result: str) -> None:
+        self.claims_created.labels(result).value += 1
+
     def api_call(self, kind: str, result: str, seconds: float) -> None:
         self.api_calls.labels(kind, result).value += 1
         self.api_call_seconds.labels(kind, result).observe(seconds)
@@ -385,18 +386,25 @@ class SchedulerMetrics:
     # What is put together when somebody scrapes.
 
     def _gather(self) -> None:
-        """Plugins' times and evaluations are kept as they are measured, not as they are shown."""
+        """What plugins and points took and how often they were asked is kept as it is measured, not as it is shown."""
         for plugin, point, status, spread in self._timings.spreads():
-            shown = self.plugin_seconds.labels(plugin, f"{point[0].upper()}{point[1:]}", status)
-            shown.counts, shown.total = spread.counts, spread.total
-        totals: dict[tuple[str, str, str], float] = {}
-        for (point, profile, plugins), asked in self._bundles.items():
-            for plugin in plugins:
-                totals[plugin, point, profile] = totals.get((plugin, point, profile), 0) + asked.value
-        for labels, total in totals.items():
-            self.evaluations.labels(*labels).value = total
+            if point not in _NOT_SHOWN:
+                label = _SHOWN_AS.get(point) or f"{point[0].upper()}{point[1:]}"
+                self.plugin_seconds.labels(plugin, label, status).show(spread)
+        preempted = 0
+        for profile, points in self._timings.profiles():
+            self._gather_profile(profile, points)
+            preempted += points.asked.get(_PREEMPTION, 0)
+        self.preemptions.labels().value = preempted
 
-    def _forget(self) -> None:
-        self._timings.reset()
-        for asked in self._bundles.values():
-            asked.value = 0
+    def _gather_profile(self, profile: str, points: PointTimings) -> None:
+        for point, status, spread in points.spreads():
+            self.point_seconds.labels(point, status, profile).show(spread)
+        for (plugin, point), times in points.asked.items():
+            if point in _EVALUATED:
+                self.evaluations.labels(plugin, point, profile).value = times
+        for found, label, result in ((True, "hint", "hint_used"), (False, "no_hint", "no_hint")):
+            spread = points.look_ups(found=found)
+            if spread.count:
+                self.node_hint_seconds.labels(label, profile).show(spread)
+                self.batches.labels(profile, result).value = spread.count

@@ -1,10 +1,11 @@
-"""How long plugins take, and how often they fail: plain counters owned by the loop.
+"""How long plugins and whole extension points take, and how often plugins fail: plain counters owned by the loop.
 
-Every call is counted; nothing is rendered here. A report reads `rows()`, a scrape `spreads()`.
+Every call is counted; nothing is rendered here. A report reads `rows()`, a scrape `spreads()` and `profiles()`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,10 @@ from bayplan.telemetry.metrics import HistogramValue, exponential_buckets
 
 PLUGIN_BUCKETS = exponential_buckets(0.00001, 1.5, 20)
 """Seconds, from ten microseconds to some twenty milliseconds in small steps: plugins are short."""
+
+POINT_BUCKETS = exponential_buckets(0.0001, 2, 12)
+LOOK_UP_BUCKETS = exponential_buckets(0.00001, 2, 12)
+_GOOD = "Success"
 
 
 @dataclass(slots=True)
@@ -27,13 +32,74 @@ class CallStats:
     """How the times are spread, by the answer that the call ended with."""
 
 
-class PluginTimings:
-    """Counters by plugin and point."""
+class PointTimings:
+    """The extension points of one profile, each as a whole: points and statuses by the names that metrics have."""
 
-    __slots__ = ("_stats",)
+    __slots__ = ("_look_ups", "_spreads", "asked")
+
+    def __init__(self) -> None:
+        self._spreads: dict[tuple[str, str], HistogramValue] = {}
+        self._look_ups = {True: HistogramValue(LOOK_UP_BUCKETS), False: HistogramValue(LOOK_UP_BUCKETS)}
+        self.asked: dict[tuple[str, str], int] = {}
+        """By plugin and point: how often it was asked, about each node where it answers for nodes."""
+
+    def took(self, point: str, seconds: float, status: str = _GOOD) -> None:
+        """All plugins of a point together lasted so long, and that was the outcome."""
+        spread = self._spreads.get((point, status))
+        if spread is None:
+            spread = self._spreads[point, status] = HistogramValue(POINT_BUCKETS)
+        spread.counts[bisect_left(POINT_BUCKETS, seconds)] += 1  # as `observe` does: several times a decision
+        spread.total += seconds
+
+    def passed(self, point: str) -> None:
+        """There was nothing to do at a point."""
+        spread = self._spreads.get((point, _GOOD))
+        if spread is None:
+            spread = self._spreads[point, _GOOD] = HistogramValue(POINT_BUCKETS)
+        spread.counts[0] += 1
+
+    def looked_up(self, seconds: float, *, found: bool) -> None:
+        """It took so long to find out whether pods like this one were evaluated before."""
+        spread = self._look_ups[found]
+        spread.counts[bisect_left(LOOK_UP_BUCKETS, seconds)] += 1
+        spread.total += seconds
+
+    def count(self, plugin: str, point: str, times: int = 1) -> None:
+        key = (plugin, point)
+        self.asked[key] = self.asked.get(key, 0) + times
+
+    def spreads(self) -> Iterator[tuple[str, str, HistogramValue]]:
+        """Point, status, and how long that took."""
+        for (point, status), spread in self._spreads.items():
+            yield point, status, spread
+
+    def look_ups(self, *, found: bool) -> HistogramValue:
+        return self._look_ups[found]
+
+    def reset(self) -> None:
+        self._spreads.clear()
+        self._look_ups = {True: HistogramValue(LOOK_UP_BUCKETS), False: HistogramValue(LOOK_UP_BUCKETS)}
+        self.asked = dict.fromkeys(self.asked, 0)
+
+
+class PluginTimings:
+    """Counters by plugin and point, and the points of each profile."""
+
+    __slots__ = ("_profiles", "_stats")
 
     def __init__(self) -> None:
         self._stats: dict[tuple[str, str], CallStats] = {}
+        self._profiles: dict[str, PointTimings] = {}
+
+    def points(self, profile: str) -> PointTimings:
+        """The points of a profile; the same also when the profile is built anew."""
+        found = self._profiles.get(profile)
+        if found is None:
+            found = self._profiles[profile] = PointTimings()
+        return found
+
+    def profiles(self) -> Iterator[tuple[str, PointTimings]]:
+        yield from self._profiles.items()
 
     def took(self, plugin: str, point: str, seconds: float, status: str = "Success") -> None:
         """A call lasted so long and answered with a status of this label."""
@@ -69,6 +135,8 @@ class PluginTimings:
     def reset(self) -> None:
         """Start anew."""
         self._stats.clear()
+        for points in self._profiles.values():
+            points.reset()
 
     def _get(self, plugin: str, point: str) -> CallStats:
         stats = self._stats.get((plugin, point))

@@ -24,6 +24,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from bayplan.app import batch_configured, build_batch_engine, filled_cache
+from bayplan.batch.handle import Post, no_post
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.outcome import Outcome
 from bayplan.batch.session import Session
@@ -110,6 +111,7 @@ class BatchHarness:
         args: Mapping[str, Mapping[str, Any]] | None = None,
         only: bool = False,
         usage: Mapping[str, NodeUsage] | None = None,
+        post: Post = no_post,
         seed: int = 0,
         now: datetime = LONG_AGO,
     ) -> None:
@@ -119,6 +121,7 @@ class BatchHarness:
         name; `only` leaves out the built-in tiers. `tiers` says instead what is in each: names, classes, or what
         `make_option` gives. A flag that is unset there is off. `config` is the text of a volcano-scheduler.conf, in
         which a flag that is not given is on; it says everything itself. `actions` are names or classes of your own.
+        `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none.
         """
         if config is not None and (tiers is not None or args or only):
             raise UsageError("a configuration says everything itself; leave out tiers, args and only")
@@ -145,6 +148,7 @@ class BatchHarness:
             clock=self.clock,
             chance=random.Random(seed),
         )
+        self.engine.handle.post_now = post
         self.engine.set_usage(usage or {})
         for item in cluster:
             self._see(item)

@@ -453,7 +453,49 @@ def registering(add: str, fn: Any) -> type[Odd]:
         pytest.param(
             odd(on_session_close=7), "at on_session_close: TypeError: 'int' object is not callable", id="no-fn"
         ),
-        pytest.param(registering("add_task_order_fn", None), "at task_order: TypeError: 'NoneType'", id="nothing"),
+        pytest.param(
+            registering("add_task_order_fn", None),
+            "at on_session_open: it registers None at task_order, which cannot be called; pass a function (test_bad",
+            id="nothing",
+        ),
+        pytest.param(
+            registering("add_node_order_fn", 7),
+            "at on_session_open: it registers 7 at node_order, which",
+            id="a-number",
+        ),
+        pytest.param(
+            registering("add_predicate_nodes_fn", None), "at on_session_open: it registers None at predicate", id="rows"
+        ),
+        pytest.param(
+            registering("add_victim_tasks_fns", "x"),
+            "at on_session_open: it registers 'x' at victim_tasks",
+            id="victims",
+        ),
+        pytest.param(
+            odd(registering=staticmethod(lambda session: session.add_victim_tasks_fns("odd", breaks))),
+            "at on_session_open: it registers <function breaks at ",
+            id="no-list",
+        ),
+        pytest.param(
+            odd(registering=staticmethod(lambda session: session.add_event_handler("odd", deallocate=3))),
+            "at on_session_open: it registers 3 at events, which cannot be called; pass a function (test_bad_input.py:",
+            id="events",
+        ),
+        pytest.param(
+            odd(registering=staticmethod(lambda session: session.add_job_order_fn("ood", breaks))),
+            'at on_session_open: it registers at job_order as "ood", but is called "odd"; pass self.name (test_bad_',
+            id="misspelt-name",
+        ),
+        pytest.param(
+            odd(registering=staticmethod(lambda session: session.add_job_ready_fn("gang", breaks))),
+            'at on_session_open: it registers at job_ready as "gang", but is called "odd"; pass self.name (test_bad_',
+            id="somebody-elses-name",
+        ),
+        pytest.param(
+            odd(registering=staticmethod(lambda session: session.add_event_handler("ood", allocate=breaks))),
+            'at on_session_open: it registers at events as "ood", but is called "odd"; pass self.name (test_bad_',
+            id="misspelt-name-of-a-handler",
+        ),
     ],
 )
 def test_a_plugin_that_breaks_when_a_session_opens_or_closes(plugin: type[Odd], words: str) -> None:
@@ -462,6 +504,13 @@ def test_a_plugin_that_breaks_when_a_session_opens_or_closes(plugin: type[Odd], 
     assert fault.startswith(f'plugin "odd" {words}')
     assert good(done)
     assert done.conditions["good"] == {"Scheduled": "tasks in gang are ready to be scheduled"}  # others have closed
+
+
+def test_whoever_registers_later_must_be_in_a_tier() -> None:
+    with BatchHarness([odd()]).session() as session:
+        session.add_job_order_fn("odd", breaks)
+        with pytest.raises(PluginError, match='"stranger" registers at job_order, but no tier lists a plugin of that'):
+            session.add_job_order_fn("stranger", breaks)
 
 
 def test_a_plugin_that_did_not_open_is_not_closed() -> None:

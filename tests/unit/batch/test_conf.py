@@ -373,7 +373,9 @@ def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
     assert loader.reload(path)
     assert (loader.current.actions, loader.refused) == (("reclaim",), None)
     assert not loader.offer("actions: nothing")
-    assert loader.refused == "failed to find Action nothing; the configuration that was in force stays so"
+    assert loader.refused is not None
+    assert loader.refused.startswith("failed to find Action nothing; known actions: enqueue, allocate, ")
+    assert loader.refused.endswith("; the configuration that was in force stays so")
     assert loader.current.actions == ("reclaim",)
 
 

@@ -38,7 +38,7 @@ def requests(metrics: dict[str, str], *nodes: str) -> list[MetricsRequest]:
 def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str) -> dict[str, Reading]:
     """One round with a system that answers each request so."""
 
-    async def fetch(request: MetricsRequest) -> Reply:
+    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:  # noqa: ARG001
         found = answer(request)
         if isinstance(found, Reply):
             return found

@@ -9,8 +9,9 @@ import pytest
 from bayplan.cache import Cache
 from bayplan.errors import CacheError
 from bayplan.objects.core import Pod
+from bayplan.objects.meta import Condition
 from bayplan.snapshot import PodInfo
-from builders import make_node, make_pod
+from builders import changed, make_node, make_pod
 
 POD = make_pod("web", uid="u1", node="a", requests={"cpu": "1"})
 ELSEWHERE = make_pod("web", uid="u1", node="b", requests={"cpu": "2"})
@@ -226,3 +227,64 @@ def test_a_version_of_the_same_labels_is_no_change_to_those_who_count_pods() -> 
     cache.update_pod(make_pod("web", uid="u1", node="a", labels={"app": "other"}))
     cache.refresh(snapshot)
     assert snapshot.pods.version > before
+
+
+def _others(cache: Cache, *names: str) -> None:
+    for name in names:
+        cache.add_pod(make_pod(name, node="a"))
+
+
+def _order(cache: Cache) -> list[str]:
+    (node,) = (node for node in cache.snapshot().table if node.name == "a")
+    return [info.pod.name for info in node.pods]
+
+
+CONFIRMED = changed(POD, metadata={"resource_version": "2"}, status={"conditions": (Condition(type="PodScheduled"),)})
+
+
+def test_a_confirmation_that_changes_nothing_leaves_nothing_to_read() -> None:
+    cache = absent()
+    _others(cache, "first")
+    assume(cache, POD)
+    before = cache.generation
+    cache.add_pod(CONFIRMED)
+    assert cache.generation == before
+    assert cache.pod("u1") is CONFIRMED
+    assert not cache.is_assumed("u1")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(changed(CONFIRMED, metadata={"labels": {"app": "new"}}), id="labels"),
+        pytest.param(changed(CONFIRMED, spec={"priority": 7}), id="spec"),
+        pytest.param(changed(CONFIRMED, status={"phase": "Unknown"}), id="phase"),
+    ],
+)
+def test_a_confirmation_that_changes_the_pod_is_counted_anew(pod: Pod) -> None:
+    cache = assumed()
+    before = cache.generation
+    cache.add_pod(pod)
+    assert cache.generation != before
+
+
+def test_a_confirmation_puts_the_pod_last_on_its_node() -> None:
+    cache = absent()
+    _others(cache, "first")
+    assume(cache, POD)
+    _others(cache, "second", "third")
+    cache.add_pod(CONFIRMED)
+    assert _order(cache) == ["first", "third", "second", "web"]
+
+
+def test_a_confirmation_shows_a_node_the_images_that_came_meanwhile() -> None:
+    cache = Cache()
+    cache.add_node(make_node("a", images={"app:1": 1000}))
+    assume(cache, POD)
+    snapshot = cache.snapshot()
+    cache.add_node(make_node("b", images={"app:1": 1000}))
+    cache.refresh(snapshot)
+    cache.add_pod(CONFIRMED)
+    cache.refresh(snapshot)
+    row = snapshot.nodes.index["a"]
+    assert {state.node_count for state in snapshot.nodes.images[row].values()} == {2}

@@ -219,6 +219,7 @@ def test_the_list_of_the_batch_engine(tmp_path: Path, capsys: pytest.CaptureFixt
         "name": "overcommit",
         "kind": "plugin",
         "points": ["job_enqueueable", "job_enqueued"],
+        "ifConfigured": [],
         "byDefault": True,
         "from": "shipped",
     }
@@ -226,9 +227,12 @@ def test_the_list_of_the_batch_engine(tmp_path: Path, capsys: pytest.CaptureFixt
         "name": "cost-saver",
         "kind": "plugin",
         "points": ["job_order", "predicate", "node_order"],
+        "ifConfigured": [],
         "byDefault": False,
         "from": str(tmp_path / "cost_saver.py"),
     }
+    assert listed["rescheduling"]["points"] == []
+    assert listed["rescheduling"]["ifConfigured"] == ["victim_tasks"]
     actions = [row["name"] for row in rows if row["kind"] == "action" and row["byDefault"]]
     assert actions == ["enqueue", "allocate", "backfill"]
     assert {row["name"] for row in rows if row["kind"] == "plugin"} == {*default_batch_plugins(), "cost-saver"}

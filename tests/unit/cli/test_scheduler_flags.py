@@ -142,7 +142,7 @@ def test_the_server_gets_every_flag_of_its_own() -> None:
     assert (serving.bind_address, serving.secure_port, serving.client_ca_file) == ("127.0.0.1", 0, "/ca")
     assert serving.authorization_always_allow_paths == ("/healthz", "/metrics")
     assert serving.told["bind-address"] == "127.0.0.1"
-    assert serving.told["authorization-always-allow-paths"] == "/healthz,/metrics"
+    assert serving.told["authorization-always-allow-paths"] == "[/healthz,/metrics]"
     assert not serving.features.enabled("SchedulerPopFromBackoffQ")
     assert options.max_parked == Duration.of_seconds(60)
 

@@ -12,9 +12,10 @@ from bayplan.client import PODS
 from bayplan.client.backoff import Backoff, Pace
 from bayplan.client.connection import HIGH_WATER
 from bayplan.client.limiter import Limiter
+from bayplan.client.pool import EAGER
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
-from wire_server import Feed, Hang, Reply, Request, WireServer, on_loop, status, until
+from wire_server import Answer, Feed, Hang, Reply, Request, WireServer, on_loop, status, until
 
 
 def ok(_: Request) -> Reply:
@@ -288,3 +289,36 @@ async def test_closing_ends_what_is_under_way() -> None:
         await client.close()
         with pytest.raises(Unreachable):
             await request
+
+
+@on_loop
+async def test_a_busy_server_is_not_given_more_connections_than_it_answers_on() -> None:
+    gate = asyncio.Event()
+
+    async def held(_: Request) -> Answer:
+        await gate.wait()
+        return Reply(200, {})
+
+    async with WireServer(held) as server, server.client() as client:
+        asked = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(60)]
+        await until(lambda: len(server.requests) == EAGER)
+        gate.set()
+        await asyncio.gather(*asked)
+        assert (len(server.requests), server.connections) == (60, EAGER)
+
+
+@on_loop
+async def test_who_waits_long_for_a_connection_opens_one() -> None:
+    clock, gate = ManualClock(), asyncio.Event()
+
+    async def held(_: Request) -> Answer:
+        await gate.wait()
+        return Reply(200, {})
+
+    async with WireServer(held) as server, server.client(clock) as client:
+        asked = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(EAGER + 2)]
+        await until(lambda: len(server.requests) == EAGER)
+        clock.advance(1.0)
+        await until(lambda: len(server.requests) == EAGER + 2)
+        gate.set()
+        await asyncio.gather(*asked)

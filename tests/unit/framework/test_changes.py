@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from bayplan.framework.changes import events_between
 from bayplan.framework.events import Action, ClusterEvent, Resource
-from bayplan.objects.core import ContainerStatus, Node, Pod, PodExtendedResourceClaimStatus, ResourceRequirements
+from bayplan.objects.core import (
+    ContainerStatus,
+    Node,
+    Pod,
+    PodExtendedResourceClaimStatus,
+    ResourceRequirements,
+    Taint,
+)
 from bayplan.objects.core import PodResourceClaimStatus as ClaimStatus
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
 from bayplan.objects.storage import CsiDriver, StorageClass
@@ -28,6 +36,10 @@ def resizing(actual: str) -> Pod:
     status = ContainerStatus(name="c", resources=ResourceRequirements(requests={"cpu": actual}))
     pod = make_pod(node="n", containers=(make_container("c", cpu="1"),))
     return changed(pod, status={"container_statuses": (status,)})
+
+
+def tainted(when: datetime | None) -> Node:
+    return changed(make_node(), spec={"taints": (Taint("gpu", effect="NoSchedule", time_added=when),)})
 
 
 NODES = [
@@ -59,6 +71,7 @@ NODES = [
         ["UpdateNodeLabel", "UpdateNodeTaint", "UpdateNodeCondition"],
         id="several-in-order",
     ),
+    pytest.param(tainted(None), tainted(datetime(2026, 1, 2, tzinfo=UTC)), ["UpdateNodeTaint"], id="taint-came-anew"),
 ]
 
 PODS = [

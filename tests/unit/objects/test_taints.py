@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bayplan.objects.core import Taint, Toleration
@@ -11,6 +12,7 @@ from bayplan.objects.taints import (
     PREFER_NO_SCHEDULE,
     UNSCHEDULABLE,
     first_untolerated,
+    timeless,
     tolerated,
     tolerates,
 )
@@ -74,3 +76,12 @@ def test_first_untolerated(effects: frozenset[str], expected: str | None) -> Non
 def test_the_cordon_taint() -> None:
     assert tolerates(Toleration(key="node.kubernetes.io/unschedulable", operator="Exists"), UNSCHEDULABLE)
     assert not tolerates(Toleration(key=UNSCHEDULABLE.key, operator="Exists", effect=NO_EXECUTE), UNSCHEDULABLE)
+
+
+def test_when_a_taint_came_is_known_and_tells_no_two_lists_apart() -> None:
+    text = b'[{"key":"gpu","value":"a100","effect":"NoSchedule","timeAdded":"2026-01-02T03:04:05Z"}]'
+    taints = msgspec.json.decode(text, type=tuple[Taint, ...])
+    assert msgspec.json.encode(taints) == text
+    assert taints != (GPU,)
+    assert timeless(taints) == (GPU,)
+    assert timeless((GPU,)) == (GPU,)

@@ -12,6 +12,7 @@ from bayplan.framework.changes import ASSIGNED_POD_DELETE, NODE_ADD
 from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource, nothing
 from bayplan.objects.core import Pod
 from bayplan.queueing import HintTable, Occasion, QueueCounters, QueuedPod, Strategy
+from bayplan.queueing.hints import Reading
 from bayplan.snapshot import PodInfo
 from builders import make_node, make_pod
 
@@ -101,9 +102,10 @@ def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
 
     hints = table(P=(Cure.sharing(Resource.NODE, Action.ADD, nothing, judge),))
     (registration,) = hints.matching(PROFILE, NODE_ADD)
-    answers = {"b": True}
-    hints.judge(registration, {"a": 1, "b": 2, "c": 3, "d": 4}, answers, ADDED)
-    assert answers == {"a": True, "b": True, "c": True, "d": False}
+    parts = [(name, Reading(number)) for number, name in enumerate("abcd", 1)]
+    answers = {parts[1][1]: True}
+    assert hints.judged(registration, [*parts, ("again", parts[0][1])], answers, ADDED) == ["a", "b", "c", "again"]
+    assert list(answers.values()) == [True, True, True, False]
     assert asked == [1, 3, 4]
 
 

@@ -14,6 +14,7 @@ from bayplan.config.load import load_default
 from bayplan.framework.events import ClusterEvent
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import CsiDriver, PersistentVolumeClaim
 from bayplan.queueing import SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
@@ -21,6 +22,7 @@ from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.routing import Routing
 from bayplan.snapshot import PodInfo
 from builders import changed, make_node, make_pod
+from device_builders import make_claim
 
 
 class Listening(SchedulingQueue):
@@ -204,3 +206,37 @@ def test_a_parked_pod_wakes_on_what_cures_it() -> None:
     assert world.routing.follow(None, make_node("tiny", cpu=1)) == 0
     assert world.routing.follow(make_node("tiny", cpu=1), make_node("tiny", cpu=4)) == 1
     assert world.queue.counts()["active"] == 1
+
+
+CLAIM = "resource.k8s.io/ResourceClaim"
+
+
+def claim_at(version: int) -> ResourceClaim:
+    return changed(make_claim(), metadata={"resource_version": str(version)})
+
+
+def test_a_claim_that_we_wrote_is_news_when_we_write_it_and_not_again_when_it_is_told() -> None:
+    world = World()
+    first, written, later = (claim_at(number) for number in (1, 2, 3))
+    assert world.told(None, first) == [f"{CLAIM}Add"]
+    heard: list[tuple[KubeObject | None, KubeObject | None]] = []
+    world.cache.devices.listener = lambda old, new: heard.append((old, new))
+    assert world.cache.devices.assume(written)
+    assert heard == [(first, written)]
+    world.queue.told = []
+    assert sum(world.routing.assumed(*heard[0])) == 0
+    assert world.queue.told == world.routing.followed == [f"{CLAIM}Update"]
+    assert world.told(first, claim_at(2)) == []
+    assert world.told(written, later) == [f"{CLAIM}Update"]
+    assert world.told(later, None) == []  # nobody waits for that
+
+
+def test_a_claim_that_was_not_written_after_all_is_news_again() -> None:
+    world = World()
+    first, hoped = claim_at(1), claim_at(2)
+    world.routing.follow(None, first)
+    world.cache.devices.assume(hoped)
+    heard: list[tuple[KubeObject | None, KubeObject | None]] = []
+    world.cache.devices.listener = lambda old, new: heard.append((old, new))
+    world.cache.devices.restore(first.key)
+    assert heard == [(hoped, first)]

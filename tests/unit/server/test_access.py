@@ -382,3 +382,28 @@ async def test_tokens_are_not_kept() -> None:
         await get(server, "/metrics", headers=bearer("a-secret-token"))
         authenticator = server._access.authenticator
         assert "a-secret-token" not in repr(vars(authenticator._tokens))
+
+
+@on_loop
+async def test_who_came_is_counted_and_users_are_put_into_few_drawers() -> None:
+    people = {name: {"username": name} for name in ("admin", "jane@example.com", "system:serviceaccount:a:b")}
+    judge = Judge(tokens=people, allowed={("admin", "get", "/metrics")})
+    metrics = Registry()
+    async with served(judge=judge, open_paths=ALWAYS_ALLOWED, metrics=metrics) as server:
+        for name in (*people, "nobody"):
+            await get(server, "/metrics", headers=bearer(name))
+        await get(server, "/healthz")
+        judge.broken = True
+        await get(server, "/flagz")
+    text = b"".join(metrics.render()).decode()
+    for line in (
+        'authenticated_user_requests{username="admin"} 1',
+        'authenticated_user_requests{username="email_id"} 1',
+        'authenticated_user_requests{username="other"} 3',
+        'authentication_attempts{result="failure"} 1',
+        'authentication_duration_seconds_count{result="success"} 5',
+        'authorization_attempts_total{result="allowed"} 2',
+        'authorization_attempts_total{result="no-opinion"} 2',
+        'authorization_duration_seconds_count{result="error"} 1',
+    ):
+        assert line in text.splitlines()

@@ -13,6 +13,7 @@ from bayplan.errors import ServingError
 from bayplan.server import Access, Authenticator, Authorizer, Server, Serving, TlsOptions, Views
 from bayplan.server.certificates import self_signed
 from bayplan.server.tls import ServingTls, certificates_in
+from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import Registry
 from certificates import Authority, Pair
 from served import connected, get, served, trusting
@@ -152,7 +153,8 @@ async def test_http_1_1_is_what_we_agree_on() -> None:
 
 def bound_to(address: str, port: int) -> Server:
     clock = ManualClock()
-    access = Access(Authenticator(None, clock), Authorizer(None, clock))
+    counted = AccessMetrics(Registry(), clock.monotonic_s)
+    access = Access(Authenticator(None, clock), Authorizer(None, clock), counted)
     return Server(Views(metrics=Registry()), Serving(address=address, port=port), access, clock=clock)
 
 

@@ -104,22 +104,32 @@ def test_a_pod_that_was_bound() -> None:
     assert "scheduler_pod_scheduled_after_flush_total 1" in found
 
 
-def test_plugins_that_are_asked_together_are_counted_apart() -> None:
-    registry, metrics, _ = made()
-    both = metrics.evaluation("Filter", PROFILE, ("NodeName", "NodePorts"))
-    metrics.evaluation("Filter", PROFILE, ("NodePorts",)).inc(5)
-    metrics.evaluation("Score", PROFILE, ("NodeName",))
-    both.inc()
-    assert metrics.evaluation("Filter", PROFILE, ("NodeName", "NodePorts")) is both
+def test_what_points_took_and_whom_they_asked_is_read_from_where_it_is_measured() -> None:
+    registry, _, timings = made()
+    points = timings.points(PROFILE)
+    points.count("NodeName", "Filter", 7)
+    points.count("NodeName", "Score", 0)
+    points.count("DefaultPreemption", "PostFilter")
+    points.took("Filter", 0.001)
+    points.took("PostFilter", 0.002, "Unschedulable")
+    points.looked_up(0.00002, found=True)
+    points.looked_up(0.00001, found=False)
+    points.looked_up(0.00001, found=False)
     for _ in range(2):  # a second scrape counts nothing twice
-        found = [line for line in lines(registry) if line.startswith("scheduler_plugin_evaluation_total{")]
-    assert found == [
-        f'scheduler_plugin_evaluation_total{{extension_point="Filter",plugin="NodeName",profile="{PROFILE}"}} 1',
-        f'scheduler_plugin_evaluation_total{{extension_point="Filter",plugin="NodePorts",profile="{PROFILE}"}} 6',
+        found = lines(registry)
+    assert [line for line in found if line.startswith("scheduler_plugin_evaluation_total{")] == [
+        f'scheduler_plugin_evaluation_total{{extension_point="Filter",plugin="NodeName",profile="{PROFILE}"}} 7',
         f'scheduler_plugin_evaluation_total{{extension_point="Score",plugin="NodeName",profile="{PROFILE}"}} 0',
     ]
+    took = "scheduler_framework_extension_point_duration_seconds_sum"
+    assert f'{took}{{extension_point="Filter",profile="{PROFILE}",{GOOD}}} 0.001' in found
+    assert f'{took}{{extension_point="PostFilter",profile="{PROFILE}",status="Unschedulable"}} 0.002' in found
+    assert "scheduler_preemption_attempts_total 1" in found
+    assert f'scheduler_batch_attempts_total{{profile="{PROFILE}",result="hint_used"}} 1' in found
+    assert f'scheduler_batch_attempts_total{{profile="{PROFILE}",result="no_hint"}} 2' in found
+    assert f'scheduler_get_node_hint_duration_seconds_count{{hinted="no_hint",profile="{PROFILE}"}} 2' in found
     registry.reset()
-    assert both.value == 0
+    assert points.asked == {("NodeName", "Filter"): 0, ("NodeName", "Score"): 0, ("DefaultPreemption", "PostFilter"): 0}
 
 
 def test_plugins_times_are_read_from_where_they_are_measured() -> None:
@@ -137,7 +147,10 @@ def test_plugins_times_are_read_from_where_they_are_measured() -> None:
 
 def test_the_rest_in_one_go() -> None:
     registry, metrics, _ = made(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
-    metrics.extension_point("Filter", "Success", PROFILE).observe(0.001)
+    metrics.decided(0.001)
+    metrics.rejected("NodeName", PROFILE, 2)
+    metrics.in_flight("PodPopped", 1)
+    metrics.claim_created("success")
     metrics.hint("NodeName", "NodeAdd", "Queue", 0.00001)
     metrics.incoming("active", "UnschedulablePodAdd", 3)
     metrics.pending(active=1, backoff=2, unschedulable=3, gated=4)
@@ -152,7 +165,10 @@ def test_the_rest_in_one_go() -> None:
     metrics.conditions_awaited(PROFILE, "gpu", "success", 3)
     found = lines(registry)
     for line in (
-        f'framework_extension_point_duration_seconds_sum{{extension_point="Filter",profile="{PROFILE}",{GOOD}}} 0.001',
+        "scheduling_algorithm_duration_seconds_count 1",
+        f'unschedulable_pods{{plugin="NodeName",profile="{PROFILE}"}} 2',
+        'inflight_events{event="PodPopped"} 1',
+        'resourceclaim_creates_total{status="success"} 1',
         'queueing_hint_execution_duration_seconds_count{event="NodeAdd",hint="Queue",plugin="NodeName"} 1',
         'queue_incoming_pods_total{event="UnschedulablePodAdd",queue="active"} 3',
         'pending_pods{queue="gated"} 4',

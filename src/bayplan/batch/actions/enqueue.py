@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from bayplan.batch.declared import Argument
@@ -23,7 +24,7 @@ class Enqueue:
     def uninitialize(self) -> None:
         """Nothing to give back."""
 
-    def execute(self, session: Session) -> None:
+    def execute(self, session: Session) -> Iterator[None]:
         queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
         waiting: dict[str, PriorityQueue[Job]] = {}
         seen: set[str] = set()
@@ -48,3 +49,4 @@ class Enqueue:
                 session.job_enqueued(job)
                 job.phase = INQUEUE_PHASE
             queues.push(queue)
+            yield

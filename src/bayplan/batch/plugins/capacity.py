@@ -40,6 +40,7 @@ class Capacity:
     """Keeps queues to what they say they may have and deserve."""
 
     name = "capacity"
+    also_at: ClassVar[tuple[str, ...]] = ("victim_queue_order",)  # with enableHierarchy
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument(ANCESTOR_RECLAIM_LEVEL, int, 0),
         Argument(DEVICES_ENABLED, bool, True),

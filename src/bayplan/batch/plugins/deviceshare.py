@@ -55,6 +55,7 @@ class DeviceShare:
     """Shares GPUs between pods."""
 
     name = "deviceshare"
+    also_at: ClassVar[tuple[str, ...]] = ("predicate", "node_order")
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument(BY_MEMORY, bool, False),
         Argument(BY_NUMBER, bool, False),

@@ -40,6 +40,7 @@ class DominantShares:
 
     name = "drf"
     takes: ClassVar[tuple[Argument, ...]] = ()
+    also_at: ClassVar[tuple[str, ...]] = ("queue_order", "reclaimable")  # with enableHierarchy
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments

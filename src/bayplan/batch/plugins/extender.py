@@ -59,6 +59,16 @@ class Extender:
     """Hands questions of a session to an HTTP service."""
 
     name = "extender"
+    also_at: ClassVar[tuple[str, ...]] = (
+        "predicate",
+        "batch_node_order",
+        "preemptable",
+        "reclaimable",
+        "job_enqueueable",
+        "job_ready",
+        "overused",
+        "events",
+    )
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("extender.urlPrefix", str, ""),
         Argument("extender.httpTimeout", timedelta, ""),
@@ -97,18 +107,19 @@ class Extender:
             session.add_overused_fn(self.name, self._overused)
         if self._verb("jobReady"):
             session.add_job_ready_fn(self.name, self._job_ready)
-        session.add_event_handler(
-            self.name,
-            allocate=self._allocated if self._verb("allocateFunc") else None,
-            deallocate=self._deallocated if self._verb("deallocateFunc") else None,
-        )
+        if self._verb("allocateFunc") or self._verb("deallocateFunc"):
+            session.add_event_handler(
+                self.name,
+                allocate=self._allocated if self._verb("allocateFunc") else None,
+                deallocate=self._deallocated if self._verb("deallocateFunc") else None,
+            )
 
     def on_session_close(self, session: Session) -> None:
         if self._verb("onSessionClose"):
             try:
                 self._send("onSessionClose", {})
             except ExtenderFault as fault:
-                session.complain(self.name, str(fault))
+                session.report(self.name, str(fault))
 
     # whether it is asked ----------------------------------------------------------------------------------------
 
@@ -122,7 +133,7 @@ class Extender:
         try:
             self._send("onSessionOpen", bodies.session_body(self._session))
         except ExtenderFault as fault:
-            self._session.complain(self.name, str(fault))
+            self._session.report(self.name, str(fault))
             return self._ignorable
         return True
 
@@ -227,7 +238,7 @@ class Extender:
     # requests ---------------------------------------------------------------------------------------------------
 
     def _unless_ignorable(self, fault: ExtenderFault) -> Status | None:
-        self._session.complain(self.name, str(fault))
+        self._session.report(self.name, str(fault))
         return None if self._ignorable else error(str(fault))
 
     def _ask(self, point: str, body: bodies.Body, kind: type[T]) -> T:

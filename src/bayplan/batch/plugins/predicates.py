@@ -13,6 +13,7 @@ from bayplan.batch.bridge import Alike, Filters, built, listen
 from bayplan.batch.complaints import FAULTS
 from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
+from bayplan.batch.live_filters import LiveFilters
 from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.tasks import Task
@@ -67,18 +68,21 @@ class Predicates:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        enabled = [
-            (name, built(self._handle, self.name, name, self._settings(name)))
-            for name, key in (*_STABLE, *_OTHERS)
-            if key is None or self._arguments.get_bool(key, True)
-        ]
-        plugins = dict(enabled)
+        names = [name for name, key in (*_STABLE, *_OTHERS) if key is None or self._arguments.get_bool(key, True)]
+        plugins = {name: self._built(name, self.name) for name in names}
         if "InterPodAffinity" in plugins:
             listen(plugins["InterPodAffinity"], session.snapshot)
-        self._filters = [plugin for _, plugin in enabled]
+        self._filters = list(plugins.values())
         self._pre_filters = [plugins[name] for name in _PRE_FILTER_ORDER if name in plugins]
         self._reserving = [plugins[name] for name in _RESERVING if name in plugins]
         self._alike = Alike(session, self._filters)
+        live = LiveFilters(
+            session,
+            [plugin.name for plugin in self._pre_filters],
+            names,
+            lambda name: self._built(name, f"{self.name} at commits"),
+        )
+        session.live_checks[self.name] = live.allow
         self._filtered: set[str] = set()  # tasks for which PreFilter has run, so that Reserve finds its state
         session.add_event_handler(self.name, allocate=self._allocated, deallocate=self._deallocated)
         session.add_pre_predicate_fn(self.name, self._pre_predicate)
@@ -87,6 +91,9 @@ class Predicates:
         session.add_simulate_add_task_fn(self.name, lambda trial, task: self._shift(trial, task, "add_pod"))
         session.add_simulate_remove_task_fn(self.name, lambda trial, task: self._shift(trial, task, "remove_pod"))
         session.add_simulate_predicate_fn(self.name, self._simulate)
+
+    def _built(self, name: str, owner: str) -> Any:
+        return built(self._handle, owner, name, self._settings(name))
 
     def _settings(self, name: str) -> dict[str, Any]:
         if name == "InterPodAffinity":

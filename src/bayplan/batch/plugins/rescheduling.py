@@ -57,6 +57,7 @@ class Rescheduling:
     """Proposes victims of its strategies to the action `shuffle`; the first interval begins with the process."""
 
     name = "rescheduling"
+    also_at: ClassVar[tuple[str, ...]] = ("victim_tasks",)
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("interval", timedelta, "5m"),
         Argument("metricsPeriod", str, DEFAULT_PERIOD),

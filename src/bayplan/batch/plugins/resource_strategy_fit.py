@@ -83,6 +83,7 @@ class ResourceStrategyFit:
     """Scores nodes by strategies, scarcity and proportion."""
 
     name = "resource-strategy-fit"
+    also_at: ClassVar[tuple[str, ...]] = ("predicate",)
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("resourceStrategyFitWeight", int | None, DEFAULT_WEIGHT),  # read by `get`, which cuts floats
         Argument("resources", dict[str, Strategy]),

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import platform
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
+from bayplan.app.serving import Monitor, served
 from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf import load as load_batch
 from bayplan.batch.conf import load_default as load_default_batch
+from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.handle import Outside, Reply
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.usage_collecting import UsageCollector
+from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
     CORE_EVENTS,
     EVENTS,
     EVERYTHING,
+    LEASES,
+    BlockingService,
     Client,
     Election,
     EventSink,
     Informers,
+    Offered,
     Selection,
     Service,
     Target,
@@ -37,7 +47,7 @@ from bayplan.client import (
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.load import load, load_default
-from bayplan.config.model import Configuration, LeaderElection
+from bayplan.config.model import Configuration, Extender, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.boundary import call_under_way
@@ -59,10 +69,11 @@ from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
-from bayplan.telemetry.events import EventRecorder
+from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
 from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
@@ -77,6 +88,7 @@ __all__ = [
     "known_plugins",
     "plugin_source",
     "scheduler_process",
+    "usage_collector",
 ]
 
 
@@ -85,6 +97,9 @@ log = logging.getLogger(__name__)
 _NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
+
+_LAST_WORDS_S = 2.0
+"""How long the event of an election may take that tells of our end."""
 
 _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
@@ -158,10 +173,11 @@ async def scheduler_process(
     identity: str = "",
     plugins: PluginSource | None = None,
     options: ProcessOptions | None = None,
+    set_verbosity: Callable[[int], None] | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A pod engine on a cluster. Clients have limits of their own: decisions, events, and the lease.
+    """A pod engine on a cluster. Clients have limits of their own: decisions, events, the lease, and who may see what.
 
-    `plugins`: where they come from, if they are to be loaded again when they change.
+    `plugins`: where they come from, if they are to be loaded again when they change. `set_verbosity`: of the log.
     """
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
@@ -169,30 +185,21 @@ async def scheduler_process(
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
-        client = await stack.enter_async_context(
-            Client(
-                target,
-                clock=clock,
-                chance=chance,
-                qps=connection.qps,
-                burst=connection.burst,
-                user_agent=f"bayplan/{__version__}/scheduler",
-            )
+        monitor = Monitor(configuration, options.serving, clock)
+        observer = monitor.observer(target)
+        await stack.enter_async_context(
+            served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
+        wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
+        limited = partial(wire, qps=connection.qps, burst=connection.burst)
+        client = await stack.enter_async_context(limited(user_agent=f"bayplan/{__version__}/scheduler"))
         offered = await client.reach(_WATCHED, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
-        services = services_for(configuration.extenders, clock, user_agent=f"bayplan/{__version__}")
-        for service in services.values():
-            stack.push_async_callback(service.close)
-        network = Service(clock, user_agent=f"bayplan/{__version__}")
-        stack.push_async_callback(network.close)
-        telling = await stack.enter_async_context(
-            Client(target, clock=clock, chance=chance, qps=connection.qps, burst=connection.burst)
-        )
+        services, network = _services(configuration, clock, stack)
+        telling = await stack.enter_async_context(limited())
         sink = EventSink(telling, resource=event_resource(offered))
-        sending = asyncio.ensure_future(sink.run())
-        stack.callback(sending.cancel)
+        stack.callback(asyncio.ensure_future(sink.run()).cancel)
         live = live_scheduler(
             configuration,
             registry,
@@ -205,23 +212,21 @@ async def scheduler_process(
             extenders=Extenders(services, may_write=client.may_write) if services else None,
             options=options,
             post=network.answered,
+            recorder=monitor.metrics,
+            observer=monitor.metrics,
+            timings=monitor.timings,
         )
-        informers = Informers(
-            client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
-            for kind in _WATCHED
-            if (resource := offered.get(kind)) is not None
-        )
+        informers = _informers(client, offered, live)
         election: Election | None = None
         if lease.leader_elect:
-            lease_client = await stack.enter_async_context(
-                Client(target, clock=clock, chance=chance, timeout_s=lease.renew_deadline.seconds / 2)
-            )
-            election = _election(lease, lease_client, identity)
+            lease_client = await stack.enter_async_context(wire(timeout_s=lease.renew_deadline.seconds / 2))
+            speaker = await stack.enter_async_context(_lease_events(lease_client, configuration))
+            election = _election(lease, lease_client, identity, speaker)
             client.guard(election)
             telling.guard(election)
         stack.callback(live.engine.close)
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        yield SchedulerProcess(
+        process = SchedulerProcess(
             live,
             informers,
             election,
@@ -230,6 +235,28 @@ async def scheduler_process(
             when_synced=_freeze_memory,
             beside=reloading,
         )
+        monitor.show(process)
+        yield process
+
+
+def _services(
+    configuration: Configuration, clock: LoopClock, stack: AsyncExitStack
+) -> tuple[Mapping[Extender, Service], Service]:
+    """What is asked outside the cluster: each extender, and whatever plugins post to."""
+    agent = f"bayplan/{__version__}"
+    services, network = services_for(configuration.extenders, clock, user_agent=agent), Service(clock, user_agent=agent)
+    for service in (*services.values(), network):
+        stack.push_async_callback(service.close)
+    return services, network
+
+
+def _informers(client: Client, offered: Offered, live: LiveScheduler) -> Informers:
+    """One watch for each kind that matters here and that the API server has."""
+    return Informers(
+        client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+        for kind in _WATCHED
+        if (resource := offered.get(kind)) is not None
+    )
 
 
 def _freeze_memory() -> None:
@@ -249,8 +276,35 @@ def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:
     )
 
 
-def _election(lease: LeaderElection, client: Client, identity: str) -> Election:
-    return Election(
+@asynccontextmanager
+async def _lease_events(client: Client, configuration: Configuration) -> AsyncIterator[EventRecorder]:
+    """Who speaks of elections: as core events, in the name of the first profile, and heard out at the end."""
+    sink = EventSink(client, resource=CORE_EVENTS, senders=1)
+    sending = asyncio.ensure_future(sink.run())
+    name = configuration.profiles[0].scheduler_name
+    try:
+        yield EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await sink.drained()
+    finally:
+        sending.cancel()
+
+
+def _election(lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder) -> Election:
+    def tell(note: str) -> None:
+        meta = election.lock.meta
+        about = ObjectReference(
+            kind="Lease",
+            api_version=LEASES.api_version,
+            namespace=meta.get("namespace", ""),
+            name=meta.get("name", ""),
+            uid=meta.get("uid", ""),
+            resource_version=meta.get("resourceVersion", ""),
+        )
+        speaker.event(about, type=NORMAL, reason="LeaderElection", action="", note=note)
+
+    election = Election(
         client,
         identity=identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}",
         name=lease.resource_name,
@@ -260,11 +314,13 @@ def _election(lease: LeaderElection, client: Client, identity: str) -> Election:
             renew_s=lease.renew_deadline.seconds,
             retry_s=lease.retry_period.seconds,
         ),
+        tell=tell,
     )
+    return election
 
 
 def build_batch_engine(
-    configuration: BatchConfiguration,
+    configuration: BatchConfiguration | Path,
     cache: Cache,
     *,
     plugins: PluginSet | None = None,
@@ -273,20 +329,56 @@ def build_batch_engine(
     clock: Clock | None = None,
     chance: random.Random | None = None,
     nominations: NominationLedger | None = None,
+    outside: Outside | None = None,
 ) -> BatchEngine:
     """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
 
-    `nominations`: the pod engine's, where both work on one cache."""
+    `configuration`: as it is, or the file that says it, which is looked at again before each session. `nominations`:
+    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. Close it."""
+    actions = actions or default_actions()
+    file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
     return BatchEngine(
         cache,
-        configuration,
+        configuration if isinstance(configuration, BatchConfiguration) else load_default_batch(),
         plugins=plugins or default_batch_plugins(),
-        actions=actions or default_actions(),
+        actions=actions,
         framework_plugins=framework_plugins or default_plugins(),
         clock=clock or SystemClock(),
         chance=chance or random.Random(),
         nominations=nominations,
+        file=file,
+        outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
     )
+
+
+@asynccontextmanager
+async def usage_collector(
+    engine: BatchEngine, *, api: Client | None = None, clock: LoopClock | None = None
+) -> AsyncIterator[UsageCollector]:
+    """Who asks the metrics system that the engine's configuration names, by HTTP: `run` it beside the sessions.
+
+    `api`: a client of the API server, which serves the metrics of `prometheus_adaptor`."""
+    clock = clock or SystemClock()
+    agent = f"bayplan/{__version__}"
+    services = {
+        verify: Service(clock, user_agent=agent, trust=Target(server="", verify=verify)) for verify in (True, False)
+    }
+
+    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:
+        if request.url.startswith("/"):
+            if api is None:
+                raise MetricsFault(f"{request.url} is a path of the API server, and there is no client for one")
+            told = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
+        else:
+            service = services[request.verify_tls]
+            told = await service.post(request.url, request.body, timeout_s, headers=request.headers)
+        return Reply(told.status, told.body)
+
+    try:
+        yield UsageCollector(engine, fetch, clock)
+    finally:
+        for service in services.values():
+            await service.close()
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:

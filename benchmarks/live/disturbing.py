@@ -1,0 +1,57 @@
+"""What happens beside a scheduler while it is measured: objects that churn, pods that are deleted, each at its pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bayplan.errors import BayplanError
+from benchmarks.live.stagehand import Stagehand
+from benchmarks.live.staging import Churn, Deletion
+from benchmarks.perf import making
+from benchmarks.perf.templates import Raw
+
+_CLUSTER_WIDE = frozenset({"Node"})
+
+
+@asynccontextmanager
+async def disturbed(hand: Stagehand, beside: list[Churn | Deletion]) -> AsyncIterator[None]:
+    """All of it, until the block is left."""
+    tasks = [asyncio.ensure_future(_disturb(hand, each)) for each in beside]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disturb(hand: Stagehand, what: Churn | Deletion) -> None:
+    if isinstance(what, Deletion):
+        for key in what.pods:
+            await asyncio.sleep(what.every_s)
+            await hand.delete_pod(key)
+        return
+    living: dict[int, list[Raw]] = {}
+    number = 0
+    while what.recreate or not what.most or number < what.most:
+        await asyncio.sleep(what.every_s)
+        place = number % what.most if what.recreate else number
+        doomed = living.pop(place, None)
+        if doomed is None:
+            made = [await _made(hand, each.object(), what.namespace) for each in what.templates]
+            living[place] = made if what.recreate else []
+        else:
+            for tree in doomed:
+                await hand.delete(tree)
+        number += 1
+
+
+async def _made(hand: Stagehand, raw: Raw, namespace: str) -> Raw:
+    tree = raw if raw["kind"] in _CLUSTER_WIDE else making.in_namespace(raw, namespace)
+    try:
+        await hand.create(tree)
+    except BayplanError as fault:
+        raise BayplanError(f"an object that is to churn cannot be made: {fault}") from None
+    return tree

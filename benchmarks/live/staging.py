@@ -1,0 +1,155 @@
+"""What exists before the scheduler starts? A workload carried out in memory, up to the pods that are measured.
+
+Asked once a workload. Pods of earlier operations are placed here, so that every contender finds the same cluster; the
+pods to be measured wait. What upstream's harness does meanwhile (churn, deletions at a rate) is only written down:
+`disturbing` does it while a contender is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.errors import BayplanError
+from bayplan.objects.kinds import find_kind
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from benchmarks.perf import making
+from benchmarks.perf.configs import TestCase, Workload
+from benchmarks.perf.operations import OPERATIONS, Run
+from benchmarks.perf.templates import Raw, Template
+
+_UNTYPED = frozenset({"ResourceClaimTemplate"})
+"""Kinds with a namespace that a scheduler does not read."""
+
+
+class Unstaged(BayplanError):
+    """A workload cannot be had with pods that exist before the scheduler starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """Objects of some templates come, and go again where they are recreated, at a pace."""
+
+    templates: Sequence[Template]
+    namespace: str
+    every_s: float
+    recreate: bool
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """These pods are deleted one by one, at a pace."""
+
+    pods: Sequence[str]
+    every_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A cluster as contenders find it."""
+
+    trees: Sequence[Raw]
+    """Everything but pods, in the order in which it was made."""
+    pods: Sequence[Raw]
+    claims: Mapping[str, Sequence[ResourceClaim]]
+    """Device claims that were made from templates, by the pod that owns them."""
+    claim_names: Mapping[str, Mapping[str, str]]
+    """By pod: its own names for claims, and theirs."""
+    namespace: str
+    measured: frozenset[str]
+    """Pods to be placed, as namespace/name."""
+    beside: Sequence[Churn | Deletion]
+    nodes: int
+    config: str | None
+
+
+def staged(case: TestCase, workload: Workload) -> Stage:
+    return _Staging(case, workload).stage()
+
+
+class _Staging(Run):
+    def __init__(self, case: TestCase, workload: Workload) -> None:
+        super().__init__(case, workload)
+        self._trees: list[Raw] = []
+        self._beside: list[Churn | Deletion] = []
+
+    def stage(self) -> Stage:
+        for number, operation in enumerate(self._case.operations_for(self._workload)):
+            self._number = number
+            if self._is_measured(operation):
+                return self._staged(operation)
+            self._prepare(operation)
+        raise Unstaged("it measures no pods")
+
+    def _is_measured(self, operation: Mapping[str, Any]) -> bool:
+        if operation["opcode"] == "startCollectingMetrics" or (
+            operation.get("steadyState") and operation.get("collectMetrics")
+        ):
+            raise Unstaged("it measures how a scheduler goes on that has long been at work")
+        return bool(operation.get("collectMetrics"))
+
+    def _prepare(self, operation: Mapping[str, Any]) -> None:
+        code = operation["opcode"]
+        if code == "churn":
+            self._beside.append(self._churned(operation))
+        elif code == "deletePods" and operation.get("skipWaitToCompletion"):
+            labels = operation.get("labelSelector") or {}
+            keys = [pod.key for pod in self._pods({operation["namespace"]}, labels)]
+            self._beside.append(Deletion(keys, 1.0 / operation.get("deletePodsPerSecond", 1000)))
+        elif code in OPERATIONS:
+            OPERATIONS[code](self, operation)
+        else:
+            raise Unstaged(f"operation {code} has no meaning here")
+
+    def _churned(self, operation: Mapping[str, Any]) -> Churn:
+        return Churn(
+            [self._template(path) for path in operation["templatePaths"]],
+            operation.get("namespace") or f"namespace-{self._number}",
+            self.churn_interval_s(operation),
+            operation["mode"] == "recreate",
+            operation.get("number") or 0,
+        )
+
+    def _staged(self, operation: Mapping[str, Any]) -> Stage:
+        namespace = operation.get("namespace") or f"namespace-{self._number}"
+        before = set(self.world.pods)
+        self._create_now(operation, namespace)
+        config = self._case.scheduler_config
+        found = Stage(
+            [tree for tree in self._trees if tree["kind"] != "Pod"],
+            [self._pod_tree(tree) for tree in self._trees if tree["kind"] == "Pod"],
+            dict(self._owned_claims()),
+            {pod.key: names for pod in self.world.pods.values() if (names := _claim_names(pod))},
+            namespace,
+            frozenset(set(self.world.pods) - before),
+            self._beside,
+            self.nodes,
+            None if config is None else self._case.file(config).read_text(encoding="utf-8"),
+        )
+        self.world.engine.close()
+        return found
+
+    def _pod_tree(self, tree: Raw) -> Raw:
+        metadata = tree["metadata"]
+        node = self.world.pods[f"{metadata['namespace']}/{metadata['name']}"].spec.node_name
+        return {**tree, "spec": {**tree["spec"], "nodeName": node}} if node else tree
+
+    def _owned_claims(self) -> Iterator[tuple[str, Sequence[ResourceClaim]]]:
+        claims = self.world.cache.devices.claims
+        for pod in self.world.pods.values():
+            owned = [claims[f"{pod.namespace}/{name}"] for name in _claim_names(pod).values()]
+            if owned:
+                yield pod.key, owned
+
+    def _create_raw(self, raw: Raw, namespace: str | None) -> KubeObject | None:
+        kind = find_kind(raw.get("apiVersion", ""), raw.get("kind", ""))
+        placed = namespace and (kind.namespaced if kind is not None else raw.get("kind") in _UNTYPED)
+        self._trees.append(making.in_namespace(raw, namespace) if namespace and placed else raw)
+        return super()._create_raw(raw, namespace)
+
+
+def _claim_names(pod: Any) -> dict[str, str]:
+    return {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}

@@ -1,0 +1,176 @@
+"""When was each pod bound, and what did that cost? A pod watch, a look at the process, and the events in the end.
+
+The watch is open for every contender alike and only notes which pod has a node and when that was seen. The process is
+looked at fifty times a second, so that what it did before the first binding (starting, listing) can be told apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+
+from bayplan.client import Client
+from bayplan.client.watches import Lines
+from bayplan.errors import BayplanError
+
+_LOOK_S = 0.02
+_WATCH_S = 3600
+_EVENTS_S = 60.0
+
+
+class Unfinished(BayplanError):
+    """A contender did not do all that it had to do."""
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    resource_version: str = ""
+    remaining_item_count: int = 0
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Told(msgspec.Struct):
+    type: str
+    object: _Pod
+
+
+class _Reference(msgspec.Struct):
+    uid: str = ""
+
+
+class _Event(msgspec.Struct):
+    reason: str = ""
+    regarding: _Reference = msgspec.field(default_factory=_Reference)
+
+
+class _Events(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    items: list[_Event] = []
+
+
+class BoundPods:
+    """Watches the pods of a namespace."""
+
+    def __init__(self, client: Client, namespace: str, wanted: int) -> None:
+        self.at_s: dict[str, float] = {}
+        """By name: when a pod was first seen with a node."""
+        self._client = client
+        self._namespace = namespace
+        self._wanted = wanted
+        self._all = asyncio.Event()
+        self._decoder = msgspec.json.Decoder(_Told)
+
+    async def run(self, opened: asyncio.Event) -> None:
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        version = await self._version(path)
+        lines = Lines()
+        query = f"{path}?watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
+        async with self._client.transport.stream(query, quiet_s=_WATCH_S) as stream:
+            opened.set()
+            while piece := await stream.piece():
+                now = perf_counter()
+                for line in lines.feed(piece):
+                    self._take(line, now)
+
+    async def _version(self, path: str) -> str:
+        answer = await self._client.transport.request("GET", f"{path}?limit=1")
+        return msgspec.json.decode(answer.body, type=_Pod).metadata.resource_version
+
+    def _take(self, line: bytes, now: float) -> None:
+        pod = self._decoder.decode(line).object
+        if pod.spec.node_name and pod.metadata.name not in self.at_s:
+            self.at_s[pod.metadata.name] = now
+            if len(self.at_s) == self._wanted:
+                self._all.set()
+
+    async def wait_for_all(self, quiet_s: float) -> None:
+        """Return when every pod has a node. Who binds nobody for so long has failed."""
+        while not self._all.is_set():
+            before = len(self.at_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all.wait(), quiet_s)
+            if not self._all.is_set() and len(self.at_s) == before:
+                raise Unfinished(f"{before} of {self._wanted} pods were bound, and no more for {quiet_s:g} s")
+
+
+@dataclass
+class Process:
+    """What a process has used: processor seconds at moments, and memory."""
+
+    pid: int
+    seen: list[tuple[float, float]] = field(default_factory=list)
+
+    def look(self) -> None:
+        self.seen.append((perf_counter(), sum(_thread_seconds(self.pid))))
+
+    def cpu_between(self, start_s: float, end_s: float) -> float:
+        """From the last look before the start to the first after the end."""
+        before = [used for at, used in self.seen if at <= start_s] or [0.0]
+        after = [used for at, used in self.seen if at >= end_s] or [self.seen[-1][1]]
+        return after[0] - before[-1]
+
+    def memory_mib(self) -> float:
+        """The most that it ever held."""
+        text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
+        line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+
+
+async def look_at(*processes: Process) -> None:
+    """Until cancelled."""
+    while True:
+        for each in processes:
+            each.look()
+        await asyncio.sleep(_LOOK_S)
+
+
+def _thread_seconds(pid: int) -> Iterator[float]:
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            yield int(file.read_text().split()[0]) / 1e9
+
+
+class StoredEvents:
+    """Scheduled events of pods. Asked cheaply while they come, since who looks closely slows them down."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+
+    async def count(self) -> int:
+        """All events there are."""
+        found = await self._get("?limit=1")
+        return len(found.items) + found.metadata.remaining_item_count
+
+    async def wait_for(self, uids: frozenset[str], more_than: int) -> float:
+        """Wait until every pod's event can be read; when that was."""
+        end_s = perf_counter() + _EVENTS_S
+        while True:
+            now = perf_counter()
+            missing = len(uids) + more_than - await self.count()
+            if missing <= 0:
+                found = (await self._get("")).items
+                missing = len(uids - {each.regarding.uid for each in found if each.reason == "Scheduled"})
+                if not missing:
+                    return now
+            if now > end_s:
+                raise Unfinished(f"{missing} of {len(uids)} pods have no Scheduled event after {_EVENTS_S:g} s")
+            await asyncio.sleep(0.05)
+
+    async def _get(self, query: str) -> _Events:
+        answer = await self._client.transport.request("GET", self._path + query)
+        return msgspec.json.decode(answer.body, type=_Events)

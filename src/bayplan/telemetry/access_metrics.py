@@ -1,0 +1,63 @@
+"""Who asked for our pages, and were they let in? The metrics of a server that delegates both questions.
+
+Told once a request. Names are put into a few drawers, so that nobody fills the memory by inventing users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayplan.telemetry.metrics import Counter, Histogram, Registry, exponential_buckets
+
+_SECONDS = exponential_buckets(0.001, 2, 15)
+_KNOWN = ("admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default")
+
+ALLOWED, NO_OPINION, ERROR = "allowed", "no-opinion", "error"
+
+
+class AccessMetrics:
+    """`authentication_*`, `authenticated_*` and `authorization_*`. `now_s`: a clock for durations."""
+
+    def __init__(self, registry: Registry, now_s: Callable[[], float]) -> None:
+        self.now_s = now_s
+        self._users = Counter(
+            "authenticated_user_requests", "Counter of authenticated requests broken out by username.", ("username",)
+        )
+        self._attempts = Counter("authentication_attempts", "Counter of authenticated attempts.", ("result",))
+        self._seconds = Histogram(
+            "authentication_duration_seconds",
+            "Authentication duration in seconds broken out by result.",
+            ("result",),
+            buckets=_SECONDS,
+        )
+        self._asked = Counter(
+            "authorization_attempts_total",
+            "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', "
+            "'no-opinion' or 'error'.",
+            ("result",),
+        )
+        self._asked_seconds = Histogram(
+            "authorization_duration_seconds",
+            "Authorization duration in seconds broken out by result.",
+            ("result",),
+            buckets=_SECONDS,
+        )
+        registry.add(self._users, self._attempts, self._seconds, self._asked, self._asked_seconds)
+
+    def authenticated(self, name: str | None, since_s: float) -> None:
+        """Somebody said who they are, or proved nothing (None); the question began at `since_s`."""
+        result = "failure" if name is None else "success"
+        if name is not None:
+            self._users.labels(_drawer(name)).inc()
+        self._attempts.labels(result).inc()
+        self._seconds.labels(result).observe(self.now_s() - since_s)
+
+    def authorized(self, result: str, since_s: float) -> None:
+        self._asked.labels(result).inc()
+        self._asked_seconds.labels(result).observe(self.now_s() - since_s)
+
+
+def _drawer(name: str) -> str:
+    if name in _KNOWN:
+        return name
+    return "email_id" if "@" in name else "other"

@@ -1,0 +1,84 @@
+"""What a running scheduler writes into its log: little by default, JSON where that is asked for, and never a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cluster.run import Cluster, free_ports
+from scenario import Corner, quick
+from scheduling import Endpoint, condition, until
+from scrapes import families
+from served import get
+
+
+def attempts(cluster: Cluster, port: int) -> dict[str, float]:
+    """How many pods were placed, and how often one was refused."""
+    headers = {"Authorization": f"Bearer {cluster.tokens['admin']}"}
+    text = asyncio.run(get(Endpoint(port), "/metrics", headers=headers)).text
+    found = families(text)["scheduler_schedule_attempts_total"]
+    return {result: found.value(result=result) for result in ("scheduled", "unschedulable", "error")}
+
+
+@pytest.mark.parametrize(("form", "verbosity"), [("text", 0), ("text", 2), ("json", 2)])
+def test_a_pods_outcome_is_one_line_at_most(cluster: Cluster, corner: Corner, form: str, verbosity: int) -> None:
+    corner.add_nodes(2)
+    strong = corner.priority(f"{form}{verbosity}", 1000)
+    placed = [f"placed-{number}" for number in range(30)]
+    (port,) = free_ports(1)
+    serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
+    with corner.running(f"--logging-format={form}", f"-v={verbosity}", *serving):
+        corner.api.create(*map(corner.pod, placed))
+        corner.api.create(*(corner.pod(f"waiting-{number}", cpu="64") for number in range(5)))
+        corner.bound(placed)
+        corner.api.create(corner.pod("strong", cpu="3", priorityClassName=strong))
+        corner.bound(["strong"])
+        until(lambda: bool(condition(corner.api.pod("waiting-4"))), "it is told why")
+        said, tried = corner.log(), attempts(cluster, port)
+    if form == "json":
+        trees = [json.loads(line) for line in said.splitlines()]
+        assert all(set(tree) >= {"ts", "caller", "msg", "v"} for tree in trees)
+        lines = Counter(tree["pod"]["name"] for tree in trees if "pod" in tree)
+    else:
+        lines = Counter(re.findall(rf"{corner.namespace}/([\w-]+)", said))
+    assert {name: count for name, count in lines.items() if name in placed and count > 1} == {}
+    assert lines.total() <= sum(tried.values())
+    assert (tried["scheduled"], tried["error"]) == (31, 0)
+    assert verbosity == 0 or set(lines) >= {*placed, "waiting-4", "strong"}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_credentials_never_reach_a_log(cluster: Cluster, corner: Corner, tmp_path: Path, form: str) -> None:
+    """Everything is said that can be said; the token comes from a plugin, and strangers bring tokens of their own."""
+    token = cluster.tokens["admin"]
+    plugin = tmp_path / "credentials.sh"
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}}
+    plugin.write_text(f"#!/bin/sh\necho a-word-on-stderr >&2\necho '{json.dumps(credential)}'\n")
+    plugin.chmod(0o755)
+    kubeconfig = tmp_path / "exec.kubeconfig"
+    tree = json.loads(cluster.kubeconfig().read_text())
+    run = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    tree["users"][0]["user"] = {"exec": run}
+    kubeconfig.write_text(json.dumps(tree))
+    corner.add_nodes(1)
+    (port,) = free_ports(1)
+    serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
+    strangers = ("a-strangers-token", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.signature")
+    flags = (*serving, "-v=10", f"--logging-format={form}")
+    with corner.running(*flags, config=quick(), kubeconfig=kubeconfig):
+        corner.api.create(corner.pod("placed"), corner.pod("waiting", cpu="64"))
+        corner.bound(["placed"])
+        for brought in (token, *strangers):
+            headers = {"Authorization": f"Bearer {brought}"}
+            status = asyncio.run(get(Endpoint(port), "/metrics", headers=headers)).status
+            assert status == (200 if brought == token else 401)
+    said = corner.log()
+    assert "Serving securely" in said
+    for secret in (token, *strangers):
+        assert secret not in said
+    assert "PRIVATE KEY" not in said

@@ -1,0 +1,51 @@
+"""Reads what a scrape of metrics says: families with their heads, labels and bounds, and single values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass
+class Family:
+    """A metric as it is seen in a scrape."""
+
+    head: list[str]
+    labels: set[str] = field(default_factory=set)
+    bounds: list[str] = field(default_factory=list)
+    values: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    """By labels, without the bounds of buckets: what it counts, of a histogram how often."""
+
+    def value(self, **labels: str) -> float:
+        """The sum of all values that have these labels."""
+        wanted = set(labels.items())
+        return sum(value for known, value in self.values.items() if wanted <= set(known))
+
+    def said(self, label: str) -> set[str]:
+        """Every value that a label has."""
+        return {value for known in self.values for key, value in known if key == label}
+
+
+def families(text: str) -> dict[str, Family]:
+    found: dict[str, Family] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split()[2]
+            found[name] = Family([line])
+        elif line.startswith("# TYPE "):
+            found[name].head.append(line)
+        else:
+            _read(found[name], name, line)
+    return found
+
+
+def _read(family: Family, name: str, line: str) -> None:
+    labels = _LABEL.findall(line)
+    family.labels |= {key for key, _ in labels} - {"le"}
+    family.bounds += [v for k, v in labels if k == "le" and v not in family.bounds]
+    written = re.split(r"[{ ]", line, maxsplit=1)[0]
+    if written in (name, f"{name}_count"):
+        family.values[tuple(labels)] = float(line.rpartition(" ")[2])
