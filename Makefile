@@ -8,12 +8,13 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint bench bench-batch bench-queue bench-e2e bench-api docs lock clean
+.PHONY: help setup demo test e2e lint bench bench-batch bench-queue bench-e2e bench-api docs lock soak clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
 	@echo "make test    every test, with coverage"
 	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
+	@echo "make soak    kill our API server a hundred times; nothing that it acknowledged may be lost"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
@@ -35,6 +36,9 @@ test: .venv/.dev
 
 e2e: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
+
+soak: .venv/.dev
+	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100 $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -22,3 +22,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="What the end-to-end suite runs on: Bayplan's own API server, a real kube-apiserver, or both.",
     )
+    parser.addoption("--kills", type=int, default=3, help="How often the API server is killed in the test of that.")

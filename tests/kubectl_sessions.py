@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from cluster.build import program
 from cluster.run import Cluster
@@ -19,7 +20,7 @@ _REPLACED = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
-    (re.compile(r'(resourceVersion"?: ?)"?\d+"?'), r"\1<version>"),
+    (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
     (re.compile(r"https://127\.0\.0\.1:\d+"), "<server>"),
     (re.compile(r"10\.0\.0\.\d+"), "<address>"),
     (re.compile(r"(?<![\w.])\d+[smh](\d+s)?(?![\w])"), "<age>"),
@@ -31,13 +32,19 @@ _REPLACED = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command. `fuzzy` tells patterns of this step's output that are chance, too."""
+    """One command."""
 
     line: str
     stdin: str = ""
 
     def __str__(self) -> str:
         return self.line
+
+
+def read_session(path: Path) -> list[Step]:
+    """The steps of a file: a prompt and the command, then the lines of its standard input if there are any."""
+    chunks = f"\n{path.read_text(encoding='utf-8')}".split("\n$ ")[1:]
+    return [Step(line.strip(), stdin) for line, _, stdin in (chunk.partition("\n") for chunk in chunks)]
 
 
 def settled(text: str) -> str:

@@ -13,8 +13,10 @@ from typing import Any
 from cluster.run import ADMIN, Cluster
 
 Tree = dict[str, Any]
+_JSON = "application/json"
 
 _PATHS = {
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
     "Pod": "/api/v1/namespaces/{}/pods",
@@ -91,8 +93,8 @@ class Api:
     def path(self, kind: str, name: str = "", sub: str = "") -> str:
         return "/".join(filter(None, (_PATHS[kind].format(self.namespace), name, sub)))
 
-    def _ask(self, method: str, path: str, body: Tree | None = None, content: str = "application/json") -> Tree:
-        headers = {"Authorization": f"Bearer {self.cluster.tokens[ADMIN]}", "Content-Type": content}
+    def _ask(self, method: str, path: str, body: Tree | None = None, content: str = _JSON, accept: str = _JSON) -> Tree:
+        headers = {"Authorization": f"Bearer {self.cluster.tokens[ADMIN]}", "Content-Type": content, "Accept": accept}
         text = json.dumps(body) if body is not None else None
         for last in (False, True):
             connection = self._connection()

@@ -13,29 +13,42 @@ from pathlib import Path
 import pytest
 
 from cluster.api import Api
+from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
 from scenario import Corner
 
 HERE = Path(__file__).parent
-QUICK: frozenset[str] = frozenset()
-"""Modules whose tests are quick enough, and need no program of Kubernetes' own."""
+KINDS = ("embedded", "real")
+QUICK = frozenset({"test_client_credentials", "test_python_client"})
+"""Modules whose tests are quick enough to run with all others, and need no program of Kubernetes' own."""
+QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders", "test_scheduler_places"})
+"""The same, where kubectl was built before."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    quick = QUICK | QUICK_WITH_KUBECTL if (cache_folder() / "kubectl").exists() else QUICK
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
-            if item.path.stem in QUICK:
+            item.name = _without_cluster(item.name)
+            if item.path.stem in quick:
                 item.add_marker(pytest.mark.quick)
+
+
+def _without_cluster(name: str) -> str:
+    """Tests call nodes and namespaces after themselves; on which cluster they run is no part of that."""
+    for kind in KINDS:
+        name = name.replace(f"[{kind}]", "").replace(f"[{kind}-", "[")
+    return name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test on every cluster that was asked for; all of one before any of the next."""
     if "cluster" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--cluster")
-        kinds = ["embedded", "real"] if asked == "both" else [asked]
+        kinds = list(KINDS) if asked == "both" else [asked]
         metafunc.parametrize("cluster", kinds, indirect=True, scope="session", ids=kinds)
 
 

@@ -80,6 +80,8 @@ class EmbeddedCluster:
         self.people = People({credentials.token: administrator(), **(users or {})}, self._tokens)
         self.writer = Writer(self.store, Rulebook(self._lookup, self._clock), self._clock, self._chance)
         self._furniture = FirstObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
+        if client_authority is not None and client_authority.exists():
+            self._furniture.client_authority = client_authority.read_text()
         self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
 

@@ -52,9 +52,9 @@ class Server:
     def __init__(self, cluster: Cluster) -> None:
         self._api = Api(cluster, NAMESPACE)
 
-    def ask(self, method: str, path: str, body: Tree | None = None) -> Tree:
+    def ask(self, method: str, path: str, body: Tree | None = None, accept: str = "application/json") -> Tree:
         try:
-            return self._api._ask(method, path, body)
+            return self._api._ask(method, path, body, accept=accept)
         except Refused as refused:
             found: Tree = json.loads(str(refused).partition(": ")[2])
             return found

@@ -347,6 +347,12 @@ def test_another_version_s_object_is_shown_by_this_version_s_schema() -> None:
     assert stored["spec"] == {"b": 1}
 
 
+def test_a_deprecated_version_warns() -> None:
+    assert widget({"type": "object"}, deprecated=True).deprecation == "ex.io/v1 Widget is deprecated"
+    assert widget({"type": "object"}, deprecated=True, deprecationWarning="gone soon").deprecation == "gone soon"
+    assert widget({"type": "object"}).deprecation == ""
+
+
 def test_a_status_is_checked_alone() -> None:
     root = {"type": "object", "required": ["spec"], "properties": {"status": {"type": "object", "required": ["p"]}}}
     custom = CustomType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})

@@ -100,13 +100,14 @@ def _admit_pod(resource: Resource, pod: Tree, old: Tree | None, lookup: Lookup) 
         ranges = list(lookup.list(built_in("LimitRange"), pod["metadata"].get("namespace", "")))
         if ranges:
             limits.fill_pod(pod, ranges)
-        _set_runtime_class(resource, pod, lookup)
         _set_priority(resource, pod, lookup)
     else:
         for name in ("priority", "preemptionPolicy"):
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
     _set_tolerations(spec)
+    if old is None:
+        _set_runtime_class(resource, pod, lookup)
 
 
 def _set_priority(resource: Resource, pod: Tree, lookup: Lookup) -> None:

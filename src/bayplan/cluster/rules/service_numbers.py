@@ -52,6 +52,10 @@ def _keep(spec: Tree, before: Tree) -> None:
         spec["clusterIP"] = spec.get("clusterIP") or before.get("clusterIP", "")
         if not spec.get("clusterIPs") and spec["clusterIP"] == before.get("clusterIP", ""):
             spec["clusterIPs"] = before.get("clusterIPs", [])
+    elif spec.get("type") == "ExternalName" and before.get("internalTrafficPolicy") == spec.get(
+        "internalTrafficPolicy"
+    ):
+        spec.pop("internalTrafficPolicy", None)
     outside = ("NodePort", "LoadBalancer")
     if before.get("type") in outside and spec.get("type") in outside:
         known = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in before.get("ports", ())}
@@ -125,7 +129,7 @@ def _assign_address(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> 
         return
     found = address(given[0])
     if found not in ADDRESSES:
-        told = f"the provided IP ({given[0]}) is not in the valid range. The range of valid IPs is {ADDRESSES}"
+        told = "the provided network does not match the current range"
         raise _refused(item, "spec.clusterIPs", given, f"failed to allocate IP {given[0]}: {told}")
     if given[0] in used:
         told = f"failed to allocate IP {given[0]}: provided IP is already allocated"

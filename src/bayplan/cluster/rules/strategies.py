@@ -15,16 +15,10 @@ from typing import Any
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.checking.services import is_external
 from bayplan.cluster.rules.lookup import Lookup, built_in
-from bayplan.cluster.rules.quality import quality_of_service
+from bayplan.cluster.rules.new_pods import prepare_pod
 from bayplan.cluster.rules.service_numbers import assign
 
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
-_GATED = {
-    "type": "PodScheduled",
-    "status": "False",
-    "reason": "SchedulingGated",
-    "message": "Scheduling is blocked due to non-empty scheduling gates",
-}
 
 _FIRST_STATUS: Mapping[tuple[str, str], Tree] = {
     ("", "Namespace"): {"phase": "Active"},
@@ -94,7 +88,6 @@ _ALL_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 _NO_METADATA_BY_STATUS = (
     "resource.k8s.io",
     "storage.k8s.io",
-    "networking.k8s.io/ServiceCIDR",
     "flowcontrol.apiserver.k8s.io",
 )
 
@@ -122,42 +115,6 @@ def _prepare_custom(resource: Resource, item: Tree) -> None:
     item["metadata"]["generation"] = 1
     if resource.subresource("status") is not None:
         item.pop("status", None)
-
-
-def _prepare_pod(pod: Tree) -> None:
-    spec = pod["spec"]
-    status: Tree = {"phase": "Pending", "qosClass": quality_of_service(spec)}
-    if spec.get("schedulingGates"):
-        status["conditions"] = [{**_GATED, "lastProbeTime": None, "lastTransitionTime": None}]
-        created = pod["metadata"].get("creationTimestamp")
-        status["conditions"][0]["lastTransitionTime"] = created
-    pod["status"] = status
-    _merge_label_keys(spec, pod["metadata"].get("labels") or {})
-
-
-def _merge_label_keys(spec: Tree, labels: Mapping[str, str]) -> None:
-    """`matchLabelKeys` become requirements with the pod's own values; the scheduler sees selectors alone."""
-    affinity = spec.get("affinity")
-    if affinity:
-        for name in ("podAffinity", "podAntiAffinity"):
-            pods = affinity.get(name) or {}
-            for weighted in pods.get("preferredDuringSchedulingIgnoredDuringExecution", ()):
-                _merge_keys(weighted.get("podAffinityTerm") or {}, labels)
-            for term in pods.get("requiredDuringSchedulingIgnoredDuringExecution", ()):
-                _merge_keys(term, labels)
-    for constraint in spec.get("topologySpreadConstraints", ()):
-        _merge_keys(constraint, labels)
-
-
-def _merge_keys(term: Tree, labels: Mapping[str, str]) -> None:
-    selector = term.get("labelSelector")
-    if selector is None:
-        return
-    for name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
-        for key in term.get(name) or ():
-            if key in labels:
-                more = {"key": key, "operator": operator, "values": [labels[key]]}
-                selector["matchExpressions"] = [*selector.get("matchExpressions", ()), more]
 
 
 def _prepare_job(job: Tree) -> None:
@@ -252,7 +209,7 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("", "Namespace"): _prepare_namespace,
     ("", "PersistentVolume"): _prepare_volume,
     ("", "PersistentVolumeClaim"): _prepare_claim,
-    ("", "Pod"): _prepare_pod,
+    ("", "Pod"): prepare_pod,
     ("", "Secret"): _prepare_secret,
     ("apps", "DaemonSet"): _prepare_daemon_set,
     ("batch", "Job"): _prepare_job_labels,
@@ -306,7 +263,7 @@ def _keep(item: Tree, old: Tree, name: str) -> None:
 def _take_status(resource: Resource, item: Tree, old: Tree) -> None:
     for name in {*item, *old} - {"apiVersion", "kind", "metadata", "status"}:
         _keep(item, old, name)
-    if resource.custom or resource.group in _NO_METADATA_BY_STATUS:
+    if resource.custom or resource.group in _NO_METADATA_BY_STATUS or resource.kind == "ServiceCIDR":
         names: tuple[str, ...] = _ALL_METADATA
     else:
         names = _METADATA_OF_STATUS.get((resource.group, resource.kind), ())

@@ -80,6 +80,7 @@ def _bound(pod: Tree, binding: Tree, now: str) -> Tree:
             metadata[name] = {**(metadata.get(name) or {}), **given[name]}
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     status = with_condition(pod.get("status") or {}, condition)
+    status.pop("nominatedNodeName", None)  # it has served its purpose
     spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
     return {**pod, "metadata": metadata, "spec": spec, "status": status}
 
@@ -124,7 +125,7 @@ def evict(pod: Tree, lookup: Lookup, now: str, *, dry_run: bool = False) -> Evic
     budgets = list(_budgets_of(pod, lookup))
     if len(budgets) > 1:
         rule = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        raise Refusal(500, "InternalError", rule, {"causes": [{"message": rule}]})
+        raise Refusal(500, "", rule)
     if not budgets or _unhealthy_may_go(pod, budgets[0]):
         return Eviction(marked)
     paid = _paid(budgets[0], pod["metadata"]["name"], now)
@@ -225,6 +226,9 @@ def _scale_values(resource: Resource, item: Tree) -> tuple[int, int, str]:
 
 def scaled(resource: Resource, item: Tree, scale: Tree) -> Tree:
     """The object with the number of replicas that the Scale asks for."""
+    given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
+    if given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
     wanted, faults = (scale.get("spec") or {}).get("replicas", 0), Faults()
     if wanted < 0:
         faults.invalid("spec.replicas", wanted, "must be greater than or equal to 0")

@@ -23,6 +23,7 @@ from bayplan.cluster.rules.checking import (
     workloads,
 )
 from bayplan.cluster.rules.checking.metadata import check_metadata, check_metadata_update
+from bayplan.cluster.rules.checking.statuses import check_status
 from bayplan.cluster.rules.field_errors import Faults, FieldError
 from bayplan.cluster.rules.names import dns_subdomain
 
@@ -126,6 +127,10 @@ def on_update(resource: Resource, item: Tree, old: Tree, subresource: str = "") 
         _PARTS[subresource](faults, item, old)
     elif subresource == "status" and resource.kind == "Pod" and not resource.group:
         pod_updates.check_pod_status(faults, item, old)
+    elif subresource == "status" and not resource.custom:
+        if resource.kind == "Node" and checks is not None:
+            checks[1](faults, item, old)
+        check_status(faults, resource, item, old)
     elif not subresource and checks is not None:
         checks[1](faults, item, old)
     return faults

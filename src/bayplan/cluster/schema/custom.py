@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from bayplan.cluster.answers import bad_request, invalid
 from bayplan.cluster.rules.field_errors import (
     INVALID,
@@ -49,6 +51,7 @@ from bayplan.cluster.schema.merge_rules import (
 from bayplan.cluster.schema.merging import ABSENT
 from bayplan.cluster.schema.reading import copied
 from bayplan.cluster.schema.structural import EMBEDDED, PRESERVE, MetadataError, Schema
+from bayplan.cluster.schema.types import Type
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_value, quote
 
@@ -61,12 +64,18 @@ _INT32_MAX = 2**31 - 1
 class CustomType:
     """One version of a custom resource. `definition` is its entry in `spec.versions` of the CRD."""
 
+    order: Type | None = None
+    """Custom resources have no order of fields but the alphabet's."""
+
     def __init__(self, group: str, kind: str, definition: Mapping[str, Any]) -> None:
         self.expected = Expected(group, definition["name"], kind)
         self.schema: Schema = (definition.get("schema") or {}).get("openAPIV3Schema") or {PRESERVE: True}
         subresources = definition.get("subresources") or {}
         self.has_status = "status" in subresources
         self.scale: Mapping[str, Any] | None = subresources.get("scale")
+        told = definition.get("deprecationWarning") or f"{self.expected.api_version} {kind} is deprecated"
+        self.deprecation: str = told if definition.get("deprecated") else ""
+        """What every request to this version is warned of."""
 
     # Reading.
 
@@ -115,7 +124,7 @@ class CustomType:
         del converted  # there are no strategic patches of custom resources
         own: Tree = copied(tree)
         try:
-            strangers = structural.coerce(own, self.schema)
+            strangers = structural.coerce(own, self.schema if self._embeds else None)
         except MetadataError as error:
             return {}, [], str(error)
         strangers += [f"unknown field {quote(path)}" for path in structural.prune(own, self.schema)]
@@ -124,8 +133,10 @@ class CustomType:
 
     def default(self, tree: Tree) -> None:
         """Drop nulls that mean nothing and put in the schema's defaults, in place."""
-        structural.drop_nulls(tree, self.schema)
-        structural.fill(tree, self.schema)
+        if b"null" in msgspec.json.encode(tree):
+            structural.drop_nulls(tree, self.schema)
+        if self._filling is not None:
+            structural.fill(tree, self._filling)
 
     def pruned(self, tree: Tree) -> Tree:
         """A stored object as this version shows it: another version may have stored it."""
@@ -146,8 +157,9 @@ class CustomType:
             found = schema_checks.faults(tree, self.schema, old=before)
             found += self._scale_faults(tree, "specReplicasPath")
         found += self._scale_faults(tree, "statusReplicasPath")
-        found += schema_checks.embedded(tree, self.schema)
-        if old is None or not list(schema_checks.duplicates(old, self.schema)):
+        if self._embeds:
+            found += schema_checks.embedded(tree, self.schema)
+        if self._has_sets and (old is None or not list(schema_checks.duplicates(old, self.schema))):
             found += schema_checks.duplicates(tree, self.schema)
         if self.rules is not None:
             if any(fault.kind in _BLOCKING for fault in found):
@@ -181,6 +193,18 @@ class CustomType:
         if value > _INT32_MAX:
             return [FieldError(path, INVALID, str(value), f"should be less than or equal to {_INT32_MAX}")]
         return []
+
+    @cached_property
+    def _filling(self) -> structural.Filling | None:
+        return structural.compile_defaults(self.schema)
+
+    @cached_property
+    def _embeds(self) -> bool:
+        return schema_checks.mentions(self.schema, EMBEDDED)
+
+    @cached_property
+    def _has_sets(self) -> bool:
+        return schema_checks.mentions(self.schema, "x-kubernetes-list-type")
 
     @cached_property
     def rules(self) -> schema_rules.Ruled | None:

@@ -111,6 +111,10 @@ class BuiltIn:
     type: Type
     expected: Expected
 
+    @property
+    def order(self) -> Type | None:
+        return self.type
+
     def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
         wrong = wrong_header(tree)
         if wrong:

@@ -16,7 +16,8 @@ from bayplan.cluster.answers import Refusal, bad_request, patch_rejected
 from bayplan.cluster.schema.complaints import repeated_keys
 from bayplan.cluster.schema.decoding import Decoded, Validation, may_repeat_keys
 from bayplan.cluster.schema.reading import copied
-from bayplan.cluster.schema.strategic import strategic_patch
+from bayplan.cluster.schema.spelling import spelled, touched_by
+from bayplan.cluster.schema.strategic import strategic_patch, strategic_patch_and_rest
 from bayplan.cluster.schema.types import Type
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_value, quote
@@ -36,6 +37,11 @@ _OPERATION_KEYS = frozenset({"op", "path", "from", "value"})
 
 class Readable(Protocol):
     """What a patched object must be read as: a built-in type or a custom one."""
+
+    @property
+    def order(self) -> Type | None:
+        """The type whose order of fields messages show; custom resources have none."""
+        ...
 
     def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
         """The object as it is kept, its unknown fields, and what is wrong with it if it cannot be kept at all.
@@ -57,18 +63,14 @@ def patched(
         tree = merge_patch(live, patch)
     else:
         assert strategic is not None
-        tree = strategic_patch(live, patch, strategic)
+        tree, patch = strategic_patch_and_rest(live, patch, strategic)
         tree["kind"], tree["apiVersion"] = live["kind"], live["apiVersion"]
     found, unknown, wrong = type_.read(tree, converted=media_type == STRATEGIC_PATCH)
-    shown = go_value(patch) if media_type == STRATEGIC_PATCH else msgspec.json.encode(tree).decode()
-    if wrong is not None:
-        raise _refused(shown, wrong)
-    if validation == "Ignore":
-        return Decoded(found)
     strangers += unknown
-    if validation == "Strict" and strangers:
-        raise _refused(shown, f"strict decoding error: {', '.join(strangers)}")
-    return Decoded(found, strangers)
+    if wrong is None and (validation != "Strict" or not strangers):
+        return Decoded(found, strangers if validation == "Warn" else [])
+    shown = go_value(patch) if media_type == STRATEGIC_PATCH else spelled(tree, touched_by(patch), type_.order)
+    raise _refused(shown, wrong if wrong is not None else f"strict decoding error: {', '.join(strangers)}")
 
 
 def _refused(shown: str, why: str) -> Refusal:

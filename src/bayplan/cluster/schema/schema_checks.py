@@ -7,6 +7,7 @@ what has not changed is left alone, as upstream does since 1.33. Cost: linear in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from bayplan.cel.regex import compile_regex
@@ -108,8 +109,12 @@ def _overall(told: str) -> FieldError:
 
 def _compositions(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     if schema.get("anyOf"):
-        found = [list(_check(value, each, path)) for each in schema["anyOf"]]
-        if all(found):
+        found = []
+        for each in schema["anyOf"]:
+            found.append(list(_check(value, each, path)))
+            if not found[-1]:
+                break
+        else:
             yield _overall(f"{quote(path)} must validate at least one schema (anyOf)")
             yield from _best(found)
     if schema.get("oneOf"):
@@ -153,6 +158,7 @@ def _text(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
         yield FieldError(path or NOWHERE, TYPE_INVALID, quote(value), told)
 
 
+@lru_cache(maxsize=8192)
 def _found(pattern: str, value: str) -> bool:
     return compile_regex(pattern).matches(value)
 
@@ -267,6 +273,13 @@ class correlated:  # noqa: N801 (used as a function)
 
 
 # What the schema's extensions demand.
+
+
+def mentions(schema: Any, word: str) -> bool:
+    """Whether the word is used anywhere in a schema; if not, walks for its sake can be spared."""
+    if isinstance(schema, Mapping):
+        return word in schema or any(mentions(each, word) for each in schema.values())
+    return isinstance(schema, list) and any(mentions(each, word) for each in schema)
 
 
 def duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.cluster.answers import Refusal, bad_request
+from bayplan.cluster.schema.reading import copied
 from bayplan.cluster.schema.types import Field, Kind, Type
 from bayplan.objects.go_text import go_value, quote
 
@@ -21,7 +22,13 @@ _DELETE, _ORDER = "$deleteFromPrimitiveList", "$setElementOrder"
 
 def strategic_patch(original: Tree, patch: Tree, type_: Type) -> Tree:
     """The patched object; neither argument is changed."""
-    return _merge_map(original, patch, type_)
+    return strategic_patch_and_rest(original, patch, type_)[0]
+
+
+def strategic_patch_and_rest(original: Tree, patch: Tree, type_: Type) -> tuple[Tree, Tree]:
+    """The patched object, and what is left of the patch: directives are used up, which upstream's messages show."""
+    rest: Tree = copied(patch)
+    return _merge_map(original, rest, type_), rest
 
 
 def _refused(message: str) -> Refusal:
@@ -32,7 +39,7 @@ def _refused(message: str) -> Refusal:
 def _merge_map(original: Tree, patch: Tree, type_: Type | None) -> Tree:
     if _PATCH in patch:
         return _directed(patch)
-    merged, patch = dict(original), dict(patch)
+    merged = dict(original)
     _retain(merged, patch)
     _set_orders(merged, patch, type_)
     for key, given in patch.items():

@@ -7,6 +7,7 @@ are changed in place, so callers hand in their own copy. Cost: linear in the obj
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cluster.schema.complaints import Complaints
@@ -32,7 +33,7 @@ def meta_type() -> Type:
 def additional(schema: Schema) -> Schema | None:
     """The schema of fields that are not declared; the empty one if anything goes, None if nothing does."""
     more = schema.get("additionalProperties")
-    if isinstance(more, Mapping):
+    if isinstance(more, dict):
         return more
     return {PRESERVE: True} if more is True else None
 
@@ -60,7 +61,7 @@ def _items(schema: Schema | None) -> Schema | None:
     if schema is None:
         return None
     items = schema.get("items")
-    if isinstance(items, Mapping):
+    if isinstance(items, dict):
         return items
     return {PRESERVE: True} if schema.get(PRESERVE) else None
 
@@ -101,30 +102,59 @@ def drop_nulls(value: Any, schema: Schema | None) -> None:
             drop_nulls(each, items)
 
 
-def fill(value: Any, schema: Schema | None) -> None:
-    """Put in the defaults of the schema."""
-    if schema is None:
-        return
+@dataclass(slots=True)
+class Filling:
+    """The defaults of a schema and of what is below it; only places with defaults have one."""
+
+    own: dict[str, tuple[Any, bool]] = field(default_factory=dict)
+    """By field: the default, and whether null may stay."""
+    fields: dict[str, Filling] = field(default_factory=dict)
+    others: Filling | None = None
+    items: Filling | None = None
+    element: tuple[Any, bool] | None = None
+    """The default of fields that are not declared, or of elements."""
+
+
+def compile_defaults(schema: Schema) -> Filling | None:
+    """What `fill` works by; None if there is nothing to fill in."""
+    made = Filling()
+    for name, below in schema.get("properties", {}).items():
+        if below.get("default") is not None:
+            made.own[name] = (below["default"], bool(below.get("nullable")))
+        if (found := compile_defaults(below)) is not None:
+            made.fields[name] = found
+    for inner in (schema.get("additionalProperties"), schema.get("items")):
+        if isinstance(inner, Mapping) and inner.get("default") is not None:
+            made.element = (inner["default"], bool(inner.get("nullable")))
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    made.others = compile_defaults(more) if isinstance(more, Mapping) else None
+    made.items = compile_defaults(items) if isinstance(items, Mapping) else None
+    return made if made.own or made.fields or made.others or made.items or made.element else None
+
+
+def fill(value: Any, filling: Filling) -> None:
+    """Put in the defaults, in place."""
     if isinstance(value, dict):
-        for key, below in schema.get("properties", {}).items():
-            default = below.get("default")
-            if default is not None and (key not in value or _refused_null(value[key], below)):
-                value[key] = copied(default)
-        for key in value:
-            below = _field(schema, key)
-            if below is not None and _refused_null(value[key], below) and key not in schema.get("properties", {}):
-                value[key] = copied(below.get("default"))
-            fill(value[key], below)
+        for name, (default, nullable) in filling.own.items():
+            if name not in value or (value[name] is None and not nullable):
+                value[name] = copied(default)
+        for name, below in filling.fields.items():
+            if name in value:
+                fill(value[name], below)
+        if filling.others is not None or filling.element is not None:
+            for name in value:
+                value[name] = _filled(value[name], filling, filling.others)
     elif isinstance(value, list):
-        items = schema.get("items")
         for at, each in enumerate(value):
-            if items is not None and _refused_null(each, items):
-                value[at] = copied(items.get("default"))
-            fill(value[at], items)
+            value[at] = _filled(each, filling, filling.items)
 
 
-def _refused_null(value: Any, schema: Schema) -> bool:
-    return value is None and not schema.get("nullable")
+def _filled(value: Any, filling: Filling, below: Filling | None) -> Any:
+    if value is None and filling.element is not None and not filling.element[1]:
+        value = copied(filling.element[0])
+    if below is not None:
+        fill(value, below)
+    return value
 
 
 def _field(schema: Schema | None, key: str) -> Schema | None:
@@ -144,8 +174,8 @@ class MetadataError(Exception):
     """Metadata that cannot be read; the message is the API server's."""
 
 
-def coerce(tree: Tree, schema: Schema) -> list[str]:
-    """Bring all metadata into its form, that of embedded resources too; the unknown fields that went."""
+def coerce(tree: Tree, schema: Schema | None) -> list[str]:
+    """Bring metadata into its form; with a schema that of embedded resources too. The unknown fields that went."""
     gone: list[str] = []
     if "metadata" in tree:
         tree["metadata"] = _metadata(tree["metadata"], "metadata", gone)

@@ -6,6 +6,7 @@ and `[?(@.a=="b")]`; of several values the first one counts.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -26,6 +27,7 @@ _STEP = re.compile(
     re.VERBOSE,
 )
 _NAME: Tree = {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0}
+NOTHING = object()
 
 Step = Callable[[Any], Iterable[Any]]
 
@@ -58,19 +60,19 @@ def cells(definition: Mapping[str, Any], item: Tree, now: datetime) -> list[Any]
 
 
 def value_at(path: str, item: Any) -> Any:
-    """The first value that the path leads to, or None."""
+    """The first value that the path leads to, null included; `NOTHING` if it leads nowhere."""
     values: Iterable[Any] = [item]
     for step in _steps(path):
         values = [found for value in values for found in step(value)]
-    return next(iter(values), None)
+    return next(iter(values), NOTHING)
 
 
 def _cell(kind: str, value: Any, now: datetime) -> Any:
-    if value is None:
+    if value is NOTHING:
         return None
     match kind:
         case "string":
-            return go_value(value)
+            return _text(value)
         case "integer":
             return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
         case "number":
@@ -78,7 +80,7 @@ def _cell(kind: str, value: Any, now: datetime) -> Any:
         case "boolean":
             return value if isinstance(value, bool) else None
         case "date":
-            return _date(value, now)
+            return None if value is None else _date(value, now)
     return None
 
 
@@ -98,14 +100,12 @@ def _compiled(match: re.Match[str]) -> Step:
     if match["left"] is not None:
         return _filter(match["left"], match["operator"], match["right"])
     if match["all"]:
-        return lambda value: (
-            value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else ()
-        )
+        return _all
     if match["index"] is not None:
         number = int(match["index"])
         return lambda value: [value[number]] if isinstance(value, list) and -len(value) <= number < len(value) else ()
-    name = match["single"] or match["double"] or re.sub(r"\\(.)", r"\1", match["name"] or "")
-    return lambda value: [value[name]] if isinstance(value, dict) and value.get(name) is not None else ()
+    name = re.sub(r"\\(.)", r"\1", match["single"] or match["double"] or match["name"] or "")
+    return lambda value: [value[name]] if isinstance(value, dict) and name in value else ()
 
 
 def _all(value: Any) -> Iterable[Any]:
@@ -121,10 +121,16 @@ def _filter(left: str, operator: str, right: str) -> Step:
     def keep(value: Any) -> Iterable[Any]:
         if not isinstance(value, list):
             return ()
-        return [each for each in value if (_text(value_at(left, each)) == wanted) is equal]
+        given = ((each, value_at(left, each)) for each in value)
+        return [each for each, found in given if found is not NOTHING and (_text(found) == wanted) is equal]
 
     return keep
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else go_value(value)
+def _text(value: Any) -> str:
+    """Words as they are, anything with parts as JSON."""
+    if value is None:
+        return "<no value>"
+    return (
+        json.dumps(value, separators=(",", ":"), sort_keys=True) if isinstance(value, dict | list) else go_value(value)
+    )

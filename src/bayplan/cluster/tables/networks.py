@@ -182,8 +182,3 @@ def csi_driver(item: Tree, now: datetime) -> list[Any]:
     flags = [spec.get("attachRequired", True), spec.get("podInfoOnMount", False), spec.get("storageCapacity", False)]
     modes = ",".join(spec.get("volumeLifecycleModes") or ()) or NONE
     return [name_of(item), *flags, audiences, spec.get("requiresRepublish", False), modes, age_cell(item, now)]
-
-
-def storage_capacity(item: Tree, now: datetime) -> list[Any]:  # noqa: ARG001
-    capacity = item.get("capacity")
-    return [name_of(item), item.get("storageClassName", ""), UNSET if capacity is None else str(capacity)]

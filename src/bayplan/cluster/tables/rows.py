@@ -121,7 +121,6 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
         networks.csi_driver,
     ),
     ("storage.k8s.io", "CSINode"): ("Drivers/i, Age", networks.csi_node),
-    ("storage.k8s.io", "CSIStorageCapacity"): ("StorageClassName, Capacity", networks.storage_capacity),
     ("storage.k8s.io", "StorageClass"): (
         "Provisioner, ReclaimPolicy, VolumeBindingMode, AllowVolumeExpansion, Age",
         networks.storage_class,
