@@ -15,6 +15,8 @@ Path = tuple[str | int, ...]
 SPOILT = "Bad_Value!"
 LONG = "x" * 70
 GONE = "-"
+_NEAR = 4
+"""How deep texts are made long, too; most are held to one rule whatever their length."""
 MAPS = ("labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "parameters", "volumeAttributes")
 NAMES = (("metadata", "name"), ("metadata", "namespace"), ("metadata", "generateName"))
 
@@ -40,7 +42,7 @@ def changes(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         for index, value in enumerate(tree):
             yield from changes(value, (*path, index))
     else:
-        yield from ((path, value) for value in _others(tree))
+        yield from ((path, value) for value in _others(tree) if value != LONG or len(path) <= _NEAR)
 
 
 def _others(value: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bayplan.cluster.kinds import Tree
+from bayplan.cluster.rules.checking.security import ARMOR
 from bayplan.cluster.rules.quality import quality_of_service
 
 _GATED = {
@@ -13,7 +14,6 @@ _GATED = {
     "reason": "SchedulingGated",
     "message": "Scheduling is blocked due to non-empty scheduling gates",
 }
-_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _MAX_PROFILE = 4095
 
 
@@ -57,7 +57,7 @@ def _merge_keys(term: Tree, labels: Mapping[str, str]) -> None:
 
 def _armor(spec: Tree, annotations: Mapping[str, str]) -> None:
     """Profiles used to be annotations. They still are understood, where the field says nothing."""
-    given = {key.removeprefix(_ARMOR): value for key, value in annotations.items() if key.startswith(_ARMOR)}
+    given = {key.removeprefix(ARMOR): value for key, value in annotations.items() if key.startswith(ARMOR)}
     if not given or (spec.get("os") or {}).get("name") == "windows":
         return
     shared = (spec.get("securityContext") or {}).get("appArmorProfile")

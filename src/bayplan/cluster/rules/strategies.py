@@ -103,8 +103,6 @@ def prepare_create(resource: Resource, item: Tree, *, lookup: Lookup | None = No
         item["status"] = dict(status)
     if key in _CHANGES:
         item["metadata"]["generation"] = 1
-    else:
-        item["metadata"].pop("generation", None)
     if (special := _ON_CREATE.get(key)) is not None:
         special(item)
     if key == ("", "Service"):
@@ -147,6 +145,13 @@ def _prepare_daemon_set(item: Tree) -> None:
     given = annotations.get(_TEMPLATE_GENERATION, "")
     annotations[_TEMPLATE_GENERATION] = given if given.isdigit() and int(given) > 0 else "1"
     item["metadata"]["annotations"] = annotations
+
+
+def _prepare_stateful_set(item: Tree) -> None:
+    """How many may be away at once is a feature that is not on."""
+    rolling = (item["spec"].get("updateStrategy") or {}).get("rollingUpdate")
+    if rolling:
+        rolling.pop("maxUnavailable", None)
 
 
 def _prepare_namespace(item: Tree) -> None:
@@ -213,6 +218,7 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("", "Secret"): _prepare_secret,
     ("apps", "DaemonSet"): _prepare_daemon_set,
     ("batch", "Job"): _prepare_job_labels,
+    ("apps", "StatefulSet"): _prepare_stateful_set,
     ("storage.k8s.io", "VolumeAttributesClass"): _prepare_attributes_class,
 }
 

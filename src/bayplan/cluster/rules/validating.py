@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.checking import (
     access,
+    autoscalers,
     basics,
     devices,
     events,
@@ -86,7 +87,7 @@ _STORAGE: Mapping[str, tuple[OnCreate, OnUpdate]] = {
 _CHECKS: Mapping[str, Mapping[str, tuple[OnCreate, OnUpdate]]] = {
     "": _CORE,
     "apps": _APPS,
-    "autoscaling": {"HorizontalPodAutoscaler": (workloads.check_autoscaler, workloads.check_autoscaler_update)},
+    "autoscaling": {"HorizontalPodAutoscaler": (autoscalers.check_autoscaler, autoscalers.check_autoscaler_update)},
     "batch": _BATCH,
     "coordination.k8s.io": {"Lease": (basics.check_lease, basics.check_lease_update)},
     "discovery.k8s.io": {"EndpointSlice": (services.check_slice, services.check_slice_update)},
@@ -108,7 +109,7 @@ def on_create(resource: Resource, item: Tree) -> list[FieldError]:
     if checks is not None:
         checks[0](faults, item)
     else:
-        check_metadata(faults, item["metadata"], dns_subdomain, namespaced=resource.namespaced)
+        check_metadata(faults, item["metadata"], dns_subdomain, namespaced=resource.namespaced, kube=False)
     return faults
 
 

@@ -402,7 +402,7 @@ def check_priority_class_update(out: Faults, item: Tree, old: Tree) -> None:
 
 
 def check_lease(out: Faults, item: Tree) -> None:
-    check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
+    check_metadata(out, item["metadata"], dns_subdomain, namespaced=True, kube=False)
     _check_lease_spec(out, item["spec"])
 
 
@@ -425,7 +425,7 @@ def check_lease_update(out: Faults, item: Tree, old: Tree) -> None:
 
 
 def check_runtime_class(out: Faults, item: Tree) -> None:
-    check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
+    check_metadata(out, item["metadata"], dns_subdomain, namespaced=False, kube=False)
     handler = item.get("handler", "")
     if not handler:
         out.required("handler")

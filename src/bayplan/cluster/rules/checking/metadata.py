@@ -23,7 +23,10 @@ def masked(text: str) -> str:
     return f"{text[:-1]}a" if len(text) > 1 and text.endswith("-") else text
 
 
-def check_metadata(out: Faults, meta: Tree, rule: NameRule, *, namespaced: bool, path: str = "metadata") -> None:
+def check_metadata(
+    out: Faults, meta: Tree, rule: NameRule, *, namespaced: bool, path: str = "metadata", kube: bool = True
+) -> None:
+    """`kube`: finalizers must be known ones or have a domain, which older built-in kinds ask for."""
     prefix, name = meta.get("generateName"), meta.get("name")
     if prefix:
         out.each_invalid(f"{path}.generateName", prefix, rule(masked(prefix)))
@@ -31,10 +34,10 @@ def check_metadata(out: Faults, meta: Tree, rule: NameRule, *, namespaced: bool,
         out.required(f"{path}.name", "name or generateName is required")
     elif problems := rule(name):
         out.each_invalid(f"{path}.name", name, problems)
-    check_common(out, meta, namespaced=namespaced, path=path)
+    check_common(out, meta, namespaced=namespaced, path=path, kube=kube)
 
 
-def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "metadata") -> None:
+def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "metadata", kube: bool = True) -> None:
     """Everything but the name."""
     namespace = meta.get("namespace")
     if namespaced:
@@ -44,7 +47,7 @@ def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "meta
             out.each_invalid(f"{path}.namespace", namespace, problems)
     elif namespace:
         out.forbidden(f"{path}.namespace", "not allowed on this type")
-    _check_what_may_change(out, meta, path)
+    _check_what_may_change(out, meta, path, kube=kube)
 
 
 def _check_what_may_change(out: Faults, meta: Tree, path: str, *, kube: bool = True) -> None:

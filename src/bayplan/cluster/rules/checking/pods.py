@@ -27,7 +27,7 @@ from bayplan.cluster.rules.checking.scheduling import (
     check_spread,
     check_tolerations,
 )
-from bayplan.cluster.rules.checking.security import check_pod_security
+from bayplan.cluster.rules.checking.security import ARMOR, check_armor_annotation, check_pod_security
 from bayplan.cluster.rules.checking.volumes import check_volumes
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.names import (
@@ -74,7 +74,7 @@ def check_pod(out: Faults, pod: Tree) -> None:
     metadata, spec = pod["metadata"], pod["spec"]
     check_metadata(out, metadata, dns_subdomain, namespaced=True)
     if annotations := metadata.get("annotations"):
-        _check_pod_annotations(out, annotations, "metadata.annotations")
+        _check_pod_annotations(out, annotations, spec, "metadata.annotations")
     check_pod_spec(out, spec, "spec", pod=metadata)
     if not spec.get("serviceAccountName") and (volumes := spec.get("volumes")):
         _check_tokens(out, volumes)
@@ -95,10 +95,13 @@ def check_new_pod(out: Faults, pod: Tree) -> None:
         out.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def _check_pod_annotations(out: Faults, annotations: Tree, path: str) -> None:
+def _check_pod_annotations(out: Faults, annotations: Tree, spec: Tree, path: str) -> None:
     cost = annotations.get(_DELETION_COST)
     if cost is not None and not _is_deletion_cost(cost):
         out.invalid(f"{path}[{_DELETION_COST}]", cost, "must be a 32bit integer")
+    for key, value in annotations.items():
+        if key.startswith(ARMOR):
+            check_armor_annotation(out, key.removeprefix(ARMOR), value, spec, f"{path}[{key}]")
 
 
 def _is_deletion_cost(text: str) -> bool:
@@ -118,13 +121,16 @@ def check_template(out: Faults, template: Tree, path: str) -> None:
     metadata = template.get("metadata") or {}
     if labels := metadata.get("labels"):
         check_labels(out, labels, f"{path}.labels")
+    spec = template.get("spec") or {}
     if annotations := metadata.get("annotations"):
         check_annotations(out, annotations, f"{path}.annotations")
-        _check_pod_annotations(out, annotations, f"{path}.annotations")
-    spec = template.get("spec") or {}
+        _check_pod_annotations(out, annotations, spec, f"{path}.annotations")
     check_pod_spec(out, spec, f"{path}.spec")
     if spec.get("ephemeralContainers"):
         out.forbidden(f"{path}.spec.ephemeralContainers", "ephemeral containers not allowed in pod template")
+
+
+_MAX_HOSTNAME = 64
 
 
 def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = None) -> None:
@@ -163,10 +169,23 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
     if constraints := spec.get("topologySpreadConstraints"):
         check_spread(out, constraints, f"{path}.topologySpreadConstraints")
     _check_names(out, spec, path)
+    if spec.get("hostnameOverride") is not None:
+        _check_hostname_override(out, spec, f"{path}.hostnameOverride")
     if tolerations := spec.get("tolerations"):
         check_tolerations(out, tolerations, f"{path}.tolerations")
     if overhead := spec.get("overhead"):
         check_requirements(out, {"limits": overhead}, frozenset(), f"{path}.overhead")
+
+
+def _check_hostname_override(out: Faults, spec: Tree, path: str) -> None:
+    name = spec["hostnameOverride"]
+    if spec.get("setHostnameAsFQDN"):
+        out.forbidden(path, "may not be specified when setHostnameAsFQDN is true")
+    if spec.get("hostNetwork"):
+        out.forbidden(path, "may not be specified when hostNetwork is true")
+    if len(name) > _MAX_HOSTNAME:
+        out.too_long(path, _MAX_HOSTNAME)
+    out.each_invalid(path, name, dns_subdomain(name))
 
 
 def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) -> None:
@@ -195,6 +214,10 @@ def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) 
         for field in container:
             if field not in _EPHEMERAL and (field != "resources" or container[field]):
                 out.forbidden(f"{where}.{field}", "cannot be set for an Ephemeral Container")
+        for number, mount in enumerate(container.get("volumeMounts", ())):
+            for field in ("subPath", "subPathExpr"):
+                if mount.get(field):
+                    out.forbidden(f"{where}.volumeMounts[{number}].{field}", "cannot be set for an Ephemeral Container")
         target = container.get("targetContainerName")
         if target and target not in names:
             out.not_found(f"{where}.targetContainerName", target)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from bayplan.cluster.kinds import Tree
-from bayplan.cluster.rules.field_errors import Faults
-from bayplan.cluster.rules.names import identity, local_path
+from bayplan.cluster.rules.field_errors import Faults, shown
+from bayplan.cluster.rules.names import dns_subdomain, identity, local_path
 
+ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _SYSCTL = rf"({_SEGMENT}[\./])*{_SEGMENT}"
@@ -35,6 +36,8 @@ def _check_profiles(out: Faults, security: Tree, path: str) -> None:
         _check_seccomp(out, seccomp, f"{path}.seccompProfile")
     if (armor := security.get("appArmorProfile")) is not None:
         _check_app_armor(out, armor, f"{path}.appArmorProfile")
+    if name := (security.get("windowsOptions") or {}).get("gmsaCredentialSpecName"):
+        out.each_invalid(f"{path}.windowsOptions.gmsaCredentialSpecName", name, dns_subdomain(name))
 
 
 def _check_seccomp(out: Faults, profile: Tree, path: str) -> None:
@@ -68,6 +71,15 @@ def _check_app_armor(out: Faults, profile: Tree, path: str) -> None:
         out.invalid(f"{path}.localhostProfile", local, "can only be set when AppArmor type is Localhost")
 
 
+def check_armor_annotation(out: Faults, container: str, profile: str, spec: Tree, path: str) -> None:
+    """The old way of choosing a container's profile."""
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    if not any(each.get("name") == container for kind in kinds for each in spec.get(kind) or ()):
+        out.invalid(path, container, "container not found")
+    if profile not in ("", "runtime/default", "unconfined") and not profile.startswith("localhost/"):
+        out.invalid(path, profile, f"invalid AppArmor profile name: {shown(profile)}")
+
+
 def check_pod_security(out: Faults, security: Tree, spec: Tree, path: str) -> None:
     for name in ("fsGroup", "runAsUser", "runAsGroup"):
         if (number := security.get(name)) is not None:
@@ -82,11 +94,13 @@ def check_pod_security(out: Faults, security: Tree, spec: Tree, path: str) -> No
     for name, known in (
         ("fsGroupChangePolicy", ("Always", "OnRootMismatch")),
         ("supplementalGroupsPolicy", ("Merge", "Strict")),
-        ("seLinuxChangePolicy", ("MountOption", "Recursive")),
     ):
         if (value := security.get(name)) is not None and value not in known:
             out.unsupported(f"{path}.{name}", value, known)
     _check_profiles(out, security, path)
+    policy = security.get("seLinuxChangePolicy")
+    if policy not in (None, "Recursive"):
+        out.unsupported(f"{path}.seLinuxChangePolicy", policy, ("Recursive",))
 
 
 def _check_sysctls(out: Faults, sysctls: list[Tree], spec: Tree, path: str) -> None:
