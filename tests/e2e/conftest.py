@@ -25,7 +25,7 @@ QUICK: frozenset[str] = frozenset()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("soak") is None:
             item.add_marker(pytest.mark.e2e)
             if item.path.stem in QUICK:
                 item.add_marker(pytest.mark.quick)

@@ -82,6 +82,7 @@ class GroupCycle:
     def _place(self, tried: Tried) -> None:
         """Again, and in earnest."""
         placed = self.engine.commit(tried.framework, tried.cycle, tried.decision)
+        self.groups.activate()
         if placed.held is None:
             self._fail(tried.queued, placed.status)
         else:

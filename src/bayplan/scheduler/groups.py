@@ -77,6 +77,12 @@ class Groups:
         left = [queued for queued in found if not skip(queued)]
         return sorted(left, key=lambda queued: (-queued.info.priority, queued.first_attempt or _EPOCH))
 
+    def activate(self) -> None:
+        """Do what plugins asked for while all of the group are in flight: else they would be tried again at once."""
+        pods = list(self.engine.activated.values())
+        self.engine.activated.clear()
+        self.queue.activate(pods)
+
     async def tried(self, members: Sequence[QueuedPod]) -> Outcome:
         """Give every pod a place in trial. Nothing of it is left when this returns."""
         names = dict.fromkeys(queued.pod.scheduler_name for queued in members)
@@ -95,6 +101,7 @@ class Groups:
         finally:
             for each in reversed(held):
                 self.engine.take_back(each)
+            self.activate()
         return outcome
 
     async def _one(self, queued: QueuedPod, outcome: Outcome, held: list[Held]) -> None:
