@@ -73,10 +73,11 @@ def command(
     options = _options(flags, context.command.texts(given), settings)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
-    plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins)
+    features = options.serving.features
+    plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins, features=features)
     registry = plugins.registry()
     with explained(path, registry):
-        configuration = _with_flags(configured(text, registry), flags, alone=path is None)
+        configuration = _with_flags(configured(text, registry, features), flags, alone=path is None)
         build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
     kubeconfig = configuration.client_connection.kubeconfig
     target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
