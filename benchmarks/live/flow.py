@@ -131,6 +131,8 @@ def unique_pod(number: int) -> dict[str, object]:
         },
         "spec": {
             "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "main", "image": f"example.com/app:{number}", "resources": {"requests": asks}}],
+            "containers": [
+                {"name": "main", "image": f"example.com/app:{number % 50}", "resources": {"requests": asks}}
+            ],
         },
     }
