@@ -21,6 +21,7 @@ help:
 	@echo "make bench-queue   one event against ten thousand parked pods"
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-api     what the embedded API server gets done on one core"
+	@echo "make soak    200,000 pods through the live scheduler, memory and loop watched; half an hour and more"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -59,6 +60,11 @@ bench-queue: .venv/.dev
 
 bench-e2e: .venv/.dev
 	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)
+
+# The second half: end-to-end tests that take too long for every day, such as those against other API servers.
+soak: .venv/.dev
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+	$(BIN)/python -m pytest -p no:xdist -m soak tests/e2e || test $$? -eq 5
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)

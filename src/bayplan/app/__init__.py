@@ -86,6 +86,7 @@ __all__ = [
     "configured",
     "fake_kubelet",
     "filled_cache",
+    "freeze_memory",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
@@ -240,7 +241,7 @@ async def scheduler_process(
             election,
             told=sink.drained,
             patience_s=settings.stop_seconds,
-            when_synced=_freeze_memory,
+            when_synced=freeze_memory,
             beside=reloading,
         )
         monitor.show(process)
@@ -267,8 +268,11 @@ def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], 
     )
 
 
-def _freeze_memory() -> None:
-    """What was read at start stays for long: collections need not look at it each time."""
+def freeze_memory() -> None:
+    """What is there now stays for long: collections need not look at it each time.
+
+    Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
+    looked at then is little, and holds the loop for a few milliseconds only."""
     gc.collect()
     gc.freeze()
 

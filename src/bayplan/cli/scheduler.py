@@ -16,7 +16,7 @@ import click
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.app import build_engine, configured, plugin_source, scheduler_process
+from bayplan.app import build_engine, configured, freeze_memory, plugin_source, scheduler_process
 from bayplan.cache import Cache
 from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import explained, file_text, plugin_options
@@ -92,6 +92,7 @@ def command(
         options=options,
         set_verbosity=logs.set_verbosity,
     )
+    freeze_memory()
     sys.exit(asyncio.run(_run(process)))
 
 
