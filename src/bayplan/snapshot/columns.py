@@ -371,11 +371,13 @@ class NodeColumns:
         """What lists hold of a row."""
         if self.ports[row] or source.ports[origin]:
             self._index_ports(row, source.ports[origin])
-        self.pods[row] = list(source.pods[origin])
+        self.pods[row] = source.pods[origin].copy()
         node = source.nodes[origin]
         if self.nodes[row] is not node:
             self.nodes[row] = node
             self.labels.put(row, node)
+        elif self.names[row] == node.name and self.index.get(node.name) == row:
+            return
         self._rename(row, node.name)
 
     def _rename(self, row: int, name: str) -> None:
