@@ -249,7 +249,7 @@ class Standing:
         return None if groups is None else (groups, flat)
 
     def _find_cast(self) -> Cast:
-        cast = self._cast = Cast.of(self._parts, self._speaking(), scores=bool(self._scores))
+        cast = self._cast = Cast(self._parts, self._speaking(), scores=bool(self._scores))
         asked = [(part, part.filtering, part.scoring) for part in cast.by_amounts]
         if asked != self._asked_by_amounts:
             self._asked_by_amounts = asked
@@ -470,7 +470,7 @@ class Standing:
     def _speaking(self) -> Spoken:
         spoken = self._spoken
         if spoken is None:
-            spoken = self._spoken = Spoken.of(self._scores)
+            spoken = self._spoken = Spoken(self._scores)
         return spoken
 
     def scores_at(self, rows: list[int]) -> bytes:
