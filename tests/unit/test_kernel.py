@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +72,70 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
 
 def test_something_is_compiled() -> None:
     assert len(CASES) > 10
+
+
+# the tool that builds it
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The tool, on a package of two modules of which one is to be compiled."""
+    monkeypatch.syspath_prepend(str(PACKAGE.parents[1] / "tools"))
+    build_kernel = importlib.import_module("build_kernel")
+    kernel, source = tmp_path / "kernel", tmp_path / "src"
+    places = {"SOURCE": source, "KERNEL": kernel, "STAMP": kernel / "stamp", "BUILT_WITH": kernel / "options"}
+    for name, value in places.items():
+        monkeypatch.setattr(build_kernel, name, value)
+    monkeypatch.setattr(build_kernel, "_compile", lambda modules: compiled.extend(map(str, modules)))
+    compiled: list[str] = []
+    build_kernel.compiled = compiled
+    source.mkdir()
+    for name in ("plain.py", "fast.py", "fast.pxd"):
+        (source / name).write_text(name, encoding="utf-8")
+    yield build_kernel
+    del build_kernel.compiled
+
+
+def test_it_is_up_to_date_until_a_source_changes(tool: Any) -> None:
+    assert not tool.is_fresh()
+    tool.build()
+    assert tool.is_fresh()
+    assert tool.compiled == ["fast.py"]
+    (tool.SOURCE / "plain.py").write_text("changed", encoding="utf-8")
+    assert not tool.is_fresh()
+
+
+def test_the_copy_is_the_package_and_nothing_older(tool: Any) -> None:
+    tool.build()
+    copy = tool.KERNEL / "bayplan"
+    for name in ("fast.cpython-311.so", "fast.c", "gone.cpython-311.so", "plain.so", "gone.py"):
+        (copy / name).touch()
+    (tool.SOURCE / "plain.py").write_text("changed", encoding="utf-8")
+    dates = (copy / "fast.py").stat().st_mtime_ns
+    tool.build()
+    found = sorted(path.name for path in copy.iterdir())
+    assert found == ["fast.c", "fast.cpython-311.so", "fast.pxd", "fast.py", "plain.py"]
+    assert (copy / "plain.py").read_text(encoding="utf-8") == "changed"
+    assert (copy / "fast.py").stat().st_mtime_ns == dates, "or it would be compiled again"
+
+
+def test_other_options_compile_everything_again(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool.build()
+    (tool.KERNEL / "bayplan" / "fast.c").touch()
+    monkeypatch.setattr(tool, "LOOPS", ["-O0"])
+    tool.build()
+    assert not (tool.KERNEL / "bayplan" / "fast.c").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [pytest.param([], 1, id="wanted"), pytest.param(["--if-possible"], 0, id="if possible")]
+)
+def test_without_a_compiler(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    monkeypatch.setattr(tool, "find_spec", lambda _: object())
+    monkeypatch.setenv("CC", "no-such-compiler -pthread")
+    monkeypatch.setattr("sys.argv", ["build_kernel.py", *arguments])
+    assert tool.main() == code
+    assert "no kernel is built: there is no C compiler no-such-compiler" in capsys.readouterr().err
+    assert not tool.is_fresh()
