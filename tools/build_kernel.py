@@ -134,12 +134,20 @@ def main() -> int:
         return 0
     if is_fresh():
         return 0
-    fault = missing()
+    fault = missing() or _built()
     if fault is None:
-        build()
         return 0
     print(f"no kernel is built: {fault}", file=sys.stderr)  # noqa: T201
     return 0 if asked.if_possible else 1
+
+
+def _built() -> str | None:
+    """Build; what went wrong if something did, of which compilers have told the details themselves."""
+    try:
+        build()
+    except Exception as fault:
+        return f"compiling failed ({type(fault).__name__}: {fault})"
+    return None
 
 
 if __name__ == "__main__":

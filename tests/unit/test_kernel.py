@@ -139,3 +139,19 @@ def test_without_a_compiler(
     assert tool.main() == code
     assert "no kernel is built: there is no C compiler no-such-compiler" in capsys.readouterr().err
     assert not tool.is_fresh()
+
+
+def test_a_compiler_that_fails_leaves_no_kernel(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(modules: list[Path]) -> None:
+        raise ValueError(f"{len(modules)} module")
+
+    tool.build()
+    (tool.SOURCE / "plain.py").write_text("changed", encoding="utf-8")
+    monkeypatch.setattr(tool, "missing", lambda: None)
+    monkeypatch.setattr(tool, "_compile", failing)
+    monkeypatch.setattr("sys.argv", ["build_kernel.py", "--if-possible"])
+    assert tool.main() == 0
+    assert "compiling failed (ValueError: 1 module)" in capsys.readouterr().err
+    assert not tool.is_fresh()

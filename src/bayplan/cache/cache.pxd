@@ -7,7 +7,7 @@ from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 cdef class _PodState:
     cdef public object info, expires_s
     cdef public bint assumed
-    cdef public Py_ssize_t slot, row, kind, affinity
+    cdef public Py_ssize_t images, slot, row, kind, affinity
 
 cdef class _Seen:
     cdef object __weakref__
@@ -23,7 +23,7 @@ cdef class Cache:
     cdef public list _slots, _free_slots, _content
     cdef public dict _states, _strangers
     cdef public CJournal _row_journal, _slot_journal
-    cdef public Py_ssize_t _layout, _content_clock
+    cdef public Py_ssize_t assumed_count, _layout, _content_clock
     cpdef assume(self, object info)
     @cython.locals(row=Py_ssize_t, slot=Py_ssize_t, mine=CNodeColumns, theirs=CNodeColumns, state=_PodState)
     cdef bint _show_newcomer(self, CSnapshot snapshot, _Seen seen)
