@@ -161,6 +161,7 @@ FACETS: list[Facet] = [
     some_nodes,
     some_nodes,
     partial(tolerations, "yes"),
+    partial(tolerations, "yes"),
     partial(tolerations, "no"),
     closed_nodes,
     several_images,
