@@ -8,19 +8,21 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e soak lint bench bench-batch bench-queue bench-e2e bench-api docs lock clean
+.PHONY: help setup demo test e2e lint bench bench-batch bench-queue bench-e2e bench-api docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
 	@echo "make test    every test, with coverage"
+	@echo "make test-kernel   the tests of the core against its compiled copy"
 	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
-	@echo "make soak    kill our API server a hundred times; nothing that it acknowledged may be lost"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
+	@echo "make kernel  compile the modules of a decision into build/kernel; needs a C compiler"
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
 	@echo "make bench-queue   one event against ten thousand parked pods"
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-api     what the embedded API server gets done on one core"
+	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers; an hour and more"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -34,11 +36,20 @@ demo: .venv/.runtime
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
+# Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.
+KERNEL ?= yes
+KERNEL_TESTS := $(addprefix tests/unit/,cache framework plugins scheduler snapshot testing) tests/property tests/conformance
+WITH_KERNEL = PYTHONPATH="$$($(BIN)/python tools/build_kernel.py --path)"
+MEASURED = $(if $(filter yes,$(KERNEL)),$(WITH_KERNEL))
+
+kernel: .venv/.dev
+	$(BIN)/python tools/build_kernel.py
+
+test-kernel: kernel
+	$(WITH_KERNEL) $(BIN)/python -m pytest -n auto --dist worksteal $(KERNEL_TESTS) $(ARGS)
+
 e2e: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
-
-soak: .venv/.dev
-	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100 $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -48,7 +59,8 @@ lint: .venv/.dev
 
 # Who names a workload or a size means the core; the batch engine is then asked for by the target of its own.
 bench: .venv/.dev
-	$(BIN)/python benchmarks/core.py $(ARGS)
+	$(if $(filter yes,$(KERNEL)),$(BIN)/python tools/build_kernel.py --if-possible)
+	$(MEASURED) $(BIN)/python benchmarks/core.py $(ARGS)
 	$(if $(findstring --workload,$(ARGS)),,$(BIN)/python benchmarks/batch.py $(filter --quick --check,$(ARGS)))
 
 bench-batch: .venv/.dev
@@ -60,6 +72,12 @@ bench-queue: .venv/.dev
 bench-e2e: .venv/.dev
 	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)
 
+# The second half: end-to-end tests that take too long for every day, such as those against other API servers.
+soak: .venv/.dev
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+	$(BIN)/python -m pytest -p no:xdist -m soak tests/e2e
+	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100
+
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)
 
@@ -70,7 +88,7 @@ docs: .venv/.dev
 lock: .venv/.runtime
 	$(PIP) install --quiet uv
 	$(LOCK) --group build pyproject.toml --output-file requirements.lock
-	$(LOCK) --group build --group dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+	$(LOCK) --group build --group dev --group kernel --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
 
 clean:
 	rm -rf .venv build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.errors import BayplanError
 from benchmarks.batch_growth import AXES, measure_growth
+from benchmarks.batch_naive import plain_us
 from benchmarks.batch_report import BatchReport, BatchRow
 from benchmarks.batch_workloads import WORKLOADS
 from benchmarks.calibration import Calibration
@@ -35,7 +36,15 @@ def measure(name: str, nodes: int | None, pods: int | None, rounds: int | None) 
     workload = WORKLOADS[name]
     nodes, pods = nodes or workload.nodes, pods or workload.pods
     found = workload.measure(nodes, pods, rounds or workload.rounds)
-    return BatchRow(name=name, workload=workload, nodes=nodes, pods=pods, rounds=found.rounds, cold=found.cold)
+    return BatchRow(
+        name=name,
+        workload=workload,
+        nodes=nodes,
+        pods=pods,
+        rounds=found.rounds,
+        cold=found.cold,
+        naive_us=plain_us(workload, nodes, pods, found),
+    )
 
 
 def measure_all(

@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bayplan.framework import standing
 from benchmarks.calibration import REFERENCE_S
 from benchmarks.growth import EXPONENT_AT_MOST, Growth
 from benchmarks.measuring import Latencies
@@ -124,7 +125,11 @@ class Report:
             print_wide(_memory(self.memory))
 
     def _decisions(self) -> Table:
-        title = f"decisions; this machine needs {self.calibration:.2f} of the time of the one that budgets were set on"
+        kernel = "compiled" if kernel_in_use() else "plain Python"
+        title = (
+            f"decisions, {kernel}; this machine needs {self.calibration:.2f} of the time of the one that budgets were "
+            "set on"
+        )
         table = Table(title=title, title_justify="left")
         table.add_column("workload")
         for name in ("nodes", "pods", "decisions/s", "p50 µs", "p99 µs", "naive p50 µs", "budget for p50"):
@@ -210,7 +215,13 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "cpu": cpu(),
         "cores": os.cpu_count(),
+        "kernel": kernel_in_use(),
     }
+
+
+def kernel_in_use() -> bool:
+    """Whether the modules of a decision are the compiled ones."""
+    return Path(standing.__file__ or "").suffix != ".py"
 
 
 def cpu() -> str:

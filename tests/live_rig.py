@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +20,14 @@ from bayplan.cache import Cache
 from bayplan.client import Client
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
+from bayplan.config.features import features_of
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.workloads import PodGroup
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
@@ -32,6 +35,7 @@ from builders import changed
 from wire_server import Answer, Reply, Request, WireServer, until
 
 CLAIMS = resource_of(kind_of(ResourceClaim))
+GROUPS = resource_of(kind_of(PodGroup))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +146,16 @@ async def running(
     registry: Registry | None = None,
     decide: bool = True,
     prepare: Callable[[LiveScheduler], None] | None = None,
+    gates: Iterable[str] = (),
 ) -> AsyncIterator[Rig]:
     """A live engine that knows these objects and decides."""
     clock = ManualClock()
     registry = registry or known_plugins()
+    features = features_of(f"{name}=true" for name in gates)
     async with WireServer() as server, server.client(clock) as client:
         events = RecordedEvents()
         live = live_scheduler(
-            configured(config, registry),
+            configured(config, registry, features),
             registry,
             Cache(),
             client,
@@ -157,6 +163,8 @@ async def running(
             clock=clock,
             chance=random.Random(0),
             claims=CLAIMS,
+            pod_groups=GROUPS,
+            options=ProcessOptions(serving=ServingFlags(features=features)),
         )
         rig = Rig(server, client, clock, live, events)
         server.route = rig.answer

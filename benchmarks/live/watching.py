@@ -125,8 +125,15 @@ class Process:
 
     def memory_mib(self) -> float:
         """The most that it ever held."""
+        return self._mib("VmHWM:")
+
+    def resident_mib(self) -> float:
+        """What it holds now."""
+        return self._mib("VmRSS:")
+
+    def _mib(self, name: str) -> float:
         text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
-        line = next(line for line in text.splitlines() if line.startswith("VmHWM:"))
+        line = next(line for line in text.splitlines() if line.startswith(name))
         return int(line.split()[1]) / 1024
 
 

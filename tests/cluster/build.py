@@ -17,6 +17,9 @@ from pathlib import Path
 
 VERSION = "1.36.4"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager", "helm")
+OLDER = {"kube-apiserver-1.34": "1.34.4"}
+"""Programs of other versions, which only a soak needs."""
+
 MODULE = Path(__file__).resolve().parent
 
 
@@ -28,7 +31,7 @@ def cache_folder() -> Path:
 
 def program(name: str) -> Path:
     """The path of a program that can be run now."""
-    assert name in PROGRAMS, f"{name!r} is none of {', '.join(PROGRAMS)}"
+    assert name in (*PROGRAMS, *OLDER), f"{name!r} is none of {', '.join((*PROGRAMS, *OLDER))}"
     built = cache_folder() / name
     if not built.exists():
         with _locked(cache_folder()):
@@ -39,18 +42,27 @@ def program(name: str) -> Path:
 
 def _build(name: str, built: Path) -> None:
     _say(f"building {name} into {built.parent}; the first time this takes minutes")
-    unfinished = built.with_suffix(".unfinished")
-    command = ["go", "build", "-buildvcs=false", "-trimpath", "-ldflags", _linker_flags(), "-o", str(unfinished)]
+    unfinished = built.with_name(f"{name}.unfinished")
+    command = [
+        "go",
+        "build",
+        "-buildvcs=false",
+        "-trimpath",
+        "-ldflags",
+        _linker_flags(OLDER.get(name, VERSION)),
+        "-o",
+        str(unfinished),
+    ]
     # What needs other versions of the same libraries has a module of its own.
     alone = (MODULE / name / "go.mod").exists()
     subprocess.run([*command, "." if alone else f"./{name}"], cwd=MODULE / name if alone else MODULE, check=True)
     unfinished.replace(built)
 
 
-def _linker_flags() -> str:
+def _linker_flags(version: str) -> str:
     """Without a version of their own the programs report one that kubectl and discovery cannot read."""
-    major, minor, _ = VERSION.split(".")
-    known = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
+    major, minor, _ = version.split(".")
+    known = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={text}" for key, text in known.items())])
 
 

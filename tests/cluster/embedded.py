@@ -14,9 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.run import ADMIN, Cluster, _die_with_parent
+from cluster.run import ADMIN, API_SERVER, Cluster, die_with_parent
 
-API_SERVER = "kube-apiserver"
 _NAMES = ("127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc", "localhost")
 
 
@@ -53,9 +52,9 @@ class Embedded(Cluster):
             f"--client-ca={self.folder / 'ca.crt'}",
         ]
 
-    def _spawn(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, arguments: Sequence[str], program_name: str) -> subprocess.Popen[bytes]:
         if name != API_SERVER:
-            return super()._spawn(name, arguments)
+            return super()._spawn(name, arguments, program_name)
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "bayplan", "cluster", "up", *arguments],
@@ -63,7 +62,7 @@ class Embedded(Cluster):
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "XDG_STATE_HOME": str(self.folder / "state")},
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property

@@ -32,6 +32,7 @@ from cluster.build import program
 
 READY_S = 90.0
 ADMIN = "admin"
+API_SERVER = "kube-apiserver"
 _PR_SET_PDEATHSIG = 1
 
 BENCHMARK_FLAGS = (
@@ -48,8 +49,12 @@ class ClusterError(RuntimeError):
 class Cluster:
     """etcd and kube-apiserver. Users are tokens: `admin` may do everything, others what RBAC gives them."""
 
-    def __init__(self, folder: Path, *, flags: Sequence[str] = (), users: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, flags: Sequence[str] = (), users: Sequence[str] = (), server: str = API_SERVER
+    ) -> None:
+        """`server`: another program than the API server of today."""
         self.folder = folder
+        self._server = server
         self.tokens = {name: f"token-of-{name}" for name in (ADMIN, *users)}
         self.authority = Authority()
         self._flags = tuple(flags)
@@ -94,19 +99,19 @@ class Cluster:
 
     def start_api_server(self) -> None:
         """Start it, again too after `end("kube-apiserver")`, and wait until it is ready."""
-        self.run("kube-apiserver", *self._api_server_flags(), *self._flags)
+        self.run(API_SERVER, *self._api_server_flags(), *self._flags, program_name=self._server)
         self._wait_ready()
 
-    def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def run(self, name: str, *arguments: str, program_name: str = "") -> subprocess.Popen[bytes]:
         """Start one of the programs beside the others; its output goes to a file in the folder."""
-        process = self._parent.submit(self._spawn, name, arguments).result()
+        process = self._parent.submit(self._spawn, name, arguments, program_name or name).result()
         self._processes[name] = process
         return process
 
-    def _spawn(self, name: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _spawn(self, name: str, arguments: Sequence[str], program_name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [program(name), *arguments],
+                [program(program_name), *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,23 @@ PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app"]
 
 
+ELSEWHERE = {
+    *("int", "float", "bool", "str", "timedelta", "ConfigError"),
+    *("ARGS", "takes", "signature", "depends_on", "unified_evictable"),  # of plugins, which are no class of ours
+    *("default", "with", "recover", "writes"),
+}
+"""What entries mention that is not part of what they are about."""
+
+
 def entries(module: str) -> dict[str, str]:
     """The headings below a module's, each with its text."""
+    return dict(headed(module))
+
+
+def headed(module: str) -> list[tuple[str, str]]:
     part = re.search(rf"^## {re.escape(module)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert part is not None
-    return dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", part[1], re.MULTILINE | re.DOTALL))
+    return re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", part[1], re.MULTILINE | re.DOTALL)
 
 
 def test_the_page_is_about_these_modules() -> None:
@@ -28,7 +42,7 @@ def test_the_page_is_about_these_modules() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_public_names_are_the_documented_names(module: str) -> None:
     names = import_module(module).__all__
-    assert list(entries(module)) == sorted(names, key=str.casefold)
+    assert [name for name, _ in headed(module)] == sorted(names, key=str.casefold)
     assert len(names) == len(set(names))
 
 
@@ -53,3 +67,47 @@ def test_calls_on_the_page_use_parameters_that_exist(module: str) -> None:
         keywords = re.findall(r"(\w+)=", re.sub(r'"[^"]*"', "", shown[1]))
         wrong += [(name, word) for word in keywords if word not in parameters]
     assert wrong == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_members_on_the_page_exist(module: str) -> None:
+    """Whatever an entry puts in code is a part of what it is about, of what that gives, or a public name."""
+    public = {name: getattr(import_module(home), name) for home in MODULES for name in import_module(home).__all__}
+    by_owner = {name.casefold(): thing for name, thing in public.items() if isinstance(thing, type)}
+    wrong = []
+    for name, text in entries(module).items():
+        about = getattr(import_module(module), name)
+        for owner, member in re.findall(r"`(?:(\w+)\.)?(\w+)(?:\([^`]*\))?`", re.sub(r"\[.*?\]\(.*?\)", "", text)):
+            known = members(by_owner.get(owner.casefold(), about))
+            if member not in known and member not in public and member not in ELSEWHERE:
+                wrong.append((name, member))
+    assert wrong == []
+
+
+def members(thing: Any) -> set[str]:
+    """What can be asked of a class, of what a function gives, and of what methods give; parameters too."""
+    if isinstance(thing, type):
+        found = attributes(thing).union(*(given_by(method) for method in vars(thing).values()))
+    elif inspect.isroutine(thing):
+        found = given_by(thing)
+    else:
+        found = attributes(type(thing))
+    with suppress(ValueError, TypeError):
+        found |= set(inspect.signature(thing).parameters)
+    return found
+
+
+def given_by(method: Any) -> set[str]:
+    """The attributes of what a function of ours gives."""
+    written = str(getattr(method, "__annotations__", {}).get("return", ""))
+    home = vars(import_module(method.__module__)) if written else {}
+    return set().union(*(attributes(home[word]) for word in re.findall(r"\w+", written) if word in home))
+
+
+def attributes(kind: Any) -> set[str]:
+    found: set[str] = set()
+    for base in getattr(kind, "__mro__", ()):
+        found |= {*vars(base), *getattr(base, "__annotations__", {})}
+        if base.__module__.startswith("bayplan."):
+            found |= set(re.findall(r"self\.(\w+)", inspect.getsource(base)))
+    return found

@@ -30,7 +30,7 @@ QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     quick = QUICK | QUICK_WITH_KUBECTL if (cache_folder() / "kubectl").exists() else QUICK
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("soak") is None:
             item.add_marker(pytest.mark.e2e)
             item.name = _without_cluster(item.name)
             if item.path.stem in quick:

@@ -78,10 +78,10 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
     return found
 
 
-@pytest.mark.parametrize("overlay", ["base", "monitoring"])
-def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str) -> None:
+@pytest.mark.parametrize(("overlay", "more"), [("base", 0), ("monitoring", 1), ("pod-groups", 2)])
+def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:
     trees = kustomized(prepared, overlay)
-    assert len(trees) == 11 + (overlay == "monitoring")
+    assert len(trees) == 11 + more
     accepted(prepared, trees)
 
 
@@ -95,11 +95,12 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
     base = comparable(kustomized(prepared, "base"))
     del base["Namespace", "", "bayplan-system"]  # which helm makes itself: --create-namespace
     assert comparable(rendered()) == base
-    values = tmp_path / "values.yaml"
-    values.write_text("serviceMonitor: {enabled: true}")
-    with_monitor = comparable(kustomized(prepared, "monitoring"))
-    del with_monitor["Namespace", "", "bayplan-system"]
-    assert comparable(rendered(values)) == with_monitor
+    for overlay, value in (("monitoring", "serviceMonitor"), ("pod-groups", "podGroups")):
+        values = tmp_path / "values.yaml"
+        values.write_text(f"{value}: {{enabled: true}}")
+        wanted = comparable(kustomized(prepared, overlay))
+        del wanted["Namespace", "", "bayplan-system"]
+        assert comparable(rendered(values)) == wanted, overlay
 
 
 def test_the_chart_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def test_the_runtime_lock_holds_what_the_project_needs_to_run_and_to_build() -> 
 
 
 def test_the_development_lock_holds_every_tool() -> None:
-    assert {distribution(each) for each in project()["dependency-groups"]["dev"]} <= pinned(
-        "requirements-dev.lock"
-    ).keys()
+    groups = project()["dependency-groups"]
+    tools = {distribution(each) for each in (*groups["dev"], *groups["kernel"])}
+    assert tools <= pinned("requirements-dev.lock").keys()
 
 
 def test_both_locks_pin_the_same_versions() -> None:

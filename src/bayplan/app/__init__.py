@@ -46,6 +46,7 @@ from bayplan.client import (
     event_resource,
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
+from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration, Extender, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
@@ -63,8 +64,10 @@ from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import KINDS, kind_of
+from bayplan.objects.kinds import Kind as ObjectKind
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
@@ -83,6 +86,7 @@ __all__ = [
     "configured",
     "fake_kubelet",
     "filled_cache",
+    "freeze_memory",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
@@ -128,19 +132,22 @@ def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False)
     return actions
 
 
-def plugin_source(text: str | None, folders: Sequence[Path], *, trust_writable: bool = False) -> PluginSource:
+def plugin_source(
+    text: str | None, folders: Sequence[Path], *, trust_writable: bool = False, features: Features | None = None
+) -> PluginSource:
     """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
     return PluginSource(
         lambda: looks(folders),
         lambda: known_plugins(folders, trust_writable=trust_writable),
-        lambda registry: configured(text, registry),
+        lambda registry: configured(text, registry, features),
     )
 
 
-def configured(text: str | None, registry: Registry) -> Configuration:
-    """A configuration from the text of a file, or the default one."""
+def configured(text: str | None, registry: Registry, features: Features | None = None) -> Configuration:
+    """A configuration from the text of a file, or the default one; `features`: which gates are on."""
     kinds = registry.args_kinds
-    return load(text, args_kinds=kinds) if text is not None else load_default(args_kinds=kinds)
+    gates = [name for name, _, on in (features or Features()).all() if on]
+    return load(text, args_kinds=kinds, gates=gates) if text is not None else load_default(kinds, gates)
 
 
 def batch_configured(text: str | None, actions: ActionSet | None = None) -> BatchConfiguration:
@@ -193,7 +200,8 @@ async def scheduler_process(
         wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
         limited = partial(wire, qps=connection.qps, burst=connection.burst)
         client = await stack.enter_async_context(limited(user_agent=f"bayplan/{__version__}/scheduler"))
-        offered = await client.reach(_WATCHED, also=(EVENTS, CORE_EVENTS))
+        watched = (*_WATCHED, kind_of(PodGroup)) if options.serving.features.enabled(GROUPS) else _WATCHED
+        offered = await client.reach(watched, also=(EVENTS, CORE_EVENTS))
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
         services, network = _services(configuration, clock, stack)
@@ -209,6 +217,7 @@ async def scheduler_process(
             clock=clock,
             chance=chance,
             claims=offered.get(kind_of(ResourceClaim)),
+            pod_groups=offered.get(kind_of(PodGroup)),
             extenders=Extenders(services, may_write=client.may_write) if services else None,
             options=options,
             post=network.answered,
@@ -216,7 +225,7 @@ async def scheduler_process(
             observer=monitor.metrics,
             timings=monitor.timings,
         )
-        informers = _informers(client, offered, live)
+        informers = _informers(client, offered, watched, live)
         election: Election | None = None
         if lease.leader_elect:
             lease_client = await stack.enter_async_context(wire(timeout_s=lease.renew_deadline.seconds / 2))
@@ -232,7 +241,7 @@ async def scheduler_process(
             election,
             told=sink.drained,
             patience_s=settings.stop_seconds,
-            when_synced=_freeze_memory,
+            when_synced=freeze_memory,
             beside=reloading,
         )
         monitor.show(process)
@@ -250,17 +259,20 @@ def _services(
     return services, network
 
 
-def _informers(client: Client, offered: Offered, live: LiveScheduler) -> Informers:
+def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], live: LiveScheduler) -> Informers:
     """One watch for each kind that matters here and that the API server has."""
     return Informers(
         client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
-        for kind in _WATCHED
+        for kind in watched
         if (resource := offered.get(kind)) is not None
     )
 
 
-def _freeze_memory() -> None:
-    """What was read at start stays for long: collections need not look at it each time."""
+def freeze_memory() -> None:
+    """What is there now stays for long: collections need not look at it each time.
+
+    Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
+    looked at then is little, and holds the loop for a few milliseconds only."""
     gc.collect()
     gc.freeze()
 

@@ -297,7 +297,12 @@ class Ledger:
             }
         )
         with self.room.together() as sums:
+            index, held, tasks = columns.index, self.room.tasks, self._tasks
             for before, after in changes:
+                if before is not None and after is not None and before.uid == after.uid:  # most of what is told
+                    task, at = tasks.get(after.uid), index.get(after.node_name)
+                    if task is not None and at is not None and self._replaced(at, held[at].get(task.uid), task):
+                        continue
                 self._apply(before, after, sums)
         for uid in self._renamed:
             self._count_again(uid)
@@ -320,8 +325,6 @@ class Ledger:
         index, held = self.snapshot.nodes.index, self.room.tasks
         if before is not None and (row := index.get(before.node_name)) is not None:
             counted = held[row].pop(before.uid, None)
-            if counted is not None and after is not None and self._replaced(row, counted, after):
-                return
             if counted is not None:
                 sums.free(row, counted)
             if after is None or after.uid != before.uid:
@@ -333,14 +336,11 @@ class Ledger:
                 sums.hold(row, task)
                 self._renamed.discard(task.uid)
 
-    def _replaced(self, row: int, counted: Task, after: PodInfo) -> bool:
+    def _replaced(self, row: int, counted: Task | None, task: Task) -> bool:
         """Put another version of a pod in the place of the one that is counted, where no account changes by that."""
-        task = self._tasks.get(after.uid)
-        if task is None or task.uid != counted.uid or task.held_as is not None:
+        if counted is None or task.held_as is not None or counted.held_as is not task.status:
             return False
-        if self.snapshot.nodes.index.get(after.node_name) != row:
-            return False
-        if counted.held_as is not task.status or self.room.demand(counted) is not self.room.demand(task):
+        if counted.demand is None or counted.demand is not task.demand:
             return False  # equal demands are one object
         task.held_as, counted.held_as = counted.held_as, None
         self.room.tasks[row][task.uid] = task

@@ -127,6 +127,7 @@ class Misreadings:
     def __init__(self) -> None:
         self._pods: dict[str, Sentences] = {}
         self._groups: dict[str, tuple[PodGroup, Sentences]] = {}
+        self._of_groups: list[Sentences] = []  # of those alone that have some
         self._nodes: dict[str, Sentences] = {}
         self._revision = self._renewed = -1
 
@@ -146,7 +147,7 @@ class Misreadings:
         """The sentences that matter to a session with these plugins."""
         self._read_groups(ledger)
         self._read_nodes(ledger)
-        everything = (*self._nodes.values(), *(each for _, each in self._groups.values()), *self._pods.values())
+        everything = (*self._nodes.values(), *self._of_groups, *self._pods.values())
         found = [text for each in everything for plugin, text in each if not plugin or plugin in plugins]
         more = len(found) - MOST_TOLD
         return found if more <= 0 else [*found[:MOST_TOLD], f"{more} more annotation(s) cannot be read"]
@@ -162,6 +163,7 @@ class Misreadings:
             if known is None or known[0] is not group:
                 known = (group, tuple(_misread("pod group", key, group, _OF_GROUPS)))
             self._groups[key] = known
+        self._of_groups = [found for _, found in self._groups.values() if found]
 
     def _read_nodes(self, ledger: Ledger) -> None:
         snapshot = ledger.snapshot

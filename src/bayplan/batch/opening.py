@@ -29,7 +29,8 @@ def open_session(
     ledger.refresh()
     nodes = Nodes(ledger.snapshot, ledger.room.copy(), usage=handle.usage)
     _keep_promises(ledger, nodes, handle.nominations)
-    jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in ledger.queues}
+    queues = ledger.queues
+    jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in queues}
     places = {name: _copied(place) for name, place in ledger.places.items()}
     hyper_nodes = HyperNodes(places, nodes, ready=not ledger.topology_fault)
     session = Session(
@@ -48,7 +49,7 @@ def open_session(
         view=ClusterView(ledger.snapshot),
         templates=ledger.templates,
     )
-    session.faults += _misplaced(ledger)
+    session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:
         session.faults.append(ledger.topology_fault)
     for job in jobs.values():
@@ -67,9 +68,9 @@ def _keep_promises(ledger: Ledger, nodes: Nodes, nominations: Nominations) -> No
                 nodes.room.promise(node.row, pod_amounts(info.pod))
 
 
-def _misplaced(ledger: Ledger) -> Iterator[str]:
+def _misplaced(ledger: Ledger, counted: int) -> Iterator[str]:
     """Who is in no queue, or in no group, and so in no session; queues below themselves, amounts that are none."""
-    for job in ledger.jobs.values():
+    for job in ledger.jobs.values() if counted < len(ledger.jobs) else ():
         if not job.has_group:
             yield f"{len(job.tasks)} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
         elif job.queue not in ledger.queues:

@@ -92,6 +92,8 @@ class QueueSums:
             entry = entries.get(uid)
             if entry is None:
                 entries[uid] = self._enter(job)
+            elif entry.revision == job.revision and entry.job is job:
+                continue
             elif not entry.is_current(job):
                 self._leave(entry)
                 entries[uid] = self._enter(job)

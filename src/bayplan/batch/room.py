@@ -11,7 +11,6 @@ nothing of that is idle, whoever is there, until somebody goes. That is `bare`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -294,12 +293,12 @@ class Room:
         """Many tasks that come and go, counted at the end of the block: one sum a kind of demand, not one a task."""
         sums = Sums(self)
         yield sums
-        for demand, (everybody, going) in sums.kinds.items():
+        for demand, everybody, going in sums.kinds.values():
             self._shift(self.used, demand, everybody, 1.0)
             self._shift(self.idle, demand, everybody, -1.0)
             self._shift(self.releasing, demand, going, 1.0)
 
-    def _shift(self, matrix: FloatMatrix, demand: Demand, changes: Counter[int], sign: float) -> None:
+    def _shift(self, matrix: FloatMatrix, demand: Demand, changes: dict[int, int], sign: float) -> None:
         rows = [row for row, number in changes.items() if number]
         if not rows:
             return
@@ -324,7 +323,7 @@ class Sums:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self.kinds: dict[Demand, tuple[Counter[int], Counter[int]]] = {}  # by row: all, and those that are going
+        self.kinds: dict[int, tuple[Demand, dict[int, int], dict[int, int]]] = {}  # by row: all, and those that go
 
     def hold(self, row: int, task: Task) -> None:
         task.held_as = task.status
@@ -335,13 +334,14 @@ class Sums:
         task.held_as = None
 
     def _count(self, row: int, task: Task, by: int) -> None:
-        demand = self._room.demand(task)
-        found = self.kinds.get(demand)
+        demand = task.demand or self._room.demand(task)
+        found = self.kinds.get(id(demand))  # equal demands are one object, and long to hash
         if found is None:
-            found = self.kinds[demand] = (Counter(), Counter())
-        found[0][row] += by
+            found = self.kinds[id(demand)] = (self._room.demand(task), {}, {})
+        rows = found[1]
+        rows[row] = rows.get(row, 0) + by
         if task.held_as is TaskStatus.RELEASING:
-            found[1][row] += by
+            found[2][row] = found[2].get(row, 0) + by
 
 
 def _empty(dimensions: int) -> FloatMatrix:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,16 +48,16 @@ class _PodState:
         self.kind = self.affinity = NO_TERMS
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Seen:
     """How far a snapshot has followed a cache."""
 
-    cache: Cache
-    rows: int = -1
-    slots: int = -1
-    layout: int = -1
-    images: int = -1  # at which version of the images all rows were shown
-    content: list[int] = field(default_factory=list)  # for each row of the snapshot, which content of the node it shows
+    __slots__ = ("__weakref__", "cache", "content", "images", "layout", "rows", "slots")
+
+    def __init__(self, cache: Cache, images: int) -> None:
+        self.cache = cache
+        self.rows = self.slots = self.layout = -1
+        self.images = images  # at which version of the images all rows were shown
+        self.content: list[int] = []  # for each row of the snapshot, which content of the node it shows
 
 
 class Cache:
@@ -291,7 +290,7 @@ class Cache:
         """
         seen = snapshot.follower
         if not isinstance(seen, _Seen) or seen.cache is not self:
-            seen = snapshot.follower = _Seen(self, images=-1 if len(snapshot) else self._images.version)
+            seen = snapshot.follower = _Seen(self, -1 if len(snapshot) else self._images.version)
             self._seen.add(seen)
         if not rows and not slots and changes is None and self._show_newcomer(snapshot, seen):
             return

@@ -16,7 +16,7 @@ import click
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.app import build_engine, configured, plugin_source, scheduler_process
+from bayplan.app import build_engine, configured, freeze_memory, plugin_source, scheduler_process
 from bayplan.cache import Cache
 from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import explained, file_text, plugin_options
@@ -73,10 +73,11 @@ def command(
     options = _options(flags, context.command.texts(given), settings)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
-    plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins)
+    features = options.serving.features
+    plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins, features=features)
     registry = plugins.registry()
     with explained(path, registry):
-        configuration = _with_flags(configured(text, registry), flags, alone=path is None)
+        configuration = _with_flags(configured(text, registry, features), flags, alone=path is None)
         build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
     kubeconfig = configuration.client_connection.kubeconfig
     target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
@@ -91,6 +92,7 @@ def command(
         options=options,
         set_verbosity=logs.set_verbosity,
     )
+    freeze_memory()
     sys.exit(asyncio.run(_run(process)))
 
 

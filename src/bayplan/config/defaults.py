@@ -6,13 +6,14 @@ which they run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from bayplan.config.args import ArgsKinds
+from bayplan.config.features import GANGS
 from bayplan.config.model import (
     DEFAULT_SCHEDULER_NAME,
     ClientConnection,
@@ -86,13 +87,23 @@ DecodedArgs = Mapping[tuple[int, int], Wire]
 """Decoded arguments by the place of their entry: profile and position."""
 
 
-def with_defaults(source: ConfigurationSource, decoded: DecodedArgs, kinds: ArgsKinds) -> ConfigurationDraft:
+def default_plugins(gates: Collection[str]) -> Plugins:
+    """The plugins that run unless somebody says otherwise, with the feature gates that are on."""
+    if GANGS not in gates:
+        return DEFAULT_PLUGINS
+    return Plugins(multi_point=PluginSet(enabled=(*DEFAULT_MULTIPOINT, PluginRef("GangScheduling"))))
+
+
+def with_defaults(
+    source: ConfigurationSource, decoded: DecodedArgs, kinds: ArgsKinds, gates: Collection[str] = ()
+) -> ConfigurationDraft:
     """Fill the gaps. Entries of `pluginConfig` that are not in `decoded` stay raw."""
+    plugins = default_plugins(gates)
     sources = source.profiles or (ProfileSource(),)
     if len(sources) == 1 and sources[0].scheduler_name is None:
         # With several profiles there is no telling which one is meant to be the default.
         sources = (replace(sources[0], scheduler_name=DEFAULT_SCHEDULER_NAME),)
-    profiles = tuple(_profile(number, profile, decoded, kinds) for number, profile in enumerate(sources))
+    profiles = tuple(_profile(number, profile, decoded, kinds, plugins) for number, profile in enumerate(sources))
     return ConfigurationDraft(_settings(source), profiles)
 
 
@@ -121,8 +132,10 @@ def _non_zero(given: Any, defaults: Any, names: tuple[str, ...]) -> Any:
     return replace(given, **{name: getattr(given, name) or getattr(defaults, name) for name in names})
 
 
-def _profile(number: int, source: ProfileSource, decoded: DecodedArgs, kinds: ArgsKinds) -> ProfileDraft:
-    plugins = merge_plugins(DEFAULT_PLUGINS, source.plugins)
+def _profile(
+    number: int, source: ProfileSource, decoded: DecodedArgs, kinds: ArgsKinds, defaults: Plugins
+) -> ProfileDraft:
+    plugins = merge_plugins(defaults, source.plugins)
     given = tuple(
         (entry.name, _given_args(decoded.get((number, position), entry.args), entry.name, kinds))
         for position, entry in enumerate(source.plugin_config)

@@ -83,7 +83,8 @@ OFF = frozenset(
 _GENERAL = LOCKED_ON | {"DRAPrioritizedList"}
 _BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
 
-TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching"})
+GROUPS, GANGS = "GenericWorkload", "GangScheduling"
+TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS})
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
 _NEEDS = {

@@ -7,6 +7,7 @@ the `ConfigError`, word for word kube-scheduler's. Called once for each configur
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,18 +42,21 @@ _SCHEME = "pkg/scheduler/apis/config/scheme/scheme.go:29"
 _KIND_STRUCT = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
 
 
-def load(text: str, args_kinds: ArgsKinds) -> Configuration:
-    """The configuration that the text describes, complete and valid; `ConfigError` says why there is none."""
+def load(text: str, args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Configuration:
+    """The configuration that the text describes, complete and valid; `ConfigError` says why there is none.
+
+    `gates`: the feature gates that are on; some add a plugin to those that run by default.
+    """
     try:
         source, decoded = _decode(text, args_kinds)
     except ObjectError as error:
         raise ConfigError(str(error), stage=DECODING) from None
-    return _complete(source, decoded, args_kinds)
+    return _complete(source, decoded, args_kinds, gates)
 
 
-def load_default(args_kinds: ArgsKinds) -> Configuration:
+def load_default(args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Configuration:
     """The configuration that is in force without a file."""
-    return _complete(ConfigurationSource(), {}, args_kinds)
+    return _complete(ConfigurationSource(), {}, args_kinds, gates)
 
 
 def dump(configuration: Configuration) -> dict[str, Any]:
@@ -62,8 +66,10 @@ def dump(configuration: Configuration) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": KIND, **v1_form(settings), "profiles": profiles}
 
 
-def _complete(source: ConfigurationSource, decoded: dict[tuple[int, int], Wire], kinds: ArgsKinds) -> Configuration:
-    draft = with_defaults(source, decoded, kinds)
+def _complete(
+    source: ConfigurationSource, decoded: dict[tuple[int, int], Wire], kinds: ArgsKinds, gates: Collection[str]
+) -> Configuration:
+    draft = with_defaults(source, decoded, kinds, gates)
     if errors := validate(draft, kinds):
         raise ConfigError(aggregate(errors), stage=VALIDATION)
     return draft.finished()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple
 
 from bayplan.framework.parts import Part
 from bayplan.framework.weighing import NOTHING, ByRow, Weighted
@@ -64,19 +63,16 @@ class Addend:
         return self.weighted.over(rows)
 
 
-class Spoken(NamedTuple):
+class Spoken:
     """What score plugins say of these pods, those who say anything."""
 
-    addends: list[Addend]
-    names: tuple[str, ...]
-    scores: list[tuple[Callable[[int], int] | None, int]]  # what each has given to a row, and its factor
-    pack: Callable[..., bytes]  # a total and what each has given, as int64
+    __slots__ = ("_pack", "addends", "names", "scores")
 
-    @classmethod
-    def of(cls, addends: list[Addend]) -> Spoken:
-        speaking = [addend for addend in addends if addend.speaks]
-        names = tuple([addend.part.role.name for addend in speaking])
-        return cls(speaking, names, [addend.given for addend in speaking], _packing(1 + len(speaking)))
+    def __init__(self, addends: list[Addend]) -> None:
+        self.addends = [addend for addend in addends if addend.speaks]
+        self.names = tuple([addend.part.role.name for addend in self.addends])
+        self.scores = [addend.given for addend in self.addends]  # what each has given to a row, and its factor
+        self._pack = _packing(1 + len(self.addends))  # a total and what each has given, as int64
 
     def total_at(self, row: int) -> int:
         total = 0
@@ -87,7 +83,7 @@ class Spoken(NamedTuple):
     def spelled_out(self, row: int) -> bytes:
         """The total of a row, where the pod fits, and what each score plugin gave to it."""
         given = [factor if score is None else score(row) * factor for score, factor in self.scores]
-        return self.pack(sum(given), *given)
+        return self._pack(sum(given), *given)
 
 
 @lru_cache(maxsize=64)
@@ -95,36 +91,25 @@ def _packing(count: int) -> Callable[..., bytes]:
     return Struct(f"{count}q").pack
 
 
-class Cast(NamedTuple):
+class Cast:
     """Who has to be asked when pods come and go."""
 
-    by_amounts: list[Part]  # of those who look at what happens on a row: whom its amounts tell everything
-    by_pods: list[Part]  # and all others
-    followers: list[Part]  # both
-    alone: list[
-        tuple[Callable[[int], int], int]
-    ]  # those who score alone: what tells the score of a row, and its weight
-    shifting: list[tuple[int, Addend]]  # those who do not, with their place among those who speak
-    simple: bool  # pods that come or go on a row are followed by asking these about that row
+    __slots__ = ("alone", "by_amounts", "by_pods", "followers", "shifting", "simple")
 
-    @classmethod
-    def of(cls, parts: list[Part], spoken: Spoken, *, scores: bool) -> Cast:
+    def __init__(self, parts: list[Part], spoken: Spoken, *, scores: bool) -> None:
         """`scores`: whether anybody would score at all."""
-        by_amounts: list[Part] = []
-        by_pods: list[Part] = []
+        self.by_amounts: list[Part] = []  # of those who look at what happens on a row: whom its amounts tell everything
+        self.by_pods: list[Part] = []  # and all others
         for part in parts:
             if part.role.looks_at_pods and (part.filtering or part.scoring):
-                (by_amounts if part.role.sees_amounts and part.scores_alone else by_pods).append(part)
-        shifting = [(place, addend) for place, addend in enumerate(spoken.addends) if not addend.part.scores_alone]
+                (self.by_amounts if part.role.sees_amounts and part.scores_alone else self.by_pods).append(part)
+        self.followers = self.by_pods + self.by_amounts
         apart = [(a.raw, a.part.role.weight) for a in spoken.addends if a.part.scores_alone]
-        return cls(
-            by_amounts,
-            by_pods,
-            by_pods + by_amounts,
-            [(raw.item, weight) for raw, weight in apart if raw is not None],
-            shifting,
-            scores and all(a.part.role.moves for _, a in shifting if a.part.role.looks_at_pods),
-        )
+        # Those who score alone, by what tells the score of a row, and its weight; the others with their place.
+        self.alone: list[tuple[Callable[[int], int], int]] = [(raw.item, by) for raw, by in apart if raw is not None]
+        self.shifting = [(place, addend) for place, addend in enumerate(spoken.addends) if not addend.part.scores_alone]
+        # Whether pods that come or go on a row are followed by asking these about that row.
+        self.simple = scores and all(a.part.role.moves for _, a in self.shifting if a.part.role.looks_at_pods)
 
     def alone_at(self, row: int) -> int:
         """What a row has of those who score alone."""

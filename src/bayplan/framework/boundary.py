@@ -12,13 +12,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
 from bayplan.framework.points import Point
 from bayplan.framework.status import SUCCESS, Code, Status
+from bayplan.snapshot import RowVector
 from bayplan.telemetry.timings import PluginTimings, PointTimings
 
 P = ParamSpec("P")
@@ -39,6 +42,15 @@ class PluginFault(PluginError):
         self.plugin = plugin
         self.point = point
         self.text = text
+        self.question: tuple[Point, RowVector | None] | None = None  # at which point, and about which nodes
+
+    def repeat(self, plugin: Any, point: Point, rows: RowVector | None = None) -> None:
+        """Raise it again where the plugin is about to be asked the same once more."""
+        if self.question is None or self.plugin != plugin.name or self.question[0] is not point:
+            return
+        before = self.question[1]
+        if rows is None or (before is not None and np.array_equal(before, rows)):
+            raise self
 
     @classmethod
     def raised(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
@@ -46,6 +58,14 @@ class PluginFault(PluginError):
         if isinstance(fault, PluginFault):
             return fault
         return cls(plugin.name, point, f"{type(fault).__name__}: {fault}{_place(plugin, fault)}")
+
+
+def trace_from_outside(fault: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """The traceback for a log, from the first line on that is not ours: how we came to ask is no matter."""
+    trace = fault.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_BAYPLAN):
+        trace = trace.tb_next
+    return type(fault), fault, trace or fault.__traceback__
 
 
 def _place(plugin: Any, fault: BaseException) -> str:
@@ -66,7 +86,7 @@ class Boundary:
     watched for being slow, save `ask_untimed`; only those of sampled attempts enter the statistics.
     """
 
-    __slots__ = ("_elsewhere_s", "_now", "now_s", "points", "sampling", "timings")
+    __slots__ = ("_elsewhere_s", "_now", "now_s", "points", "sampling", "timings", "told")
 
     def __init__(self, clock: Clock, timings: PluginTimings, profile: str = "") -> None:
         self._now = self.now_s = clock.monotonic_s
@@ -74,13 +94,14 @@ class Boundary:
         self._elsewhere_s = 0.0  # spent in calls within the call under way
         self.timings = timings
         self.sampling = True
+        self.told: set[str] = set()  # the faults of this attempt that are in the log
 
     def call(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The plugin's answer; `PluginFault` if it raises, SystemExit too: no plugin ends the process."""
         try:
             return self.timed(plugin, point, method, *args, **kwargs)
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin, point, fault) from fault
+            raise self.failed(plugin, point, fault) from fault
 
     def timed(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
@@ -105,7 +126,7 @@ class Boundary:
             answer = method(*args)
             return SUCCESS if answer is None else as_status(answer, plugin.name, point)
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin, point, fault) from fault
+            raise self.failed(plugin, point, fault) from fault
 
     async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
         """The same for the points that talk to the outside, where waiting is no fault."""
@@ -115,15 +136,18 @@ class Boundary:
             answer = await method(*args)
             return answer
         except (Exception, SystemExit) as fault:
-            raise self._failed(plugin, point, fault) from fault
+            raise self.failed(plugin, point, fault) from fault
         finally:
             self.timings.took(plugin.name, point.filed, self._now() - start, _label(answer))
 
-    def _failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
-        if not isinstance(fault, PluginFault):
-            log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=fault)
+    def failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
+        """What a plugin raised, as its fault: counted, and logged unless it did the same in this attempt before."""
+        known = PluginFault.raised(plugin, point.key, fault)
+        if known is not fault and str(known) not in self.told:
+            self.told.add(str(known))
+            log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=trace_from_outside(fault))
         self.timings.failed(plugin.name, point.filed)
-        return PluginFault.raised(plugin, point.key, fault)
+        return known
 
     def _note(self, plugin: str, point: Point, seconds: float, answer: object) -> None:
         if self.sampling:

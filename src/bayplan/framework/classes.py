@@ -14,10 +14,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
-from bayplan.framework.boundary import Boundary
+from bayplan.framework.boundary import Boundary, PluginFault, trace_from_outside
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.parts import EvaluationClock, Part
-from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
+from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
 from bayplan.framework.profile import Profile
 from bayplan.framework.roles import Role
 from bayplan.framework.standing import Standing
@@ -164,7 +164,8 @@ class Classes:
         """Sharing is no more than a shortcut, so whatever stands in its way is told once and costs nothing else."""
         if about not in self._complained:
             self._complained.add(about)
-            log.warning("%s failed; pods are asked about one by one instead", about, exc_info=fault)
+            trace = trace_from_outside(fault)
+            log.warning("%s failed; pods are asked about one by one instead", about, exc_info=trace)
 
     def standing(self, cycle: Cycle) -> Standing | None:
         """Where pods of this kind stand now; None where the attempt has to take the long way."""
@@ -185,8 +186,16 @@ class Classes:
             if cycle.answered is None:
                 cycle.start_over()
             return None
+        except PluginFault as fault:  # a full attempt finds out whether it matters, and says so
+            self.long_ways[type(fault).__name__] += 1
+            self._drop(kind)
+            cycle.start_over()
+            if fault.point == DEPENDS_ON.key:
+                self._complain(f"{DEPENDS_ON.key} of plugin {fault.plugin}", fault.__cause__ or fault)
+            else:
+                cycle.failed = fault
+            return None
         except (Exception, SystemExit) as fault:
-            # A plugin broke: a full attempt asks it again and says what is wrong.
             self.long_ways[type(fault).__name__] += 1
             self._complain(f"sharing answers ({type(fault).__name__}: {fault})", fault)
             self._drop(kind)

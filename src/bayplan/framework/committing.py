@@ -29,6 +29,7 @@ class PermitOutcome:
 
     status: Status = SUCCESS
     waits: dict[str, float] = field(default_factory=dict)
+    reason: str = ""  # of the last that waits
 
 
 _PERMITTED = PermitOutcome()
@@ -103,6 +104,7 @@ class Committing:
                 answer = self._boundary.call(plugin, PERMIT, _permit_answer, plugin, cycle, node_name)
                 if isinstance(answer, Wait):
                     outcome.waits[plugin.name] = min(answer.timeout_s, LONGEST_WAIT_S)
+                    outcome.reason = answer.reason
                     continue
                 status = answer
             except PluginFault as fault:

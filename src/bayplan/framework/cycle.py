@@ -7,10 +7,13 @@ whose value changes while preemption tries things out says how to clone it; all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo, Snapshot
+
+if TYPE_CHECKING:
+    from bayplan.framework.boundary import PluginFault
 
 T = TypeVar("T")
 
@@ -34,6 +37,7 @@ class Cycle:
     __slots__ = (
         "_state",
         "answered",
+        "failed",
         "info",
         "pod",
         "pods_to_activate",
@@ -52,6 +56,7 @@ class Cycle:
         self.skip_pre_bind: set[str] = set()
         self.pods_to_activate: dict[str, Pod] = {}
         self.answered: dict[str, Any] | None = None  # by PreFilters, while it was found out whether the pod is shared
+        self.failed: PluginFault | None = None  # a plugin, meanwhile
         self._state: dict[Key[Any], Any] = {}
 
     def put(self, key: Key[T], value: T) -> None:

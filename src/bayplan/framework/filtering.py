@@ -7,7 +7,7 @@ plugin; no Python loop over nodes except for plugins that only have the one-node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +90,9 @@ class Filtering:
 
     def _ask_pre_filter(self, plugin: Any, cycle: Cycle) -> NarrowTo | Status:
         try:
-            return self._boundary.call(plugin, PRE_FILTER, _pre_filter_answer, plugin, cycle)
+            if cycle.failed is not None:
+                cycle.failed.repeat(plugin, PRE_FILTER)
+            return self._boundary.call(plugin, PRE_FILTER, pre_filter_answer, plugin, cycle)
         except PluginFault as fault:
             return error(fault.text).by(plugin.name)
 
@@ -175,17 +177,20 @@ class Filtering:
     def _apply(self, plugin: Any, cycle: Cycle, table: NodeTable, alive: BoolVector, verdicts: Verdicts) -> bool:
         """Let one plugin reject rows that are still alive; false when no row is left."""
         try:
+            if cycle.failed is not None:
+                walks = getattr(plugin, "per_row", False) or not hasattr(plugin, "filter_nodes")
+                cycle.failed.repeat(plugin, FILTER, table.rows[alive] if walks else table.rows)
             if not hasattr(plugin, "filter_nodes"):
                 self._apply_one_by_one(plugin, cycle, table, alive, verdicts)
             elif getattr(plugin, "per_row", False) and not alive.all():
                 left = np.flatnonzero(alive)
                 narrowed = table.narrowed(alive)
-                for rejection in self._boundary.call(plugin, FILTER, _collect, plugin, cycle, narrowed):
+                for rejection in self._boundary.call(plugin, FILTER, rejections_of, plugin, cycle, narrowed):
                     mask = np.zeros(len(table), dtype=np.bool_)
                     mask[left[rejection.mask]] = True
                     _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
             else:
-                for rejection in self._boundary.call(plugin, FILTER, _collect, plugin, cycle, table):
+                for rejection in self._boundary.call(plugin, FILTER, rejections_of, plugin, cycle, table):
                     mask = rejection.mask & alive
                     _reject(verdicts, plugin.name, mask, rejection.reason, rejection.status_code)
         except PluginFault as fault:
@@ -284,7 +289,7 @@ class Filtering:
         return SUCCESS
 
 
-def _pre_filter_answer(plugin: Any, cycle: Cycle) -> NarrowTo | Status:
+def pre_filter_answer(plugin: Any, cycle: Cycle) -> NarrowTo | Status:
     answer = plugin.pre_filter(cycle)
     return answer if isinstance(answer, NarrowTo) else as_status(answer, plugin.name, PRE_FILTER)
 
@@ -312,21 +317,30 @@ def refusals(
     return found
 
 
-def _collect(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:
+def rejections_of(plugin: Any, cycle: Cycle, table: NodeTable) -> list[Rejection]:
     """The rejections of one plugin, checked."""
-    rejections = list(plugin.filter_nodes(cycle, table))
+    answer = plugin.filter_nodes(cycle, table)
+    if not isinstance(answer, Iterable) or isinstance(answer, np.ndarray):
+        raise PluginFault(plugin.name, FILTER.key, f"filter_nodes yields Rejections; got {_kind_of(answer)}")
+    rejections = list(answer)
     for rejection in rejections:
         if not isinstance(rejection, Rejection):
             raise PluginFault(plugin.name, FILTER.key, f"yielded {rejection!r}, which is no Rejection")
         mask = rejection.mask
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (len(table),):
-            shape = getattr(mask, "shape", None)
             raise PluginFault(
-                plugin.name, FILTER.key, f"a mask of {len(table)} booleans is needed, one a node; got shape {shape}"
+                plugin.name, FILTER.key, f"a mask of {len(table)} booleans is needed, one a node; got {_kind_of(mask)}"
             )
         if rejection.status_code not in _ACCEPTED_FROM_FILTER and rejection.status_code is not Code.ERROR:
             raise PluginFault(plugin.name, FILTER.key, f"{rejection.status_code!r} is no way to reject a node")
     return rejections
+
+
+def _kind_of(answer: object) -> str:
+    """What an answer is that should have been something else."""
+    if isinstance(answer, np.ndarray):
+        return f"shape {answer.shape} of {answer.dtype}"
+    return "None" if answer is None else type(answer).__name__
 
 
 def _reject(verdicts: Verdicts, plugin: str, mask: BoolVector, text: str, code: Code) -> None:

@@ -139,6 +139,10 @@ class GroupLeaders:
             self._total += self._flat
         return self._total
 
+    def given_to_group_of(self, row: int) -> int:
+        """What a row has of its group."""
+        return self._scores[self.of_row.item(row)]
+
     def put(self, row: int, alone: int) -> None:
         """One row has this alone, and may be in another group."""
         before, number = self.alone.item(row), self._group_of.item(row)

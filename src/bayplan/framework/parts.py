@@ -15,23 +15,25 @@ numbers for one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
-from functools import lru_cache
+from collections.abc import Callable, Collection, Hashable
+from functools import lru_cache, partial
 from sys import getrefcount
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bayplan.framework.boundary import Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.filtering import refusals
+from bayplan.framework.filtering import pre_filter_answer, refusals, rejections_of
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo
-from bayplan.framework.points import DEPENDS_ON, FILTER, NORMALIZE, PRE_FILTER, PRE_SCORE, SCORE
+from bayplan.framework.points import DEPENDS_ON, FILTER, NORMALIZE, PRE_FILTER, PRE_SCORE, SCORE, Point
 from bayplan.framework.roles import Role
 from bayplan.framework.status import Code, Status
 from bayplan.framework.weighing import NOTHING, CannotShare, Weighted, as_vector, out_of_range
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+
+R = TypeVar("R")
 
 FEW_ROWS = 2
 """Up to so many changed rows are asked about one by one, more of them as a table."""
@@ -181,15 +183,29 @@ class Part:
         self.rejects = False
         if self.filtering:
             self._boundary.points.count(role.name, FILTER.label, count)
-            self._boundary.timed(role.plugin, FILTER, self._filter_all, left)
+            table = cycle.snapshot.table
+            if role.wants_rows_left and left is not None:
+                table = table.narrowed(left)
+            self._ask(FILTER, table, self._filter_all, table)
         wanted = not self.compares and (role.scores or role.pre_scores) and self.pre_score(cycle.snapshot.table)
         self.scoring = wanted and role.scores
         if self.scoring:
             self._boundary.points.count(role.name, SCORE.label, count)
-            self._boundary.timed(role.plugin, SCORE, self._score_all)
+            self._ask(SCORE, cycle.snapshot.table, self._score_all)
             if role.moves:
                 self._scores_stamp = self.scores_stamp()
         self._mark()
+
+    def _ask(self, point: Point, nodes: NodeTable | None, method: Callable[..., R], *args: Any) -> R:
+        """Ask the plugin. What it raises is its fault, which an attempt that asks the same does not ask for again."""
+        try:
+            return self._boundary.timed(self.role.plugin, point, method, *args)
+        except CannotShare:
+            raise
+        except (Exception, SystemExit) as fault:
+            known = self._boundary.failed(self.role.plugin, point, fault)
+            known.question = (point, None if nodes is None else nodes.rows)
+            raise known from fault
 
     def _sit_out(self) -> None:
         """The plugin has nothing to say about these pods, until what it depends on changes."""
@@ -221,8 +237,7 @@ class Part:
     def _refresh(self, rows: Collection[int]) -> None:
         self.changes += 1
         if self.role.outside:
-            point = FILTER if self.filtering else SCORE
-            self._boundary.timed(self.role.plugin, point, self._ask_again, rows)
+            self._ask(FILTER if self.filtering else SCORE, None, self._ask_again, rows)
         else:
             self._ask_again(rows)
 
@@ -253,7 +268,7 @@ class Part:
                 self._filter_table(table)
         if scoring:
             table = table or NodeTable(columns, np.array(sorted(rows), dtype=np.intp))
-            self.raw[table.rows] = scores = as_vector(role.plugin.score_nodes(cycle, table), len(table))
+            self.raw[table.rows] = scores = as_vector(role.plugin.score_nodes(cycle, table), role.name, len(table))
             self.silent = False
             self.wild |= out_of_range(scores)
 
@@ -263,9 +278,8 @@ class Part:
         """Ask PreFilter, ahead of the evaluation that this answer then is a part of."""
         role, cycle = self.role, self.cycle
         cycle.skip_filter.discard(role.name)
-        answer = self._boundary.timed(role.plugin, PRE_FILTER, role.plugin.pre_filter, cycle)
-        self._answer = answer if isinstance(answer, NarrowTo) else as_status(answer, role.name, PRE_FILTER)
-        return self._answer
+        self._answer = answer = self._ask(PRE_FILTER, None, pre_filter_answer, role.plugin, cycle)
+        return answer
 
     def take_answer(self) -> NarrowTo | Status | None:
         """What PreFilter said ahead, for whoever uses it: it is true of this moment alone."""
@@ -290,10 +304,7 @@ class Part:
             raise CannotShare
         return True
 
-    def _filter_all(self, left: BoolVector | None) -> None:
-        table = self.cycle.snapshot.table
-        if self.role.wants_rows_left and left is not None:
-            table = table.narrowed(left)
+    def _filter_all(self, table: NodeTable) -> None:
         if self.role.filters_tables:
             self._filter_table(table)
             return
@@ -303,9 +314,10 @@ class Part:
             self._note(where[positions], code, reasons)
 
     def _filter_table(self, table: NodeTable) -> None:
-        nobody = table.nobody
+        role, nobody = self.role, table.nobody
         place = -1
-        for rejection in self.role.plugin.filter_nodes(self.cycle, table):
+        ask = partial(rejections_of, role.plugin) if role.outside else role.plugin.filter_nodes
+        for rejection in ask(self.cycle, table):
             place = self._place(rejection.reason, place)
             if rejection.mask is nobody or not rejection.mask.any():
                 continue
@@ -333,7 +345,7 @@ class Part:
         if self.codes[node.row]:
             self._forget(node.row)
         answer = self.role.plugin.filter(self.cycle, node)
-        if answer is not None and not (status := as_status(answer, "", FILTER)).ok:
+        if answer is not None and not (status := as_status(answer, self.role.name, FILTER)).ok:
             self._note(node.row, status.code, status.reasons)
 
     def _note(self, rows: Any, code: Code, reasons: tuple[str, ...]) -> None:
@@ -381,8 +393,7 @@ class Part:
         cycle.skip_score.discard(role.name)
         if not role.pre_scores:
             return True
-        answer = self._boundary.timed(role.plugin, PRE_SCORE, role.plugin.pre_score, cycle, candidates)
-        status = as_status(answer, role.name, PRE_SCORE)
+        status = self._ask(PRE_SCORE, candidates, self._pre_scored, candidates)
         if status.code is Code.SKIP:
             cycle.skip_score.add(role.name)
             return False
@@ -391,10 +402,13 @@ class Part:
             raise CannotShare
         return True
 
+    def _pre_scored(self, candidates: NodeTable) -> Status:
+        return as_status(self.role.plugin.pre_score(self.cycle, candidates), self.role.name, PRE_SCORE)
+
     def _score_all(self) -> None:
         table = self.cycle.snapshot.table
         answer = self.role.plugin.score_nodes(self.cycle, table)
-        vector = as_vector(answer, len(table))
+        vector = as_vector(answer, self.role.name, len(table))
         # What a plugin returned may be a column, or something it keeps: it is copied unless nobody else knows it.
         ours = vector is answer and vector.flags.owndata and getrefcount(vector) == _OURS_ALONE
         self.raw = vector if ours else vector.copy()
@@ -428,7 +442,7 @@ class Part:
         self.changes += 1
         self.scoring = self.pre_score(self.cycle.snapshot.table) and self.role.scores
         if self.scoring:
-            self._boundary.timed(self.role.plugin, SCORE, self._score_all)
+            self._ask(SCORE, self.cycle.snapshot.table, self._score_all)
         if self.scores_alone or not self.scoring:
             self.version += 1
             self._clock.evaluations += 1
@@ -450,19 +464,23 @@ class Part:
             if not self.pre_score(candidates):
                 return NOTHING
             if role.groups:
-                groups = self._boundary.timed(role.plugin, SCORE, role.plugin.score_groups, self.cycle, candidates)
+                groups = self._ask(SCORE, candidates, role.plugin.score_groups, self.cycle, candidates)
                 if groups is not None:
                     return Weighted.of_groups(groups, role.weight)
-            answer = self._boundary.timed(role.plugin, SCORE, role.plugin.score_nodes, self.cycle, candidates)
-            final = as_vector(answer, len(candidates))
+            final = self._ask(SCORE, candidates, self._scores_of, candidates)
             if role.watches and not role.moves:  # what it just counted is what it depends on from now on
                 self._stamp = self._depends_on()
         else:
             final = self.raw[feasible]  # a copy: normalising may work in place
         if role.normalizes:
-            answer = self._boundary.timed(role.plugin, NORMALIZE, role.plugin.normalize, self.cycle, candidates, final)
-            final = as_vector(answer, len(candidates))
+            final = self._ask(NORMALIZE, candidates, self._normalized, candidates, final)
         return Weighted(final, role.weight, None if all_rows else feasible)
+
+    def _scores_of(self, candidates: NodeTable) -> IntVector:
+        return as_vector(self.role.plugin.score_nodes(self.cycle, candidates), self.role.name, len(candidates))
+
+    def _normalized(self, candidates: NodeTable, scores: IntVector) -> IntVector:
+        return as_vector(self.role.plugin.normalize(self.cycle, candidates, scores), self.role.name, len(candidates))
 
     def alone(self, feasible: BoolVector) -> IntVector:
         """What a plugin that scores alone adds to each total; what it says of others than candidates is no matter."""

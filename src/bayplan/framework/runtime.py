@@ -60,6 +60,8 @@ class Framework:
         """An attempt begins. The calls of one in ten enter the statistics: enough for averages, and nearly free."""
         self._attempts += 1
         self.boundary.sampling = self._attempts % _SAMPLED_ONE_IN == 1
+        if self.boundary.told:
+            self.boundary.told.clear()
 
     def pre_enqueue(self, pod: Pod, first: str = "") -> Status:
         """May the pod enter the queue? The first plugin that says no is on the status; `first` is asked before others.
@@ -98,6 +100,7 @@ class Framework:
 
         Success or UAU ends it; other reasons are collected.
         """
+        cycle.failed = None  # preemption asks the same plugins about other nodes
         start_s = self.boundary.now_s()
         answer = yield from self._post_filtered(cycle, diagnosis)
         self._points.took(POST_FILTER.label, self.boundary.now_s() - start_s, answer.status.code.label)

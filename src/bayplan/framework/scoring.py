@@ -70,6 +70,8 @@ class Scoring:
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
         for plugin in self._pre_scores:
             try:
+                if cycle.failed is not None:
+                    cycle.failed.repeat(plugin, PRE_SCORE, nodes.rows)
                 status = self._boundary.ask(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
             except PluginFault as fault:
                 status = error(fault.text)
@@ -119,6 +121,8 @@ class Scoring:
         return final
 
     def _raw(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        if cycle.failed is not None:
+            cycle.failed.repeat(plugin, SCORE, nodes.rows)
         if hasattr(plugin, "score_nodes"):
             return self._boundary.call(plugin, SCORE, _all_scores, plugin, cycle, nodes)
         return self._boundary.call(plugin, SCORE, _scores_one_by_one, plugin, cycle, nodes)
@@ -126,6 +130,8 @@ class Scoring:
     def _normalized(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
         if not hasattr(plugin, "normalize"):
             return raw
+        if cycle.failed is not None:
+            cycle.failed.repeat(plugin, NORMALIZE, nodes.rows)
         return self._boundary.call(plugin, NORMALIZE, _normalized_scores, plugin, cycle, nodes, raw)
 
 
@@ -150,15 +156,18 @@ def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector
 
 
 def _checked(vector: object, plugin: str, count: int) -> IntVector:
-    if isinstance(vector, Status):
-        raise PluginFault(plugin, SCORE.key, vector.message)
     if not isinstance(vector, np.ndarray) or not np.issubdtype(vector.dtype, np.integer) or vector.shape != (count,):
-        shape = getattr(vector, "shape", None)
-        kind = getattr(vector, "dtype", type(vector).__name__)
-        raise PluginFault(
-            plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}"
-        )
+        raise no_scores(vector, plugin, count)
     return vector.astype(np.int64, copy=False)
+
+
+def no_scores(answer: object, plugin: str, count: int) -> PluginFault:
+    """The fault of a plugin that answered this where scores of so many nodes were needed."""
+    if isinstance(answer, Status):
+        return PluginFault(plugin, SCORE.key, answer.message)
+    shape = getattr(answer, "shape", None)
+    kind = getattr(answer, "dtype", type(answer).__name__)
+    return PluginFault(plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}")
 
 
 def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:

@@ -64,7 +64,7 @@ class Standing:
         self._versions: list[int] = []
         self._filter_versions: list[int] = []
         self._reasons: tuple[RejectionCount, ...] | None = None  # None: to be counted
-        self._told: dict[int, bytes] = {}  # what `scores_at` said of rows
+        self._told: dict[int, tuple[int, bytes]] = {}  # what `scores_at` said of rows, and what groups gave them then
         self._cast: Cast | None = None  # None: to be found out
         self._spoken: Spoken | None = None  # the same
         self._known: Cycle | None = None  # None: to be collected from the parts
@@ -201,6 +201,8 @@ class Standing:
             if addend.weighted is not before:
                 moved = True
                 spoken.scores[place] = addend.given
+                if before.groups is None or addend.weighted.groups is None:  # `scores_at` looks at groups by itself
+                    self._told.clear()
             if not addend.speaks:
                 self._cast = self._spoken = None
         return moved
@@ -229,7 +231,6 @@ class Standing:
             return
         if grouped is not None:
             leaders.weigh(grouped[0].scores, grouped[1])
-            self._told.clear()
         for row in rows:
             leaders.put(row, cast.alone_at(row))
 
@@ -248,7 +249,7 @@ class Standing:
         return None if groups is None else (groups, flat)
 
     def _find_cast(self) -> Cast:
-        cast = self._cast = Cast.of(self._parts, self._speaking(), scores=bool(self._scores))
+        cast = self._cast = Cast(self._parts, self._speaking(), scores=bool(self._scores))
         asked = [(part, part.filtering, part.scoring) for part in cast.by_amounts]
         if asked != self._asked_by_amounts:
             self._asked_by_amounts = asked
@@ -469,16 +470,20 @@ class Standing:
     def _speaking(self) -> Spoken:
         spoken = self._spoken
         if spoken is None:
-            spoken = self._spoken = Spoken.of(self._scores)
+            spoken = self._spoken = Spoken(self._scores)
         return spoken
 
     def scores_at(self, rows: list[int]) -> bytes:
         """For each of these rows its total, and what each of `scoring` gave to it."""
         told, spoken = self._told, self._speaking()
+        groups = self._leaders if isinstance(self._leaders, GroupLeaders) else None
+        texts = []
         for row in rows:
-            if row not in told:
-                told[row] = spoken.spelled_out(row)
-        return b"".join([told[row] for row in rows])
+            known, given = told.get(row), 0 if groups is None else groups.given_to_group_of(row)
+            if known is None or known[0] != given:
+                known = told[row] = (given, spoken.spelled_out(row))
+            texts.append(known[1])
+        return b"".join(texts)
 
     def rejections(self) -> tuple[RejectionCount, ...]:
         """Who rejects how many rows, and why."""

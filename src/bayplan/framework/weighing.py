@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from bayplan.framework.plugin import MAX_SCORE, ScoreGroups
+from bayplan.framework.scoring import no_scores
 from bayplan.snapshot import BoolVector, IntVector, RowVector
 
 
@@ -103,10 +104,10 @@ def out_of_range(scores: IntVector) -> bool:
     return unsigned.item(unsigned.argmax()) > MAX_SCORE
 
 
-def as_vector(answer: object, count: int) -> IntVector:
-    """What a plugin returned as one whole number a row; nothing else is shared."""
+def as_vector(answer: object, plugin: str, count: int) -> IntVector:
+    """What a plugin returned as one whole number a row."""
     if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
-        raise CannotShare
+        raise no_scores(answer, plugin, count)
     return np.ascontiguousarray(answer, dtype=np.int64)
 
 

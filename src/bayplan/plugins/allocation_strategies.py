@@ -15,6 +15,7 @@ import numpy as np
 
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.objects.quantity import int64
+from bayplan.plugins import row_loops
 from bayplan.plugins.amount_mirror import AmountMirror, FloatMatrix, FloatVector
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources_fit_args import (
@@ -35,6 +36,9 @@ ShareOfFloats = Callable[[AmountMirror, Demand], FloatMatrix]
 """The same in floats, for all resources and rows at once. Exact where amounts are below `SMALL`: a share that is no
 whole number is further from the next one than floats of that size are apart."""
 
+Loop = Callable[[FloatMatrix, FloatMatrix, Demand, Sequence[int], FloatVector], None]
+"""The whole score as one loop over the rows."""
+
 ShareOfOne = Callable[[int, int], int]
 """The same for one row."""
 
@@ -48,9 +52,11 @@ class AllocationScorer:
         share_of_one: ShareOfOne,
         *,
         of_floats: ShareOfFloats | None = None,
+        loop: Loop | None = None,
         ignore_zero: bool = False,
     ) -> None:
         self._share = share
+        self._loop = loop if row_loops.COMPILED else None
         self._share_of_floats = of_floats
         self._share_of_one = share_of_one
         self._ignore_zero = ignore_zero
@@ -59,6 +65,10 @@ class AllocationScorer:
         """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
         if self._share_of_floats is None or not demand or not all(0 <= amount < SMALL for amount in demand):
             return None
+        if self._loop is not None:
+            scores: FloatVector = mirror.desk[0]
+            self._loop(mirror.left, mirror.has, demand, weights, scores)
+            return scores.astype(np.int64)
         shares = self._share_of_floats(mirror, demand)
         total: FloatVector = shares[0]
         if weights[0] != 1:
@@ -113,7 +123,9 @@ class AllocationScorer:
 def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
     """The scorer that valid arguments ask for."""
     if strategy.type == LEAST_ALLOCATED:
-        return AllocationScorer(least_allocated, least_allocated_one, of_floats=least_allocated_floats)
+        return AllocationScorer(
+            least_allocated, least_allocated_one, of_floats=least_allocated_floats, loop=row_loops.least_allocated
+        )
     if strategy.type == MOST_ALLOCATED:
         return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
     assert strategy.requested_to_capacity_ratio is not None

@@ -8,7 +8,7 @@ distinct kind of pod; counts by domain come from sums over columns. No Python lo
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -121,7 +121,7 @@ class RequiredState:
     def copy(self) -> RequiredState:
         return RequiredState(
             self.terms,
-            replace(self.bookmark),
+            self.bookmark.copy(),
             self.existing_anti.copy(),
             self.affinity.copy(),
             self.anti_affinity.copy(),

@@ -20,7 +20,7 @@ from bayplan.framework.plugin import MAX_SCORE, amounts_alone
 from bayplan.framework.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
-from bayplan.plugins import node_resources_balanced_allocation_args
+from bayplan.plugins import node_resources_balanced_allocation_args, row_loops
 from bayplan.plugins.allocation_strategies import column_of
 from bayplan.plugins.amount_mirror import AmountMirror, FloatVector
 from bayplan.plugins.go_division import one_quotient, quotient
@@ -91,6 +91,10 @@ class NodeResourcesBalancedAllocation:
 
     def _in_floats(self, mirror: AmountMirror, demand: Demand) -> IntVector:
         """The same for all rows of a mirror, with the balance as it is now at hand."""
+        if row_loops.COMPILED and self.by_improvement and len(demand) == 2:
+            scores: FloatVector = mirror.desk[0]
+            row_loops.balanced_of_two(mirror.taken, mirror.has, demand, self._offset, scores)
+            return scores.astype(np.int64)
         values = np.add(mirror.taken, column_of(demand), out=mirror.desk)
         values /= mirror.has
         if not mirror.fits_everywhere(demand):

@@ -7,7 +7,6 @@ pod that was placed has to be added to what was counted before. Cost: a few oper
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from itertools import count
 
 from bayplan.snapshot import PodChange, Snapshot
@@ -24,18 +23,23 @@ _WORTH_ADDING = 64
 """When more pods than this changed, counting all of them is as well."""
 
 
-@dataclass(slots=True)
 class Bookmark:
     """Up to where a count follows a snapshot. `basis`: whatever else it was made from."""
 
-    layout: int
-    renewed: int
-    basis: Hashable
-    pods: int
+    __slots__ = ("basis", "layout", "pods", "renewed")
+
+    def __init__(self, layout: int, renewed: int, basis: Hashable, pods: int) -> None:
+        self.layout = layout
+        self.renewed = renewed
+        self.basis = basis
+        self.pods = pods
 
     @classmethod
     def at(cls, snapshot: Snapshot, basis: Hashable) -> Bookmark:
         return cls(snapshot.layout, snapshot.renewed.end, basis, snapshot.pods.version)
+
+    def copy(self) -> Bookmark:
+        return Bookmark(self.layout, self.renewed, self.basis, self.pods)
 
     def lose(self) -> None:
         """The count is no longer right."""

@@ -8,7 +8,7 @@ by domain; no Python loop over nodes or pods.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -76,7 +76,7 @@ class HardState:
     version: int = field(default_factory=new_version)
 
     def copy(self) -> HardState:
-        return HardState([each.copy() for each in self.domains], replace(self.bookmark), self.version)
+        return HardState([each.copy() for each in self.domains], self.bookmark.copy(), self.version)
 
 
 HARD: Key[HardState] = Key("PreFilterPodTopologySpread", clone=HardState.copy)

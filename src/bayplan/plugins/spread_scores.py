@@ -8,8 +8,6 @@ are computed for each pair of them (`_Groups`) and only handed out to the rows. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import numpy.typing as npt
 
@@ -33,13 +31,15 @@ def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
     return np.bincount(ids, weights=amounts, minlength=domains).astype(np.int64)
 
 
-@dataclass(slots=True)
 class HostCharge:
     """A row is charged with its own pods."""
 
-    constraint: Constraint
-    weight: float
-    counts: IntVector  # by row
+    __slots__ = ("constraint", "counts", "weight")
+
+    def __init__(self, constraint: Constraint, weight: float, counts: IntVector) -> None:
+        self.constraint = constraint
+        self.weight = weight
+        self.counts = counts  # by row
 
     def on(self, nodes: NodeTable) -> IntVector:
         return nodes.pick(self.counts)
@@ -48,15 +48,19 @@ class HostCharge:
         self.counts[row] = self.counts.item(row) + by
 
 
-@dataclass(slots=True)
 class DomainCharge:
     """A row is charged with the pods of its domain."""
 
-    constraint: Constraint
-    weight: float
-    counts: IntVector  # by domain; the last entry, where rows without the key point, stays 0
-    ids: IdVector  # the domain of each row
-    included: BoolVector  # rows whose pods count
+    __slots__ = ("constraint", "counts", "ids", "included", "weight")
+
+    def __init__(
+        self, constraint: Constraint, weight: float, counts: IntVector, ids: IdVector, included: BoolVector
+    ) -> None:
+        self.constraint = constraint
+        self.weight = weight
+        self.counts = counts  # by domain; the last entry, where rows without the key point, stays 0
+        self.ids = ids  # the domain of each row
+        self.included = included  # rows whose pods count
 
     def on(self, nodes: NodeTable) -> IntVector:
         return self.counts[nodes.pick(self.ids)]
@@ -67,17 +71,21 @@ class DomainCharge:
             self.counts[domain] = self.counts.item(domain) + by
 
 
-@dataclass(slots=True)
 class SoftState:
     """What Score needs. `version` changes whenever a count does; `whole`: the candidates were all rows."""
 
-    charges: tuple[HostCharge | DomainCharge, ...]
-    requires_all: bool
-    bookmark: Bookmark
-    whole: bool
-    version: int = field(default_factory=new_version)
-    _groups: _Groups | None = field(default=None, repr=False)
-    _counted: dict[PodKind, list[bool]] = field(default_factory=dict, repr=False)
+    __slots__ = ("_counted", "_groups", "bookmark", "charges", "requires_all", "version", "whole")
+
+    def __init__(
+        self, charges: tuple[HostCharge | DomainCharge, ...], requires_all: bool, bookmark: Bookmark, *, whole: bool
+    ) -> None:
+        self.charges = charges
+        self.requires_all = requires_all
+        self.bookmark = bookmark
+        self.whole = whole
+        self.version = new_version()
+        self._groups: _Groups | None = None
+        self._counted: dict[PodKind, list[bool]] = {}
 
     def is_for(self, cycle: Cycle, nodes: NodeTable) -> bool:
         """Whether it was counted for these candidates."""

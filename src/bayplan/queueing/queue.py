@@ -216,9 +216,8 @@ class SchedulingQueue:
 
     def _missed(self, queued: QueuedPod) -> Strategy:
         """What the events that came during the attempt mean for the pod."""
-        in_group = self._settings.pod_groups and queued.pod.spec.scheduling_group is not None
         events = self._in_flight.since(queued.uid)
-        if not queued.rejectors or in_group or events is None:
+        if not queued.rejectors or self._in_group(queued) or events is None:
             return Strategy.AFTER_BACKOFF
         best = Strategy.IMMEDIATELY if queued.pending_plugins else Strategy.AFTER_BACKOFF
         strategy = Strategy.SKIP
@@ -417,9 +416,16 @@ class SchedulingQueue:
         return True
 
     def _to_backoff(self, queued: QueuedPod, event: str) -> None:
-        """Let a pod back off. Where it can be popped from there, the gates are asked now."""
+        """Let a pod back off. Where it can be popped from there, the gates are asked now.
+
+        Nothing but time brings a pod of a group back, so it is not tried early: it would be tried without end.
+        """
         if not self._settings.pop_from_backoff or self._passes_gates(queued, event):
-            self._pools.enter(queued, Pool.BACKOFF if queued.rejectors else Pool.ERROR_BACKOFF, event)
+            early = queued.rejectors and not self._in_group(queued)
+            self._pools.enter(queued, Pool.BACKOFF if early else Pool.ERROR_BACKOFF, event)
+
+    def _in_group(self, queued: QueuedPod) -> bool:
+        return self._settings.pod_groups and queued.pod.spec.scheduling_group is not None
 
     def _passes_gates(self, queued: QueuedPod, event: str) -> bool:
         """Ask PreEnqueue. A pod that is refused is parked, and the plugin counts among those who rejected it."""

@@ -7,6 +7,7 @@ import random
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
+from bayplan.config.features import GANGS, GROUPS
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.registry import Registry
@@ -17,6 +18,8 @@ from bayplan.scheduler.binding import Bindings
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.group_cycle import GroupCycle
+from bayplan.scheduler.groups import Groups
 from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.live import LiveScheduler
@@ -45,11 +48,13 @@ def live_scheduler(
     options: ProcessOptions | None = None,
     post: Post | None = None,
     timings: PluginTimings | None = None,
+    pod_groups: Resource | None = None,
 ) -> LiveScheduler:
-    """A scheduler that writes through `client`; `claims`: device claims as the server offers them."""
+    """A scheduler that writes through `client`; `claims` and `pod_groups`: these kinds as the server offers them."""
 
+    ask = extenders.ask if extenders is not None else None
     options, observer = options or ProcessOptions(), observer or NoObserver()
-    settings = options.settings
+    settings, features = options.settings, options.serving.features
 
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
@@ -91,7 +96,7 @@ def live_scheduler(
         activate=lambda pod: live.activate(pod),
         observer=observer,
     )
-    routing = Routing(engine, queue)
+    routing = Routing(engine, queue, gangs=features.enabled(GANGS))
     live = LiveScheduler(
         engine,
         queue,
@@ -102,10 +107,24 @@ def live_scheduler(
         writes,
         events,
         clock,
-        ask=extenders.ask if extenders is not None else None,
+        ask=ask,
         observer=observer,
         slice_s=settings.slice_milliseconds / 1e3,
     )
+    if features.enabled(GROUPS):
+        live.groups = GroupCycle(
+            Groups(engine, queue, ask),
+            engine,
+            failures,
+            evictions,
+            writes,
+            client,
+            pod_groups,
+            clock,
+            observer,
+            start=live.start_binding,
+            skip=live.skip,
+        )
     cache.devices.listener = live.assumed
     return live
 
@@ -113,11 +132,13 @@ def live_scheduler(
 def _queue(
     engine: PodEngine, options: ProcessOptions, clock: LoopClock, recorder: QueueRecorder | None
 ) -> SchedulingQueue:
+    features = options.serving.features
     return queue_for(
         engine,
         SchedulingQueue,
         clock=clock,
         recorder=recorder,
         max_parked_s=options.max_parked.seconds,
-        pop_from_backoff=options.serving.features.enabled("SchedulerPopFromBackoffQ"),
+        pop_from_backoff=features.enabled("SchedulerPopFromBackoffQ"),
+        pod_groups=features.enabled(GROUPS),
     )

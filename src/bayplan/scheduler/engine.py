@@ -22,6 +22,7 @@ from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration, Profile
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.classes import Classes
+from bayplan.framework.committing import PermitOutcome
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
@@ -223,6 +224,30 @@ class PodEngine:
         cycle = self.begin(pod)
         attempts = self._attempts_of(cycle.pod.scheduler_name)
         return self._placed(attempts.framework, cycle, await attempts.decide_with(cycle, ask))
+
+    async def chosen(self, pod: PodInfo, ask: Ask | None) -> tuple[Framework, Cycle, Decision]:
+        """Decide, and carry nothing out yet: for who decides about several pods before any of them moves."""
+        cycle = self.begin(pod)
+        attempts = self._attempts_of(cycle.pod.scheduler_name)
+        found = attempts.decide(cycle) if ask is None else await attempts.decide_with(cycle, ask)
+        decision = found.in_detail()
+        self.records.add(record_of(cycle.pod, decision, self._clock.now()))
+        return attempts.framework, cycle, decision
+
+    def hold(self, framework: Framework, cycle: Cycle, node_name: str) -> tuple[Status, Held | None, PermitOutcome]:
+        """Assume, reserve and ask for permission, in trial: who is held is to be taken back, and waits nowhere."""
+        info = cycle.info.bound_to(node_name)
+        self.cache.assume(info)
+        status = framework.committing.reserve(cycle, node_name)
+        if not status.ok:
+            self.cache.forget(info.pod)
+            return refusal(status), None, PermitOutcome()
+        held = Held(framework, cycle, info.pod)
+        permit = framework.committing.permit(cycle, node_name)
+        if not permit.status.ok:
+            self.take_back(held)
+            return refusal(permit.status), None, permit
+        return status, held, permit
 
     def _placed(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
         self._latest = decision

@@ -72,9 +72,10 @@ class EngineHandle:
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
         """Every known pod of a PodGroup, waiting or placed."""
+        waiting = (pod for pod in self.pending.values() if self.cache.pod(pod.uid) is None)
         return [
             pod
-            for pod in (*self.cache.pods(), *self.pending.values())
+            for pod in (*self.cache.pods(), *waiting)
             if pod.namespace == namespace
             and pod.spec.scheduling_group is not None
             and pod.spec.scheduling_group.pod_group_name == group

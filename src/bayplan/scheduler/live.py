@@ -25,6 +25,7 @@ from bayplan.scheduler.cycle import Ask
 from bayplan.scheduler.engine import Held, Placed, PodEngine, Rebuilt
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.group_cycle import GroupCycle
 from bayplan.scheduler.intake import queue_profiles
 from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, NoObserver, Observer
 from bayplan.scheduler.routing import Routing
@@ -78,6 +79,8 @@ class LiveScheduler:
     events: Events
     clock: LoopClock
     ask: Ask | None = None
+    groups: GroupCycle | None = None
+    """Who decides about pods of groups; nobody: they are pods like others."""
     observer: Observer = field(default_factory=NoObserver)
     slice_s: float = SLICE_S
     _heard: deque[tuple[Following, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
@@ -266,19 +269,28 @@ class LiveScheduler:
 
     async def _attempt(self, queued: QueuedPod) -> None:
         pod = queued.pod
-        if pod.terminating:
-            skipped(self.events, pod)
-            self.queue.done(queued.uid)
-            return
-        if self.engine.cache.pod(pod.uid) is not None:  # assumed: it is on its way already
-            self.queue.done(queued.uid)
+        in_group = self.groups is not None and pod.spec.scheduling_group is not None
+        if not in_group and self.skip(queued):
             return
         try:
-            await self._try(queued)
+            if self.groups is not None and in_group:
+                await self.groups.attempt(queued)
+            else:
+                await self._try(queued)
         except Exception as fault:  # a bug of ours costs the pod one attempt, never the process
             log.exception("an attempt to place pod %s broke", pod.key)
             self._observe_failure(queued, broken := error(f"{type(fault).__name__}: {fault}"))
             self.failures.handle(queued, broken, "")
+
+    def skip(self, queued: QueuedPod) -> bool:
+        """Whether a pod need not be tried: it goes, or is on its way already."""
+        pod = queued.pod
+        if pod.terminating:
+            skipped(self.events, pod)
+        elif self.engine.cache.pod(pod.uid) is None:
+            return False
+        self.queue.done(queued.uid)
+        return True
 
     async def _try(self, queued: QueuedPod) -> None:
         queued.tried_s = self.clock.monotonic_s()
@@ -287,8 +299,7 @@ class LiveScheduler:
         if placed.held is None:
             self._failed(queued, placed)
             return
-        self.bindings.activate(placed.held)
-        self._start_binding(queued, placed)
+        self.start_binding(queued, placed)
 
     async def _placed(self, queued: QueuedPod) -> Placed:
         if self.ask is None:
@@ -304,7 +315,10 @@ class LiveScheduler:
         if room is not None:
             self.evictions.start(room, told)
 
-    def _start_binding(self, queued: QueuedPod, placed: Placed) -> None:
+    def start_binding(self, queued: QueuedPod, placed: Placed) -> None:
+        """A pod has its node, and is sent on its way."""
+        assert placed.held is not None
+        self.bindings.activate(placed.held)
         task = asyncio.ensure_future(self.bindings.carry_out(queued, placed))
         self._binding.add(task)
         task.add_done_callback(self._binding_ended)

@@ -9,7 +9,6 @@ Matrices are resources by rows, because every reader wants one resource on all r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -53,7 +52,7 @@ class NodeColumns:
         self.ports: list[set[HostPort]] = []
         self.images: list[dict[str, ImageState]] = []
         self.port_rows: dict[tuple[str, int], dict[int, set[str]]] = {}
-        self.image_rows = {}
+        self._image_rows: dict[str, dict[int, ImageState]] | None = {}  # None: to be made when it is asked for
         self.images_version = 0  # changes with what some row has, or is seen to have, of images
         self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
@@ -176,6 +175,7 @@ class NodeColumns:
         forked.ports = [set()] * len(rows)
         forked.images = [self.images[row] for row in rows]  # replaced, never changed: they need no copy
         forked.port_rows = {}
+        forked._image_rows = None
         forked.images_version = self.images_version
         forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
@@ -189,14 +189,15 @@ class NodeColumns:
                 forked._index_ports(position, self.ports[row])
         return forked
 
-    @cached_property
+    @property
     def image_rows(self) -> dict[str, dict[int, ImageState]]:
         """For each image the rows that have it. A fork, which is rarely asked, makes it when it is."""
-        found: dict[str, dict[int, ImageState]] = {}
-        for row, images in enumerate(self.images):
-            for name, state in images.items():
-                found.setdefault(name, {})[row] = state
-        return found
+        if self._image_rows is None:
+            self._image_rows = {}
+            for row, images in enumerate(self.images):
+                for name, state in images.items():
+                    self._image_rows.setdefault(name, {})[row] = state
+        return self._image_rows
 
     def see_images(self, row: int, images: dict[str, ImageState]) -> None:
         """Row `row` has these images, with these counts."""
@@ -371,11 +372,13 @@ class NodeColumns:
         """What lists hold of a row."""
         if self.ports[row] or source.ports[origin]:
             self._index_ports(row, source.ports[origin])
-        self.pods[row] = list(source.pods[origin])
+        self.pods[row] = source.pods[origin].copy()
         node = source.nodes[origin]
         if self.nodes[row] is not node:
             self.nodes[row] = node
             self.labels.put(row, node)
+        elif self.names[row] == node.name and self.index.get(node.name) == row:
+            return
         self._rename(row, node.name)
 
     def _rename(self, row: int, name: str) -> None:

@@ -368,6 +368,9 @@ class SchedulerMetrics:
         self.preemption_runs.labels(result).value += 1
         self.preemption_run_seconds.labels(result).observe(seconds)
 
+    def group_decided(self, seconds: float) -> None:
+        self.group_algorithm_seconds.observe(seconds)
+
     def group_attempt(self, result: str, profile: str, seconds: float) -> None:
         self.group_attempts.labels(result, profile).value += 1
         self.group_attempt_seconds.labels(result, profile).observe(seconds)

@@ -335,17 +335,17 @@ def _raise(_: int) -> Any:
         pytest.param(lambda _: ["no"], "yielded 'no', which is no Rejection", id="no-rejection"),
         pytest.param(
             lambda n: [Rejection(np.ones(n + 1, dtype=np.bool_), "x")],
-            r"a mask of 3 booleans is needed, one a node; got shape \(4,\)",
+            r"a mask of 3 booleans is needed, one a node; got shape \(4,\) of bool",
             id="wrong-length",
         ),
         pytest.param(
             lambda n: [Rejection(np.ones(n, dtype=np.int64), "x")],  # type: ignore[arg-type]
-            r"a mask of 3 booleans is needed, one a node; got shape \(3,\)",
+            r"a mask of 3 booleans is needed, one a node; got shape \(3,\) of int64",
             id="wrong-type",
         ),
         pytest.param(
             lambda n: [Rejection([True] * n, "x")],  # type: ignore[arg-type]
-            "a mask of 3 booleans is needed, one a node; got shape None",
+            "a mask of 3 booleans is needed, one a node; got list",
             id="a-list",
         ),
         pytest.param(
@@ -353,7 +353,13 @@ def _raise(_: int) -> Any:
             r"<Code.SKIP: 5> is no way to reject a node",
             id="wrong-code",
         ),
-        pytest.param(lambda _: 7, r"TypeError: 'int' object is not iterable \(filtering.py:\d+\)", id="not-iterable"),
+        pytest.param(lambda _: 7, "filter_nodes yields Rejections; got int", id="not-iterable"),
+        pytest.param(lambda _: None, "filter_nodes yields Rejections; got None", id="nothing"),
+        pytest.param(
+            lambda n: np.ones(n, dtype=np.bool_),
+            r"filter_nodes yields Rejections; got shape \(3,\) of bool",
+            id="a-mask-alone",
+        ),
         pytest.param(_raise, r"KeyError: 'zone' \(test_filtering.py:\d+\)", id="raises"),
     ],
 )

@@ -364,7 +364,7 @@ def test_after_done_a_rejection_counts_as_if_anything_had_happened() -> None:
 
 def test_pods_of_a_group_come_back_after_their_backoff() -> None:
     group = PodSchedulingGroup(pod_group_name="g")
-    for pod_groups, where in ((True, Pool.BACKOFF), (False, Pool.PARKED)):
+    for pod_groups, where in ((True, Pool.ERROR_BACKOFF), (False, Pool.PARKED)):
         assert World(pod_groups=pod_groups).fail("pod", "P", scheduling_group=group).pool is where
 
 

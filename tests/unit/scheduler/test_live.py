@@ -94,14 +94,14 @@ async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
 @on_loop
 async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> None:
     async with running(NODE) as rig:
-        put = rig.live.engine.cache.add_node
+        follow = rig.live.routing.following
 
-        def broken(node: Any) -> None:
-            if node.name == "bad":
+        def broken(old: Any, new: Any) -> Any:
+            if new.name == "bad":
                 raise ValueError("of ours")
-            put(node)
+            return follow(old, new)
 
-        rig.live.engine.cache.add_node = broken  # type: ignore[method-assign]
+        rig.live.routing.following = broken  # type: ignore[method-assign]
         rig.hear(make_node("bad"), make_node("good"))
         await until(lambda: rig.live.engine.cache.node("good"))
 

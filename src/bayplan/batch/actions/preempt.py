@@ -22,8 +22,9 @@ from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.declared import Argument
 from bayplan.batch.jobs import Job
-from bayplan.batch.nodes import Node
+from bayplan.batch.nodes import FloatVector, Node
 from bayplan.batch.priority_queue import PriorityQueue
+from bayplan.batch.prospects import Prospect
 from bayplan.batch.queues import Queue
 from bayplan.batch.session import Session
 from bayplan.batch.statement import Statement
@@ -189,17 +190,19 @@ class _Run:
         session = self._session
         if not may_preempt(session, task) or session.pre_predicate(task) is not None:
             return False
-        candidates = self._candidates(task)
+        prospect = session.prospect(task)
+        candidates = self._candidates(task, prospect)
         if not candidates.any():
             return False
         if not self._settings.topology_aware:
-            return self._preempt_by_score(statement, task, queue, prey, candidates)
+            totals = prospect.scores(task, candidates)
+            return totals is not None and self._preempt_by_score(statement, task, queue, prey, candidates, totals)
         trials = Trials(session, task, queue, lambda row: _fair_prey(prey.on(row), task))
         wanted = self._settings.candidates_wanted(int(np.count_nonzero(candidates)))
         found = trials.best(candidates, prey.narrow(task), wanted)
         return found is not None and self._take(statement, task, found.node, found.victims)
 
-    def _candidates(self, task: Task) -> BoolVector:
+    def _candidates(self, task: Task, prospect: Prospect) -> BoolVector:
         """Rows on which evicting may help. What failed one task of a role fails the others of the job, too."""
         session = self._session
         among = session.hopeful(task)
@@ -207,19 +210,22 @@ class _Run:
         failed = self._failed.get(key) if self._settings.remembers_errors and task.role else None
         if failed is not None:
             among &= ~failed
-        found = session.prospect(task).allowed_preempting(task, among)
+        found = prospect.allowed_preempting(task, among)
         lost = among & ~found
         if lost.any():
             self._failed[key] = lost if failed is None else failed | lost
         return found
 
     def _preempt_by_score(
-        self, statement: Statement, task: Task, queue: Queue, prey: Prey, candidates: BoolVector
+        self,
+        statement: Statement,
+        task: Task,
+        queue: Queue,
+        prey: Prey,
+        candidates: BoolVector,
+        totals: FloatVector,
     ) -> bool:
         session = self._session
-        totals = session.scores(task, candidates)
-        if totals is None:
-            return False
         for row in best_first(candidates & prey.rows(task), totals, lambda: prey.narrow(task)):
             node, found = session.nodes.at(row), prey.on(row)
             if not has_room_without(task, node, found):

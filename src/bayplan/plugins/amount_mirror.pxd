@@ -1,0 +1,32 @@
+cimport cython
+from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
+from bayplan.snapshot.journal cimport Journal as CJournal
+from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
+
+cdef class Follower:
+    cdef public object _snapshot
+    cdef public Py_ssize_t _layout, _cursor
+    @cython.locals(touched=CJournal, row=Py_ssize_t)
+    cpdef object changed(self, CSnapshot snapshot)
+    cpdef start_over(self)
+
+cdef class LeastRoom:
+    cdef public Follower _follower
+    cdef public dict _free, _least
+    @cython.locals(columns=CNodeColumns)
+    cpdef follow(self, CSnapshot snapshot)
+    cpdef object of(self, CNodeColumns columns, Py_ssize_t number)
+
+cdef class AmountMirror:
+    cdef public tuple _sources
+    cdef public object _changed
+    cdef public Follower _follower
+    cdef public bint _usable
+    cdef public object has, taken, left, desk
+    cdef public list _least
+    cpdef bint fits_everywhere(self, object demand)
+    @cython.locals(columns=CNodeColumns)
+    cpdef bint follow(self, CSnapshot snapshot)
+    cdef _copy_all(self, CNodeColumns columns)
+    cdef _copy_rows(self, CNodeColumns columns, object rows)
+    cdef _set_left(self, Py_ssize_t place, Py_ssize_t row, double left)

@@ -1,0 +1,12 @@
+from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
+from bayplan.snapshot.journal cimport Journal as CJournal
+from bayplan.snapshot.pods cimport PodColumns as CPodColumns
+
+cdef class Snapshot:
+    cdef object __weakref__
+    cdef public object vocabulary, catalog, order, follower
+    cdef public CNodeColumns nodes
+    cdef public CPodColumns pods
+    cdef public CJournal touched, renewed
+    cdef public Py_ssize_t layout
+    cdef public object generation

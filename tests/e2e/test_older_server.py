@@ -1,0 +1,95 @@
+"""The scheduler on an API server of 1.34: what everybody needs every day, with what that server offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.run import Cluster
+from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
+from scenario import Corner
+from scheduling import condition, node_of, until
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("older"), server="kube-apiserver-1.34") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Corner]:
+    name = request.node.name.replace("_", "-")[:60].strip("-")
+    older.kubectl("create", "namespace", name)
+    mine = Corner(older, name, tmp_path)
+    yield mine
+    mine.close()
+
+
+def test_pods_are_placed_refused_and_preempted(corner: Corner) -> None:
+    corner.add_nodes(2)
+    strong = corner.priority("strong", 1000)
+    with corner.running() as process:
+        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+        corner.bound()
+        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
+        corner.bound(["strong"])
+        corner.settles(process, waiting=["large"])
+        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+
+
+def test_gates_and_spreading(corner: Corner) -> None:
+    corner.add_nodes(3)
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }
+    with corner.running() as process:
+        corner.api.create(corner.pod("gated", schedulingGates=[{"name": "example.com/wait"}]))
+        pods = [
+            corner.pod(f"spread-{number}", labels={"app": "spread"}, topologySpreadConstraints=[spread])
+            for number in range(6)
+        ]
+        corner.api.create(*pods)
+        names = [pod["metadata"]["name"] for pod in pods]
+        corner.bound(names)
+        found = corner.api.pods()
+        assert sorted(node_of(found[name]) for name in names) == sorted([*corner.nodes] * 2)
+        corner.api.patch("Pod", "gated", {"spec": {"schedulingGates": []}})
+        corner.settles(process)
+
+
+def test_volumes_wait_for_their_first_pod(corner: Corner) -> None:
+    _, second = corner.add_nodes(2)
+    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    made = volume(corner, "v", second, kind)
+    name = made["metadata"]["name"]
+    corner.api.create(made, claim("data", kind))
+    corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
+    with corner.running() as process:
+        corner.api.create(with_claim(corner, "user", "data"))
+        until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+        bind_claim(corner, "data", name)
+        corner.settles(process)
+        assert node_of(corner.api.pod("user")) == second
+    corner.api.delete("PersistentVolume", name)
+
+
+def test_devices_are_allocated(corner: Corner) -> None:
+    _, second = corner.add_nodes(2)
+    kind = f"{corner.label[:40]}-gpu"
+    corner.api.create(*devices(corner, second, kind), device_claim("mine", kind))
+    user = corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+    user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    with corner.running() as process:
+        corner.api.create(user)
+        corner.settles(process)
+        assert node_of(corner.api.pod("mine")) == second
+        status = corner.api.get("ResourceClaim", "mine")["status"]
+        assert [each["name"] for each in status["reservedFor"]] == ["mine"]

@@ -1,0 +1,135 @@
+"""Groups of pods behind their gates, placed by kube-scheduler and by us on one API server: the same outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Tree
+from cluster.run import Cluster
+from scenario import Corner, quick
+from scheduling import condition, node_of, scheduler, until
+
+THEIRS, OURS = "theirs", "ours"
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that knows groups."""
+    with Cluster(tmp_path_factory.mktemp("grouped"), flags=[GATES]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def corners(grouped: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
+    """A corner for each scheduler, with two nodes of four processors."""
+    found = {}
+    for who in (THEIRS, OURS):
+        name = f"{request.node.name.replace('_', '-')[5:40]}-{who}"
+        grouped.kubectl("create", "namespace", name)
+        found[who] = Corner(grouped, name, tmp_path)
+        found[who].add_nodes(2)
+    with both(grouped, tmp_path):
+        yield found
+    for corner in found.values():
+        corner.close()
+
+
+@contextmanager
+def both(cluster: Cluster, folder: Path) -> Iterator[None]:
+    way = cluster.kubeconfig()
+    config = folder / "theirs.yaml"
+    config.write_text(quick(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
+    cluster.run("kube-scheduler", f"--config={config}", GATES, "--secure-port=0")
+    try:
+        with scheduler(cluster, folder, GATES, config=quick(f"profiles: [{{schedulerName: {OURS}}}]")) as process:
+            yield
+            assert process.poll() is None
+    finally:
+        cluster.end("kube-scheduler")
+
+
+def group(name: str, count: int) -> Tree:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+    }
+
+
+def member(corner: Corner, who: str, name: str, *, cpu: str = "1", **spec: object) -> Tree:
+    return corner.pod(name, cpu=cpu, schedulerName=who, schedulingGroup={"podGroupName": "gang"}, **spec)
+
+
+def said(corner: Corner, name: str) -> tuple[str, ...]:
+    told = condition(corner.api.pod(name))
+    return tuple(told.get(key, "") for key in ("status", "reason", "message"))
+
+
+def stands(corner: Corner) -> tuple[str, ...]:
+    """How the group itself is told to stand."""
+    conditions = corner.api.get("PodGroup", "gang").get("status", {}).get("conditions", [])
+    return tuple((each["type"], each["status"], each["reason"], each["message"]) for each in conditions)
+
+
+def scheduled(corner: Corner) -> None:
+    def told() -> bool:
+        return any("True" in each for each in stands(corner))
+
+    until(told, "the group is told", why=lambda: f"{corner.namespace}: {stands(corner)}")
+
+
+def test_a_gang_that_is_complete_starts_together(corners: dict[str, Corner]) -> None:
+    for who, corner in corners.items():
+        corner.api.create(group("gang", 3), member(corner, who, "a"), member(corner, who, "b"))
+        corner.api.create(corner.pod("other", schedulerName=who))
+    for corner in corners.values():
+        corner.bound(["other"])
+        assert [name for name, each in corner.api.pods().items() if node_of(each)] == ["other"]
+    assert said(corners[OURS], "a") == said(corners[THEIRS], "a")
+    for who, corner in corners.items():
+        corner.api.create(member(corner, who, "c"))
+        corner.bound()
+    for corner in corners.values():
+        until(lambda corner=corner: bool(stands(corner)), "the group is told")  # type: ignore[misc]
+    assert stands(corners[OURS]) == stands(corners[THEIRS])
+
+
+def test_a_gang_that_does_not_fit_takes_no_place(corners: dict[str, Corner]) -> None:
+    """Two of three find a place; then somebody makes room for the third."""
+    for who, corner in corners.items():
+        corner.api.create(corner.pod("in-the-way", cpu="3", schedulerName=who))
+        corner.bound(["in-the-way"])
+        corner.api.create(group("gang", 3), *(member(corner, who, name, cpu="2") for name in "abc"))
+    for corner in corners.values():
+        until(lambda corner=corner: bool(stands(corner)), "the group is told")  # type: ignore[misc]
+        until(lambda corner=corner: all(said(corner, name)[2] for name in "abc"), "all are told")  # type: ignore[misc]
+    assert stands(corners[OURS]) == stands(corners[THEIRS])
+    ours, theirs = (sorted(said(corner, name) for name in "abc") for corner in (corners[OURS], corners[THEIRS]))
+    assert ours == theirs
+    for corner in corners.values():
+        assert not any(node_of(each) for name, each in corner.api.pods().items() if name != "in-the-way")
+        corner.api.delete("Pod", "in-the-way", now=True)
+        corner.bound("abc")
+        scheduled(corner)
+    assert stands(corners[OURS]) == stands(corners[THEIRS])
+
+
+def test_a_gang_preempts_together(corners: dict[str, Corner]) -> None:
+    for who, corner in corners.items():
+        strong = corner.priority(f"strong-{who}", 1000)
+        weak = [f"weak-{number}" for number in range(2)]
+        corner.api.create(*(corner.pod(name, cpu="3", schedulerName=who) for name in weak))
+        corner.bound(weak)
+        members = [member(corner, who, name, cpu="3", priorityClassName=strong) for name in "ab"]
+        corner.api.create(group("gang", 2), *members)
+    for corner in corners.values():
+        corner.bound("ab")
+        assert set(corner.api.pods()) == {"a", "b"}
+        scheduled(corner)
+    assert stands(corners[OURS]) == stands(corners[THEIRS])
