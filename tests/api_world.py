@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from typing import Any
 
 from bayplan.clock import ManualClock
@@ -44,7 +45,7 @@ class World:
 
     def create(self, body: Tree) -> Written:
         group = body["apiVersion"].rpartition("/")[0]
-        return self.writer.create(self.write(body["kind"], group), body)
+        return self.writer.create(self.write(body["kind"], group), deepcopy(body))
 
     def revise(self, kind: str, name: str, revision: Revision, *, group: str = "") -> Written:
         return self.writer.revise(self.write(kind, group), name, revision)

@@ -85,22 +85,22 @@ class EmbeddedCluster:
         self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
 
-    async def __aenter__(self) -> EmbeddedCluster:
+    def gateway(self) -> Gateway:
+        """Everything but the sockets: what answers a request."""
         parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock)
         endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
-        gateway = Gateway(
-            self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints
-        )
-        self._http = HttpServer(gateway, lambda: self.store.told)
+        return Gateway(self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints)
+
+    async def __aenter__(self) -> EmbeddedCluster:
+        self._http = HttpServer(self.gateway(), lambda: self.store.told)
         tls = self.credentials.server_tls(self._client_authority)
         try:
             self._port = await self._http.start(self._host, self._port, tls)
         except OSError as fault:
             where = f"{self._host}:{self._port}"
             raise ListenError(f"nobody can listen on {where}: {fault.strerror}; name another address") from None
-        self._furniture.port = self._port
-        self._furniture.all()
+        self.furnish()
         self._housekeeping.wake()
         await self.store.settled()
         return self
@@ -112,6 +112,11 @@ class EmbeddedCluster:
             await self._http.close()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
+
+    def furnish(self) -> None:
+        """Put in what every cluster starts with, where it is missing."""
+        self._furniture.port = self._port
+        self._furniture.all()
 
     @property
     def port(self) -> int:

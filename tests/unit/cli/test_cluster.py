@@ -1,0 +1,65 @@
+"""`bayplan cluster` and `bayplan kubeconfig`: started, asked, begun anew and ended, as a person does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bayplan.cli.cluster_folder import ClusterFolder, ClusterFolderError
+from bayplan.errors import UsageError
+
+
+def bayplan(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "XDG_STATE_HOME": str(home)}
+    return subprocess.run([sys.executable, "-m", "bayplan", *arguments], env=env, capture_output=True, text=True)
+
+
+def test_from_up_to_down(tmp_path: Path) -> None:
+    data = tmp_path / "objects.db"
+    up = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(data))
+    try:
+        assert up.returncode == 0, up.stderr
+        assert f"objects are kept in {data}" in up.stdout
+        assert f"export KUBECONFIG={tmp_path}/bayplan/clusters/bayplan/kubeconfig" in up.stdout
+        again = bayplan(tmp_path, "cluster", "up", "--detach")
+        assert (again.returncode, "is up already at https://127.0.0.1:" in again.stderr) == (1, True)
+        path = bayplan(tmp_path, "kubeconfig", "--path").stdout.strip()
+        server = json.loads(Path(path).read_text())["clusters"][0]["cluster"]["server"]
+        assert server in bayplan(tmp_path, "cluster", "status").stdout
+        assert f"server: {server}" in bayplan(tmp_path, "kubeconfig").stdout
+        assert f"is as new, at {server}" in bayplan(tmp_path, "cluster", "reset").stdout
+    finally:
+        down = bayplan(tmp_path, "cluster", "down")
+    assert down.stdout == 'the cluster "bayplan" is down\n'
+    assert bayplan(tmp_path, "cluster", "down").stdout == 'the cluster "bayplan" was not up\n'
+    gone = bayplan(tmp_path, "cluster", "status")
+    assert (gone.returncode, gone.stderr) == (
+        1,
+        'error: the cluster "bayplan" is not up; start it with `bayplan cluster up`\n',
+    )
+
+
+def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("no database " * 100)
+    failed = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(notes))
+    assert failed.returncode == 1
+    assert f"{notes} cannot be used for objects" in failed.stderr
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", "-x"])
+def test_names_that_are_no_folders(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be called"):
+        ClusterFolder.named(name, {"XDG_STATE_HOME": "/tmp"})
+
+
+def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    with folder.held(), pytest.raises(ClusterFolderError, match="is up already"), folder.held():
+        pass
+    assert folder.running() is None
