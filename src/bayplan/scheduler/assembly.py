@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
@@ -60,18 +61,8 @@ def live_scheduler(
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
-    records = DecisionRing(settings.records_mebibytes << 20)
-    engine = PodEngine(
-        configuration,
-        registry,
-        cache,
-        clock=clock,
-        chance=chance,
-        writes=writes,
-        records=records,
-        post=post,
-        timings=timings,
-    )
+    made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
+    engine = made(writes=writes, records=DecisionRing(settings.records_mebibytes << 20))
     queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
@@ -112,19 +103,7 @@ def live_scheduler(
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GROUPS):
-        live.groups = GroupCycle(
-            Groups(engine, queue, ask),
-            engine,
-            failures,
-            evictions,
-            writes,
-            client,
-            pod_groups,
-            clock,
-            observer,
-            start=live.start_binding,
-            skip=live.skip,
-        )
+        live.groups = _group_cycle(live, Groups(engine, queue, ask), client, pod_groups, observer)
     cache.devices.listener = live.assumed
     return live
 
@@ -141,4 +120,22 @@ def _queue(
         max_parked_s=options.max_parked.seconds,
         pop_from_backoff=features.enabled("SchedulerPopFromBackoffQ"),
         pod_groups=features.enabled(GROUPS),
+    )
+
+
+def _group_cycle(
+    live: LiveScheduler, groups: Groups, client: Client, pod_groups: Resource | None, observer: Observer
+) -> GroupCycle:
+    return GroupCycle(
+        groups,
+        live.engine,
+        live.failures,
+        live.evictions,
+        live.writes,
+        client,
+        pod_groups,
+        live.clock,
+        observer,
+        start=live.start_binding,
+        skip=live.skip,
     )
