@@ -197,6 +197,7 @@ class Cache:
         if state is not None:
             if self._is_as_assumed(state, pod):
                 state.info.pod, state.assumed, state.expires_s = pod, False, None
+                self.assumed_count -= 1
                 return
             self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)

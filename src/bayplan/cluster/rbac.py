@@ -138,9 +138,12 @@ def _path_matches(pattern: str, path: str) -> bool:
     return pattern == path or (pattern.endswith("*") and path.startswith(pattern[:-1]))
 
 
-_DISCOVERY = ("/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz")
+_DISCOVERY = ("/api", "/apis", "/openapi", "/version")
+_HEALTH = ("/healthz", "/livez", "/readyz")  # as a whole: what single checks say is for those who may
 
 
 def _is_discovery(asked: Attributes) -> bool:
     """What the roles that every cluster starts with leave open to whoever is known."""
-    return asked.verb == "get" and any(asked.path == each or asked.path.startswith(f"{each}/") for each in _DISCOVERY)
+    path = asked.path
+    known = path in _HEALTH or any(path == each or path.startswith(f"{each}/") for each in _DISCOVERY)
+    return asked.verb == "get" and known

@@ -288,3 +288,18 @@ def test_a_confirmation_shows_a_node_the_images_that_came_meanwhile() -> None:
     cache.refresh(snapshot)
     row = snapshot.nodes.index["a"]
     assert {state.node_count for state in snapshot.nodes.images[row].values()} == {2}
+
+
+def test_assumptions_are_counted_until_they_are_confirmed_or_taken_back() -> None:
+    cache = Cache()
+    cache.add_node(make_node("n"))
+    pods = [make_pod(name, node="n") for name in ("told", "told-otherwise", "taken-back")]
+    for pod in pods:
+        cache.assume(PodInfo(pod))
+    assert cache.assumed_count == 3
+    cache.add_pod(pods[0])
+    cache.add_pod(changed(pods[1], metadata={"labels": {"a": "b"}}))
+    assert cache.assumed_count == 1
+    cache.forget(pods[2])
+    cache.add_pod(make_pod("stranger", node="n"))
+    assert cache.assumed_count == 0
