@@ -53,7 +53,7 @@ class Turns:
 
 
 def time_turns(turns: Turns) -> None:
-    run = asyncio.Handle._run  # type: ignore[attr-defined]
+    run = asyncio.Handle._run
 
     def timed(self: asyncio.Handle) -> Any:
         wall, cpu = perf_counter(), thread_time()
@@ -62,7 +62,7 @@ def time_turns(turns: Turns) -> None:
         finally:
             turns.took(thread_time() - cpu, perf_counter() - wall, self)
 
-    asyncio.Handle._run = timed  # type: ignore[attr-defined]
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
