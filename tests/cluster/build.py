@@ -8,6 +8,7 @@ gigabyte of Go's own cache; what it yields stays in the user's cache folder and 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
@@ -33,11 +34,33 @@ def program(name: str) -> Path:
     """The path of a program that can be run now."""
     assert name in (*PROGRAMS, *OLDER), f"{name!r} is none of {', '.join((*PROGRAMS, *OLDER))}"
     built = cache_folder() / name
-    if not built.exists():
+    if not _is_current(name, built):
         with _locked(cache_folder()):
-            if not built.exists():  # another process may have built it while this one waited for the lock
+            if not _is_current(name, built):  # another process may have built it while this one waited for the lock
                 _build(name, built)
     return built
+
+
+def _is_current(name: str, built: Path) -> bool:
+    """Whether the program is there, and was built from what is to be built now."""
+    note = _note(built)
+    return built.exists() and note.exists() and note.read_text(encoding="utf-8") == _recipe(name)
+
+
+def _note(built: Path) -> Path:
+    """Where the recipe of a program is kept."""
+    return built.with_name(f".{built.name}.recipe")
+
+
+def _recipe(name: str) -> str:
+    """Changes with everything that decides what is built."""
+    folder = MODULE / name
+    alone = (folder / "go.mod").exists()
+    texts = [*sorted(folder.glob("*.go")), (folder if alone else MODULE) / "go.mod"]
+    digest = hashlib.sha256(_linker_flags(OLDER.get(name, VERSION)).encode())
+    for text in texts:
+        digest.update(text.read_bytes())
+    return digest.hexdigest()
 
 
 def _build(name: str, built: Path) -> None:
@@ -57,6 +80,7 @@ def _build(name: str, built: Path) -> None:
     alone = (MODULE / name / "go.mod").exists()
     subprocess.run([*command, "." if alone else f"./{name}"], cwd=MODULE / name if alone else MODULE, check=True)
     unfinished.replace(built)
+    _note(built).write_text(_recipe(name), encoding="utf-8")
 
 
 def _linker_flags(version: str) -> str:
