@@ -342,11 +342,13 @@ def build_batch_engine(
     chance: random.Random | None = None,
     nominations: NominationLedger | None = None,
     outside: Outside | None = None,
+    mends: Iterable[str] = (),
 ) -> BatchEngine:
     """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
 
     `configuration`: as it is, or the file that says it, which is looked at again before each session. `nominations`:
-    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. Close it."""
+    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. `mends`: which
+    of Volcano's quirks are switched off, by name. Close it."""
     actions = actions or default_actions()
     file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
     return BatchEngine(
@@ -360,6 +362,7 @@ def build_batch_engine(
         nominations=nominations,
         file=file,
         outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
+        mends=mends,
     )
 
 

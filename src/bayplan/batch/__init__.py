@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bayplan.batch.handle import BatchHandle
     from bayplan.batch.hypernodes import HyperNode
     from bayplan.batch.jobs import Job
+    from bayplan.batch.mends import Mend
     from bayplan.batch.node_points import NODE_ALONE, ROW_ALONE, ScoredRows, same_for_all
     from bayplan.batch.nodes import FloatVector, Node, Nodes, NodeUsage
     from bayplan.batch.outcome import Outcome
@@ -47,6 +48,7 @@ __all__ = [
     "HyperNode",
     "Invalid",
     "Job",
+    "Mend",
     "Node",
     "NodeUsage",
     "Nodes",
@@ -75,6 +77,7 @@ _MODULES = {
     "handle": ("BatchHandle",),
     "hypernodes": ("HyperNode",),
     "jobs": ("Job",),
+    "mends": ("Mend",),
     "node_points": ("NODE_ALONE", "ROW_ALONE", "ScoredRows", "same_for_all"),
     "nodes": ("FloatVector", "Node", "NodeUsage", "Nodes"),
     "outcome": ("Outcome",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bayplan.batch.arguments import Arguments
@@ -19,6 +19,7 @@ from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.handle import BatchHandle, Outside, Reply
 from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
+from bayplan.batch.mends import Mend, mends_named
 from bayplan.batch.misreadings import Misreadings
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.opening import open_session
@@ -65,8 +66,10 @@ class BatchEngine:
         nominations: NominationLedger | None = None,
         file: ConfFile | None = None,
         outside: Outside | None = None,
+        mends: Iterable[str | Mend] = (),
     ) -> None:
-        """`file`: where the configuration is looked up before each session; `outside`: how extenders are reached."""
+        """`file`: where the configuration is looked up before each session; `outside`: how extenders are reached;
+        `mends`: which of Volcano's quirks are switched off."""
         self.cache = cache
         self.configuration = configuration
         self._file = file
@@ -74,6 +77,7 @@ class BatchEngine:
         self._outside = outside
         self.ledger = Ledger(cache, scheduler_names=scheduler_names)
         self.handle = BatchHandle(cache, clock, chance, framework_plugins)
+        self.handle.mends = mends_named(mends)
         if nominations is not None:
             self.handle.nominations = nominations
         if outside is not None:

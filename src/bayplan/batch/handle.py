@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import NodeUsage
 from bayplan.cache import Cache
 from bayplan.clock import Clock
@@ -101,6 +102,7 @@ class BatchHandle:
     usage: Mapping[str, NodeUsage] = field(default_factory=dict)  # real usage by node, as last collected
     usage_fault: str = ""  # why that is not the newest there could be
     post_now: Post = no_post
+    mends: frozenset[Mend] = frozenset()  # quirks of Volcano's that are switched off
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 
     @property

@@ -48,6 +48,7 @@ def open_session(
         chance=handle.chance,
         view=ClusterView(ledger.snapshot),
         templates=ledger.templates,
+        mends=handle.mends,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from bayplan.batch.complaints import FAULTS, Complaints
 from bayplan.batch.foresight import NO_FORESIGHT, Foresight
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.jobs import Job
+from bayplan.batch.mends import Mend
 from bayplan.batch.node_points import Blame, NodeFn, scores_by_row
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.points import Invalid, Point, Switches
@@ -44,8 +45,9 @@ class Questions(Registrations):
     queues: dict[str, Queue]
     nodes: Nodes
 
-    def __init__(self, tiers: Sequence[Sequence[Switches]]) -> None:
+    def __init__(self, tiers: Sequence[Sequence[Switches]], mends: Set[Mend] = frozenset()) -> None:
         super().__init__()
+        self.mends = mends
         self.tiers = tiers
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
         self._complaints = Complaints()
@@ -66,7 +68,11 @@ class Questions(Registrations):
                 for tier in self.tiers
             ]
             asked = self._asked[point] = Asked(
-                tiers, self.blaming(point.name), accepts=point.accepts, wanted=point.wanted
+                tiers,
+                self.blaming(point.name),
+                accepts=point.accepts,
+                wanted=point.wanted,
+                veto_is_final=Mend.VICTIMS_VETO in self.mends,
             )
         return asked
 

@@ -37,7 +37,7 @@ class Vote(IntEnum):
 class Asked:
     """The functions that answer at one point, in order, and where to complain about them."""
 
-    __slots__ = ("accepts", "blame", "flat", "tiers", "wanted")
+    __slots__ = ("accepts", "blame", "flat", "tiers", "veto_is_final", "wanted")
 
     def __init__(
         self,
@@ -46,7 +46,9 @@ class Asked:
         *,
         accepts: Callable[..., bool] | None = None,
         wanted: str = "",
+        veto_is_final: bool = False,
     ) -> None:
+        self.veto_is_final = veto_is_final  # whether a tier that agrees on no victim has the last word
         self.tiers = tuple(tuple(tier) for tier in tiers if tier)
         self.flat = tuple(named for tier in self.tiers for named in tier)
         self.blame = blame  # (plugin, what it raised, or Nonsense)
@@ -148,8 +150,8 @@ def agreed_in_first_tier(asked: Asked, *args: Any) -> bool:
 def victims_of_tier(asked: Asked, *args: Any) -> list[Task]:
     """Victims on which the plugins of a tier agree; the first tier that has some decides.
 
-    Upstream's corners are kept: an empty list vetoes its own tier only; an intersection that becomes empty counts as
-    "nobody spoke yet"; every plugin sees all candidates. None abstains.
+    Upstream's corners are kept unless a veto is to be final: an empty list vetoes its own tier only; an intersection
+    that becomes empty counts as "nobody spoke yet"; every plugin sees all candidates. None abstains.
     """
     known = {task.uid for task in args[-1]}
     for tier in asked.tiers:
@@ -164,6 +166,8 @@ def victims_of_tier(asked: Asked, *args: Any) -> list[Task]:
             if found is None:
                 continue
             if not found:
+                if asked.veto_is_final:
+                    return []
                 victims = None
                 break
             if victims is None:
@@ -171,6 +175,8 @@ def victims_of_tier(asked: Asked, *args: Any) -> list[Task]:
             else:
                 named = {task.uid for task in found}
                 victims = [task for task in victims if task.uid in named] or None
+                if victims is None and asked.veto_is_final:
+                    return []
         if victims is not None:
             return victims
     return []

@@ -8,7 +8,7 @@ touches the cluster except through `cluster`, which takes bindings and evictions
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from bayplan.batch.device_pools import DevicePool
 from bayplan.batch.fits import FitErrors
 from bayplan.batch.hypernodes import HyperNodes
 from bayplan.batch.jobs import Job
+from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.points import Switches
 from bayplan.batch.prospects import Prospect, Prospects
@@ -86,8 +87,9 @@ class Session(Questions):
         chance: random.Random,
         view: ClusterView,
         templates: Templates,
+        mends: Set[Mend] = frozenset(),
     ) -> None:
-        super().__init__(tiers)
+        super().__init__(tiers, mends)
         self.uid = uid
         self.jobs = jobs
         self.queues = queues

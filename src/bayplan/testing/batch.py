@@ -112,6 +112,7 @@ class BatchHarness:
         only: bool = False,
         usage: Mapping[str, NodeUsage] | None = None,
         post: Post = no_post,
+        mends: Iterable[str] = (),
         seed: int = 0,
         now: datetime = LONG_AGO,
     ) -> None:
@@ -121,7 +122,8 @@ class BatchHarness:
         name; `only` leaves out the built-in tiers. `tiers` says instead what is in each: names, classes, or what
         `make_option` gives. A flag that is unset there is off. `config` is the text of a volcano-scheduler.conf, in
         which a flag that is not given is on; it says everything itself. `actions` are names or classes of your own.
-        `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none.
+        `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none. `mends`
+        are quirks of Volcano's that are switched off.
         """
         if config is not None and (tiers is not None or args or only):
             raise UsageError("a configuration says everything itself; leave out tiers, args and only")
@@ -147,6 +149,7 @@ class BatchHarness:
             framework_plugins=registry_with(()),
             clock=self.clock,
             chance=random.Random(seed),
+            mends=mends,
         )
         self.engine.handle.post_now = post
         self.engine.set_usage(usage or {})

@@ -3,7 +3,8 @@
 Each point has a verb, an argument such as `extender.predicateVerb: predicate`; a point without one is not asked. Bodies
 are POSTed to `<extender.urlPrefix>/<verb>` through the handle (`extender_bodies` says what stands in them). A service
 that fails or answers nonsense counts as a no, or, with `extender.ignorable`, as consent; upstream's exceptions are
-kept: victims are refused in both cases, and a job is then ready exactly where failures are *not* ignorable.
+kept unless they are mended: victims are refused in both cases, and a job is then ready exactly where failures are *not*
+ignorable.
 Cost: a request a question, that is one a task and node for predicates.
 """
 
@@ -19,6 +20,7 @@ from bayplan.batch.arguments import Arguments
 from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BadAnswer, BatchHandle, Post
 from bayplan.batch.jobs import Job
+from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import Node, Nodes
 from bayplan.batch.plugins import extender_bodies as bodies
 from bayplan.batch.queues import Queue
@@ -91,6 +93,7 @@ class Extender:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
+        self._mended = Mend.EXTENDER_FAILURES in session.mends
         if not self._opened():
             return
         if self._verb("predicate") and self._anybody_concerned():
@@ -188,8 +191,8 @@ class Extender:
             try:
                 found = self._ask(point, told, bodies.EvictableAnswer)
             except ExtenderFault as fault:
-                self._unless_ignorable(fault)
-                return []
+                ignored = self._unless_ignorable(fault) is None
+                return None if ignored and self._mended else []
             by_uid = {task.uid: task for task in evictees}
             return [by_uid[uid] for uid in found.uids() if uid in by_uid] if found.status else None
 
@@ -214,7 +217,7 @@ class Extender:
         try:
             return self._ask("jobReady", {"job": bodies.job_body(job)}, bodies.ReadyAnswer).status
         except ExtenderFault as fault:
-            return self._unless_ignorable(fault) is not None
+            return (self._unless_ignorable(fault) is None) is self._mended
 
     # events -----------------------------------------------------------------------------------------------------
 

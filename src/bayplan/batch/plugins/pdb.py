@@ -8,6 +8,7 @@ from typing import ClassVar
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.mends import Mend
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
 from bayplan.framework.preemption_victims import Budget, budgets_of
@@ -16,8 +17,8 @@ from bayplan.framework.preemption_victims import Budget, budgets_of
 class DisruptionBudgets:
     """Names as victims the tasks whose budgets still allow it, in the order given.
 
-    Upstream's corners are kept: pods without labels, which no budget covers, are never named; and to the action
-    `shuffle` it does not only veto, it proposes every running task that may go.
+    Upstream's corners are kept, the first unless it is mended: pods without labels, which no budget covers, are never
+    named; and to the action `shuffle` it does not only veto, it proposes every running task that may go.
     """
 
     name = "pdb"
@@ -27,6 +28,7 @@ class DisruptionBudgets:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
+        self._names_unlabelled = Mend.PDB_UNLABELLED in session.mends
         self._budgets = budgets_of(session.catalog.pod_disruption_budgets.values())
         session.add_victim_tasks_fns(self.name, [self._allowed])
         session.add_reclaimable_fn(self.name, self._spare_covered, Foresight(Ground.JOBS))
@@ -37,7 +39,8 @@ class DisruptionBudgets:
 
     def _allowed(self, candidates: Sequence[Task]) -> list[Task]:
         left = {budget: budget.allowed for budget in self._budgets}
-        return [task for task in candidates if task.pod.labels and _spend(left, task)]
+        named = self._names_unlabelled
+        return [task for task in candidates if (named or task.pod.labels) and _spend(left, task)]
 
 
 def _spend(left: dict[Budget, int], task: Task) -> bool:

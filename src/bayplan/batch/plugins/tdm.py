@@ -21,6 +21,7 @@ from bayplan.batch.declared import Argument
 from bayplan.batch.foresight import Foresight, Ground
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.jobs import Job
+from bayplan.batch.mends import Mend
 from bayplan.batch.node_points import ROW_ALONE, ScoredRows
 from bayplan.batch.nodes import Nodes
 from bayplan.batch.rules import Vote
@@ -84,7 +85,8 @@ class TimeDivision:
         if hours is None:
             return f"revocable zone {zone} not support"
         try:
-            is_open = _is_open(hours, self._now.astimezone())
+            mended = Mend.TDM_MIDNIGHT in self._session.mends
+            is_open = _is_open(hours, self._now.astimezone(), wraps=mended)
         except ValueError as fault:
             return str(fault)
         return "" if is_open else f"current time beyond revocable zone {zone}:{hours}"
@@ -177,13 +179,17 @@ def _evict_period(arguments: Arguments) -> timedelta:
 # hours
 
 
-def _is_open(hours: str, now: datetime) -> bool:
-    """Whether it is one of the hours, both ends included; raises ValueError with Go's words for what is no hours."""
+def _is_open(hours: str, now: datetime, *, wraps: bool) -> bool:
+    """Whether it is one of the hours, both ends included; raises ValueError with Go's words for what is no hours.
+
+    Upstream hours that go over midnight end there, unless the day `wraps`."""
     ends = hours.strip().split("-")
     if len(ends) != 2:
         raise ValueError(f"revocable zone {hours} format error")
     start, end = (_time_of_day(each) for each in ends)
     moment = now.hour * 3600 + now.minute * 60 + now.second
+    if wraps and end <= start:
+        return start <= moment or moment <= end
     return start <= moment and (end <= start or moment <= end)
 
 

@@ -20,9 +20,11 @@ from bayplan.app import build_batch_engine
 from bayplan.batch.conf import BatchConfiguration, dump, load, load_default
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.fits import REJECTS_ALLOCATING, rejects
+from bayplan.batch.jobs import Job
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.outcome import GroupOutcome, Outcome
 from bayplan.batch.plugins.rescheduling import Rescheduling, Rounds
+from bayplan.batch.queues import Queue
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import LONG_AGO, Task
 from bayplan.cache import Cache
@@ -35,8 +37,9 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodDisruptionBudget, PriorityClass
 from bayplan.testing.conformance.world import objects
 
-T = TypeVar("T")
+T = TypeVar("T", Queue, Job, Task)
 
+_SORTED_BY_INSERTION = 20
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _ORIGIN = ". Origin reason is"
 _QUOTA = "resource quota insufficient"
@@ -201,10 +204,21 @@ def _at_open(engine: BatchEngine) -> dict[str, Any]:
 
 
 def _sorted(items: list[T], less: Callable[[T, T], bool]) -> list[T]:
-    def compare(left: T, right: T) -> int:
-        return -1 if less(left, right) else 1
+    """By name, and then as Go's stable sort does it: few by insertion. Orders of queues in a tree may go in circles,
+    and then it matters who is compared with whom."""
+    found = sorted(items, key=lambda item: item.uid if isinstance(item, Job) else item.name)
 
-    return sorted(items, key=cmp_to_key(compare))
+    def compare(left: T, right: T) -> int:
+        return -1 if less(left, right) else int(less(right, left))
+
+    if len(found) > _SORTED_BY_INSERTION:
+        return sorted(found, key=cmp_to_key(compare))
+    for end in range(1, len(found)):
+        place = end
+        while place and less(found[place], found[place - 1]):
+            found[place - 1 : place + 1] = found[place], found[place - 1]
+            place -= 1
+    return found
 
 
 def _task(session: Session, task: Task) -> dict[str, Any]:
