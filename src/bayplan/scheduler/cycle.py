@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -93,23 +93,31 @@ class Decision:
         return self.status.message
 
 
-@dataclass(slots=True)
 class Attempts:
     """Makes attempts for pods of one profile."""
 
-    framework: Framework
-    tie_break: TieBreak
-    sampler: Sampler
-    share: Share = ALL_NODES
-    extenders: Sequence[Extender] = field(default_factory=tuple)
-    classes: Classes | None = None  # None: every pod is evaluated in full
-    _finds_one: bool = field(init=False)  # nobody would compare candidates, so the first one is as good as any
-    _shares: bool = field(init=False)  # extenders and samples look at other nodes each time
+    __slots__ = ("_finds_one", "_shares", "classes", "extenders", "framework", "sampler", "share", "tie_break")
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        tie_break: TieBreak,
+        sampler: Sampler,
+        share: Share = ALL_NODES,
+        extenders: Sequence[Extender] = (),
+        classes: Classes | None = None,
+    ) -> None:
+        self.framework = framework
+        self.tie_break = tie_break
+        self.sampler = sampler
+        self.share = share
+        self.extenders = extenders
+        self.classes = classes  # None: every pod is evaluated in full
+        # Where nobody would compare candidates, the first one is as good as any.
         self._finds_one = not self.framework.scoring.scores_anything and not any(
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
         )
+        # Extenders and samples look at other nodes each time.
         self._shares = not self.extenders and self.share.percentage is None and not self._finds_one
         preempting = tuple(extender for extender in self.extenders if extender.config.preempt_verb)
         for plugin in self.framework.profile.at(POST_FILTER):

@@ -1,0 +1,17 @@
+cimport cython
+from bayplan.framework.classes cimport Classes as CClasses
+from bayplan.framework.cycle cimport Cycle as CCycle
+from bayplan.framework.standing cimport Standing as CStanding
+from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
+from bayplan.telemetry.timings cimport PointTimings as CPointTimings
+
+cdef class Attempts:
+    cdef public object extenders, framework, sampler, share, tie_break
+    cdef public CClasses classes
+    cdef public bint _finds_one, _shares
+    cpdef object decide(self, CCycle cycle)
+    @cython.locals(points=CPointTimings, standing=CStanding)
+    cdef object _from_others(self, CCycle cycle)
+    cpdef CStanding standing(self, CCycle cycle)
+    @cython.locals(columns=CNodeColumns)
+    cpdef object _from_standing(self, CCycle cycle, CStanding standing)
