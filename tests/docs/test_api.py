@@ -19,7 +19,7 @@ MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app
 ELSEWHERE = {
     *("int", "float", "bool", "str", "timedelta", "ConfigError"),
     *("ARGS", "takes", "signature", "depends_on", "unified_evictable"),  # of plugins, which are no class of ours
-    *("default", "with", "recover", "writes"),
+    *("default", "with", "recover", "writes", "prometheus_adaptor"),
 }
 """What entries mention that is not part of what they are about."""
 
@@ -85,11 +85,11 @@ def test_members_on_the_page_exist(module: str) -> None:
 
 
 def members(thing: Any) -> set[str]:
-    """What can be asked of a class, of what a function gives, and of what methods give; parameters too."""
+    """What can be asked of a class and of what its methods give, or of what a function takes and gives; parameters."""
     if isinstance(thing, type):
-        found = attributes(thing).union(*(given_by(method) for method in vars(thing).values()))
+        found = attributes(thing).union(*(mentioned(method, "return") for method in vars(thing).values()))
     elif inspect.isroutine(thing):
-        found = given_by(thing)
+        found = mentioned(thing, *getattr(thing, "__annotations__", ()))
     else:
         found = attributes(type(thing))
     with suppress(ValueError, TypeError):
@@ -97,11 +97,12 @@ def members(thing: Any) -> set[str]:
     return found
 
 
-def given_by(method: Any) -> set[str]:
-    """The attributes of what a function of ours gives."""
-    written = str(getattr(method, "__annotations__", {}).get("return", ""))
-    home = vars(import_module(method.__module__)) if written else {}
-    return set().union(*(attributes(home[word]) for word in re.findall(r"\w+", written) if word in home))
+def mentioned(function: Any, *names: str) -> set[str]:
+    """The attributes of the types that a function of ours has for these parameters, or for its return."""
+    annotations = getattr(function, "__annotations__", {})
+    words = re.findall(r"\w+", " ".join(str(annotations.get(name, "")) for name in names))
+    home = vars(import_module(function.__module__)) if words else {}
+    return set().union(*(attributes(home[word]) for word in words if word in home))
 
 
 def attributes(kind: Any) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bayplan.cli.options import chosen_plugins, plugin_options
 from bayplan.cli.printing import print_value
 from bayplan.cli.scaffold import FORMS, plugin_and_test
 from bayplan.errors import UsageError
+from bayplan.framework.discovery import is_left_alone
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.framework.registry import Entry, Registry
 
@@ -28,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 LONGEST_NAME = 34
 SHIPPED = "shipped"
+_OURSELVES = "bayplan"
 _OURS = ("bayplan.plugins.", "bayplan.batch.")
 
 
@@ -89,8 +92,12 @@ def names_of(name: str) -> tuple[str, str]:
         raise UsageError(f"{name!r} is too long to be read in a table; use at most {LONGEST_NAME} letters")
     class_name = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", name))
     module = _WORD_STARTS.sub("_", class_name).lower()
+    if is_left_alone(f"{module}.py") or module == "test":
+        raise UsageError(f"a file {module}.py would be taken for tests and never for a plugin; choose another name")
     if keyword.iskeyword(class_name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise UsageError(f"a file {module}.py would hide something of Python's own; choose another name")
+    if module == _OURSELVES or module in packages_distributions():
+        raise UsageError(f"a file {module}.py would hide the package {module}, which is installed; choose another name")
     return class_name, module
 
 

@@ -196,6 +196,13 @@ def as_status(answer: object, plugin: str, point: Point) -> Status:
     return answer if answer.ok else answer.by(plugin)
 
 
+def words_of(status: Status) -> str:
+    """What a status that ends an attempt says; one that is no answer where it was given says at least that."""
+    if status.message or status.code is Code.ERROR:
+        return status.message
+    return f"answered {status.code.label}, which is no answer here"
+
+
 def no_status(answer: object, plugin: str, point: Point) -> PluginFault:
     return PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.boundary import Boundary, PluginFault, as_status, words_of
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import Preflight, Wait
 from bayplan.framework.points import BIND, PERMIT, POST_BIND, PRE_BIND, PREFLIGHT, RESERVE, UNRESERVE, Point
@@ -228,4 +228,4 @@ def _permit_answer(plugin: Any, cycle: Cycle, node_name: str) -> Wait | Status:
 
 def _failure(status: Status, doing: str) -> Status:
     """A rejection stays what it is; anything else is an error that says what was being done."""
-    return status if status.rejected else error(f"{doing}: {status.message}").by(status.plugin)
+    return status if status.rejected else error(f"{doing}: {words_of(status)}").by(status.plugin)

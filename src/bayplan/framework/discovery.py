@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import stat
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -43,6 +44,11 @@ _NO_PLUGINS = ("_", "test_", "conftest.py")
 """How files start that may lie beside plugins: the tests of a plugin are best kept next to it."""
 
 _VERSION = "__version_of_file__"
+
+
+def is_left_alone(file: str) -> bool:
+    """Whether a file of this name may lie among plugins and is not one."""
+    return file.startswith(_NO_PLUGINS)
 
 
 def with_installed_plugins(registry: Registry, found: Iterable[EntryPoint] | None = None) -> Registry:
@@ -94,7 +100,7 @@ def _classes_in(folder: Path, kind: Kind, *, trust_writable: bool) -> Iterator[t
     for path in sorted(folder.glob("*.py")):
         if not trust_writable:
             _refuse_writable(path)
-        if path.name.startswith(_NO_PLUGINS):
+        if is_left_alone(path.name):
             continue
         kinds = [(each, kind_of(each)) for each in _classes_of(_run(path))]
         if not any(known for _, known in kinds):
@@ -195,9 +201,16 @@ def _run(path: Path) -> ModuleType:
             name, known, f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python"
         ) from fault
     except (Exception, SystemExit) as fault:  # a file that ends with sys.exit() must not end the scheduler
-        text = f"{path} failed while it was loaded: {type(fault).__name__}: {fault}"
+        text = f"{path} failed while it was loaded: {_told(path, fault)}"
         raise _unusable(name, known, text) from fault
     return module
+
+
+def _told(path: Path, fault: BaseException) -> str:
+    """What was raised, and where in the file; an assertion often says nothing itself."""
+    lines = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
+    text = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    return f"{text} (line {lines[-1]})" if lines else text
 
 
 def _unusable(name: str, known: ModuleType | None, text: str) -> PluginError:

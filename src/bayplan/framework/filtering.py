@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status, no_status
+from bayplan.framework.boundary import Boundary, PluginFault, as_status, no_status, words_of
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import NOT_LOOKED_AT, Diagnosis, Reason, Verdicts
 from bayplan.framework.handle import Nominations
@@ -84,7 +84,7 @@ class Filtering:
             elif answer.code is Code.UNSCHEDULABLE:
                 outcome.status = answer
             elif not answer.ok:
-                outcome.status = error(f'running PreFilter plugin "{plugin.name}": {answer.message}').by(plugin.name)
+                outcome.status = error(f'running PreFilter plugin "{plugin.name}": {words_of(answer)}').by(plugin.name)
                 return outcome
         return outcome
 

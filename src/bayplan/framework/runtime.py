@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.boundary import Boundary, PluginFault, as_status, words_of
 from bayplan.framework.committing import Committing
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
@@ -88,7 +88,7 @@ class Framework:
             if status.rejected:
                 return status
             if not status.ok:
-                return error(f'running PreEnqueue plugin "{plugin.name}": {status.message}').by(plugin.name)
+                return error(f'running PreEnqueue plugin "{plugin.name}": {words_of(status)}').by(plugin.name)
         return SUCCESS
 
     def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.framework.boundary import Boundary, PluginFault
+from bayplan.framework.boundary import Boundary, PluginFault, words_of
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.framework.points import NORMALIZE, PRE_SCORE, SCORE
@@ -80,7 +80,7 @@ class Scoring:
                 continue
             self._boundary.points.count(plugin.name, PRE_SCORE.label)
             if not status.ok:
-                return error(f'running PreScore plugin "{plugin.name}": {status.message}').by(plugin.name)
+                return error(f'running PreScore plugin "{plugin.name}": {words_of(status)}').by(plugin.name)
         return SUCCESS
 
     def _sum(self, cycle: Cycle, nodes: NodeTable) -> Scores:

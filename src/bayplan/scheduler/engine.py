@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import cmp_to_key
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace as replace_struct
 
 from bayplan.cache import Cache
@@ -21,6 +22,7 @@ from bayplan.clock import Clock
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration, Profile
 from bayplan.errors import BayplanError, ConfigError
+from bayplan.framework.boundary import PluginFault
 from bayplan.framework.classes import Classes
 from bayplan.framework.committing import PermitOutcome
 from bayplan.framework.cycle import Cycle
@@ -193,8 +195,14 @@ class PodEngine:
         start = self._clock.now()
         entered = [_Entered(pod, start + timedelta(microseconds=place)) for place, pod in enumerate(pods)]
 
+        def is_less(first: _Entered, second: _Entered) -> bool:
+            answer = sorter.less(first, second)
+            if not isinstance(answer, bool | np.bool_):
+                raise PluginFault(sorter.name, QUEUE_SORT.key, f"less answers True or False; got {answer!r}")
+            return bool(answer)
+
         def order(first: _Entered, second: _Entered) -> int:
-            return -1 if sorter.less(first, second) else int(sorter.less(second, first))
+            return -1 if is_less(first, second) else int(is_less(second, first))
 
         ordered = framework.boundary.call(sorter, QUEUE_SORT, sorted, entered, key=cmp_to_key(order))
         return [each.pod for each in ordered]

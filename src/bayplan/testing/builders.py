@@ -7,10 +7,13 @@ and whatever has no keyword of its own can be given as a field of the object (`m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from bayplan.errors import UsageError
 from bayplan.objects.core import (
     Affinity,
     Container,
@@ -37,6 +40,7 @@ from bayplan.objects.core import (
     WeightedPodAffinityTerm,
 )
 from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, QuantityText, ResourceList
+from bayplan.objects.quantity import QuantityError, parse_quantity
 from bayplan.objects.storage import (
     ClaimReference,
     CsiVolumeSource,
@@ -58,9 +62,12 @@ from bayplan.objects.volumes import (
 )
 from bayplan.volumes.claims import BIND_COMPLETED
 
+T = TypeVar("T")
+
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 ROOMY: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 
 Labels = Mapping[str, str]
@@ -120,26 +127,28 @@ def make_pod(
     )
     spec.setdefault("volumes", tuple(_volume_of(claim) for claim in claims))
     spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, gates)))
-    spec.setdefault("topology_spread_constraints", tuple(spread))
-    spec["tolerations"] = tuple(make_toleration(each) if isinstance(each, str) else each for each in tolerations)
+    spec.setdefault("topology_spread_constraints", _each_of("spread", spread, TopologySpreadConstraint))
+    spec["tolerations"] = _each_of("tolerations", tolerations, Toleration, make_toleration)
     metadata = ObjectMeta(
         name=name,
         namespace=namespace,
         uid=f"uid-{namespace}-{name}" if uid is None else uid,
-        labels=dict(labels or {}),
-        annotations=dict(annotations or {}),
+        labels=_labels(labels),
+        annotations=_labels(annotations),
         creation_timestamp=LONG_AGO,
         deletion_timestamp=LONG_AGO if terminating else None,
         owner_references=(owner,) if owner is not None else (),
     )
     if status is None:
         status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
-    return Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status)
+    return Pod(metadata=metadata, spec=_made(PodSpec, {"node_name": node, **spec}), status=status)
 
 
 def make_toleration(taint: str = "", **fields: Any) -> Toleration:
     """`make_toleration("gpu")` tolerates whatever the key says, `"gpu=a100:NoSchedule"` just that taint, "" all."""
     key, value, effect = _parts(taint)
+    if effect and effect not in EFFECTS:
+        raise UsageError(f"{taint!r} is no toleration: the effect is one of {', '.join(EFFECTS)}, or left out")
     known = {"key": key, "operator": "Equal" if value else "Exists", "value": value, "effect": effect}
     return Toleration(**{**known, **fields})
 
@@ -193,7 +202,45 @@ def _pod_affinity(labels: Labels, topology_key: str, weight: int | None) -> PodA
 
 def _amounts(requests: ResourceList | None, cpu: QuantityText | None, memory: QuantityText | None) -> ResourceList:
     short = {"cpu": cpu, "memory": memory}
-    return {**(requests or {}), **{name: amount for name, amount in short.items() if amount is not None}}
+    amounts = {**(requests or {}), **{name: amount for name, amount in short.items() if amount is not None}}
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(amount)
+        except QuantityError:
+            raise UsageError(f'{name} is {amount!r}, which is no quantity; write it as in 500m, 2 or "4Gi"') from None
+    return amounts
+
+
+def _labels(labels: Labels | None) -> dict[str, str]:
+    for key, value in (labels or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise UsageError(f"labels and annotations are texts; got {key!r}: {value!r}")
+    return dict(labels or {})
+
+
+def _made(kind: type[T], fields: Mapping[str, Any]) -> T:
+    """A part of an object with these fields, each of the type that it has there."""
+    made = kind(**fields)
+    try:
+        msgspec.convert(msgspec.to_builtins(made), kind)
+    except (msgspec.ValidationError, TypeError) as fault:
+        raise UsageError(f"this is no {kind.__name__}: {fault}") from None
+    return made
+
+
+def _each_of(
+    keyword: str, given: Iterable[Any], kind: type[T], maker: Callable[[str], T] | None = None
+) -> tuple[T, ...]:
+    """Objects of one kind; where there is a short form, a text stands for one."""
+    if isinstance(given, str | kind):
+        raise UsageError(f"{keyword} takes a list; got {given!r}")
+    items = tuple(maker(each) if maker is not None and isinstance(each, str) else each for each in given)
+    for each in items:
+        if not isinstance(each, kind):
+            raise UsageError(
+                f"{keyword} takes {kind.__name__}s, as make_{keyword.rstrip('s')} makes them; got {each!r}"
+            )
+    return items
 
 
 def _volume_of(claim: str) -> Volume:
@@ -227,10 +274,10 @@ def make_node(
     room = _amounts({**(ROOMY if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
     known = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
     return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **(labels or {})}),
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **_labels(labels)}),
         spec=NodeSpec(
             unschedulable=unschedulable,
-            taints=tuple(make_taint(each) if isinstance(each, str) else each for each in taints),
+            taints=_each_of("taints", taints, Taint, make_taint),
         ),
         status=NodeStatus(
             allocatable=room, capacity=room, images=tuple(images), declared_features=tuple(features), **status
@@ -241,6 +288,8 @@ def make_node(
 def make_taint(text: str, effect: str = "NoSchedule", value: str = "") -> Taint:
     """A taint as kubectl writes it, `key=value:Effect`; what the text leaves out comes from the arguments."""
     key, told_value, told_effect = _parts(text)
+    if (told_effect or effect) not in EFFECTS:
+        raise UsageError(f"{text!r} is no taint: the effect is one of {', '.join(EFFECTS)}")
     return Taint(key=key, value=told_value or value, effect=told_effect or effect)
 
 

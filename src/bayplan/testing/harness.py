@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ from bayplan.telemetry.explain import why
 from bayplan.testing.builders import LONG_AGO
 from bayplan.testing.profiles import Config, registry_with, text_for, text_of
 from bayplan.testing.writes import RecordedWrites, writing_to
+
+T = TypeVar("T")
 
 OK: Literal["ok"] = "ok"
 
@@ -68,6 +70,10 @@ class Harness:
         itself instead: it names the plugins wherever they shall run. Without `share` every pod is evaluated in full,
         whatever the plugins' signatures say.
         """
+        plugins = _listed("plugins", plugins, type, "classes, as in [RackAware]")
+        nodes = _listed("nodes", nodes, Node, "what make_node makes")
+        pods = _listed("pods", pods, Pod, "what make_pod makes")
+        objects = _listed("objects", objects, KubeObject, "objects, as make_pvc and others make them")
         registry = registry_with(plugins)
         entries = [entry for entry in registry if entry.plugin in plugins]
         if config is None:
@@ -89,6 +95,7 @@ class Harness:
         )
         self._refuse_idle([entry.name for entry in entries])
         self._told: dict[str, str] = {}
+        self._is_closed = False
         self.engine.pending.update({pod.uid: pod for pod in known if isinstance(pod, Pod) and not pod.spec.node_name})
 
     # questions --------------------------------------------------------------------------------------------------
@@ -244,7 +251,8 @@ class Harness:
                 self.engine.cache.remove_pod(item)
 
     def close(self) -> None:
-        """Let the plugins release what they hold."""
+        """Let the plugins release what they hold; nothing can be asked or placed afterwards."""
+        self._is_closed = True
         self.engine.close()
 
     def __enter__(self) -> Harness:
@@ -259,6 +267,8 @@ class Harness:
 
     def _known(self, pod: Pod) -> Pod:
         """The pod as an API server would have stored it."""
+        if self._is_closed:
+            raise UsageError("this cluster was closed, and its plugins have released what they held; make another one")
         return with_priority(with_identity(pod), self.engine.cache.catalog.priority_classes)
 
     def _framework(self, pod: Pod) -> Framework:
@@ -319,6 +329,21 @@ class Harness:
         assert node is not None
         self._framework(pod).committing.unreserve(self.engine.cycles.pop(pod.uid), node)
         self.engine.cache.forget(pod.bound_to(node))
+
+
+def _listed(keyword: str, given: Any, kind: type[T], what: str) -> list[T]:
+    """What was given for a keyword, as a list of what it takes."""
+    if isinstance(given, kind | str | Mapping) or not isinstance(given, Iterable):
+        raise UsageError(f"{keyword} takes a list of {what}; got {_named(given)}")
+    items = list(given)
+    for each in items:
+        if not isinstance(each, kind):
+            raise UsageError(f"{keyword} takes a list of {what}; in it is {_named(each)}")
+    return items
+
+
+def _named(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of type {type(thing).__name__}"
 
 
 class _Engine(PodEngine):

@@ -1,8 +1,8 @@
 """Which configuration runs these plugins on a small cluster? Asked once a harness.
 
 Without a configuration of the author's own it is the default profile with the plugins added at every point that they
-extend, or a profile of nothing but them. There is one queue order and, in practice, one binder; a plugin that brings
-its own takes the place of the shipped one.
+extend, or a profile of nothing but them. There is one queue order, so a plugin that brings its own takes the place of
+the shipped one. The shipped binder never skips a pod, so it is asked after those of the plugins.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bayplan.plugins import default_plugins
 
 Config = str | Mapping[str, Any]
 
-_SHIPPED: dict[Point, str] = {QUEUE_SORT: "PrioritySort", BIND: "DefaultBinder"}
-"""Points that a profile cannot do without, and who serves them."""
+_SORTER, _BINDER = {"name": "PrioritySort"}, {"name": "DefaultBinder"}
+"""Who serves the points that a profile cannot do without."""
 
 
 def registry_with(plugins: Sequence[type[Any]]) -> Registry:
@@ -60,17 +60,19 @@ def text_for(
 
 
 def _alone(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
-    needed = [{"name": name} for point, name in _SHIPPED.items() if not _served(point, entries)]
-    return {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [*needed, *enabled]}}
+    sorters = [] if _serving(QUEUE_SORT, entries) else [_SORTER]
+    return {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [*sorters, *enabled, _BINDER]}}
 
 
 def _beside_the_shipped(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
-    replaced = {
-        point.key: {"disabled": [{"name": name}]} for point, name in _SHIPPED.items() if _served(point, entries)
-    }
-    return {"multiPoint": {"enabled": list(enabled)}, **replaced}
+    points: dict[str, Any] = {"multiPoint": {"enabled": list(enabled)}}
+    if _serving(QUEUE_SORT, entries):
+        points[QUEUE_SORT.key] = {"disabled": [_SORTER]}
+    binders = _serving(BIND, entries)
+    if binders:
+        points[BIND.key] = {"disabled": [_BINDER], "enabled": [*binders, _BINDER]}
+    return points
 
 
-def _served(point: Point, entries: Sequence[Entry]) -> bool:
-    """Whether one of the plugins serves the point, so that the shipped one must give way."""
-    return any(entry.extends(point) for entry in entries)
+def _serving(point: Point, entries: Sequence[Entry]) -> list[dict[str, str]]:
+    return [{"name": entry.name} for entry in entries if entry.extends(point)]

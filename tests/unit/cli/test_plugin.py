@@ -124,6 +124,11 @@ def test_names_of_shipped_batch_plugins_are_taken(
         pytest.param("json", "a file json.py would hide something of Python's own; choose another name", id="stdlib"),
         pytest.param("None", "would hide something of Python's own", id="keyword"),
         pytest.param("class", "would hide something of Python's own", id="keyword-module"),
+        pytest.param("TestFoo", "a file test_foo.py would be taken for tests and never for a plugin", id="a-test"),
+        pytest.param("Test", "a file test.py would be taken for tests", id="test"),
+        pytest.param("Conftest", "a file conftest.py would be taken for tests", id="conftest"),
+        pytest.param("Numpy", "would hide the package numpy, which is installed; choose another name", id="installed"),
+        pytest.param("Bayplan", "would hide the package bayplan", id="ourselves"),
         pytest.param("node-name", 'there is a plugin "NodeName" already; choose another name', id="shipped"),
     ],
 )

@@ -103,7 +103,9 @@ def test_a_failure_undoes_all_of_them_also_those_that_were_not_asked() -> None:
     ("answer", "words"),
     [
         pytest.param(error("broke"), 'running Reserve plugin "A": broke', id="error"),
-        pytest.param(SKIP, 'running Reserve plugin "A": ', id="skip-is-not-for-here"),
+        pytest.param(
+            SKIP, 'running Reserve plugin "A": answered Skip, which is no answer here', id="skip-is-not-for-here"
+        ),
         pytest.param(
             OSError("gone"), r'running Reserve plugin "A": OSError: gone \(test_committing.py:\d+\)', id="raises"
         ),
@@ -148,7 +150,11 @@ def test_a_rejection_ends_permit_and_waits_with_it(answer: Status) -> None:
     ("answer", "words"),
     [
         pytest.param(error("broke"), 'running Permit plugin "A": broke', id="error"),
-        pytest.param(Status(Code.WAIT), 'running Permit plugin "A": ', id="wait-without-a-time"),
+        pytest.param(
+            Status(Code.WAIT),
+            'running Permit plugin "A": answered Wait, which is no answer here',
+            id="wait-without-a-time",
+        ),
         pytest.param("yes", "running Permit plugin \"A\": returned 'yes', which is no Status", id="nonsense"),
     ],
 )

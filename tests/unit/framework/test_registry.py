@@ -193,6 +193,7 @@ def test_dataclasses_in_plugin_files_work(tmp_path: Path, write: Write) -> None:
             "1 / 0\n", r"mine\.py failed while it was loaded: ZeroDivisionError: division by zero", id="raises"
         ),
         pytest.param("import sys\nsys.exit(3)\n", r"mine\.py failed while it was loaded: SystemExit: 3", id="exits"),
+        pytest.param("x = 1\nassert x == 2\n", r"was loaded: AssertionError \(line 2\)$", id="asserts"),
         pytest.param("import nobody\n", r"mine\.py failed .*ModuleNotFoundError", id="import"),
         pytest.param("x = 1\n", r"mine\.py defines no plugin; .*start with an underscore", id="no-plugin"),
         pytest.param("", r"mine\.py defines no plugin", id="empty"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from bayplan.errors import UsageError
 from bayplan.objects.core import (
     ContainerPort,
     NodeSelectorRequirement,
@@ -195,3 +197,26 @@ def test_a_storage_class_waits_for_a_pod() -> None:
     made = make_storage_class(topologies=[{"zone": ["a", "b"]}])
     assert made.volume_binding_mode == "WaitForFirstConsumer"
     assert made.allowed_topologies[0].match_label_expressions[0].values == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(lambda: make_pod(labels={"a": 1}), "labels and annotations are texts; got 'a': 1", id="label"),
+        pytest.param(lambda: make_node(labels={1: "a"}), "labels and annotations are texts", id="label-of-a-node"),
+        pytest.param(lambda: make_pod(cpu="abc"), "cpu is 'abc', which is no quantity", id="quantity"),
+        pytest.param(lambda: make_node(capacity={"x": "1Qi"}), "x is '1Qi', which is no quantity", id="capacity"),
+        pytest.param(lambda: make_pod(priority="hi"), r"this is no PodSpec: .*`\$.priority`", id="priority"),
+        pytest.param(lambda: make_pod(node_selector={"a": 1}), "this is no PodSpec", id="selector"),
+        pytest.param(
+            lambda: make_pod(spread=["zone"]), "spread takes .*, as make_spread makes them; got 'zone'", id="spread"
+        ),
+        pytest.param(lambda: make_pod(tolerations="gpu"), "tolerations takes a list; got 'gpu'", id="no-list"),
+        pytest.param(lambda: make_pod(tolerations=[7]), "as make_toleration makes them; got 7", id="toleration"),
+        pytest.param(lambda: make_taint("gpu=a:Foo"), "'gpu=a:Foo' is no taint: the effect is one of No", id="taint"),
+        pytest.param(lambda: make_toleration("gpu:Bar"), "'gpu:Bar' is no toleration: the effect is one", id="effect"),
+    ],
+)
+def test_nonsense_is_refused_where_it_is_written(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()

@@ -161,9 +161,9 @@ class OwnBinder:
 
 
 @pytest.mark.parametrize("only", [False, True], ids=["beside", "only"])
-def test_an_order_or_a_binder_takes_the_place_of_the_shipped_one(only: bool) -> None:
+def test_an_order_takes_the_place_of_the_shipped_one_and_a_binder_comes_before_it(only: bool) -> None:
     described = Harness([Backwards, OwnBinder], only=only).profile().described()
-    assert (described["queueSort"], described["bind"]) == (["Backwards"], ["OwnBinder"])
+    assert (described["queueSort"], described["bind"]) == (["Backwards"], ["OwnBinder", "DefaultBinder"])
 
 
 def test_weights_and_arguments_go_by_name() -> None:
@@ -485,10 +485,54 @@ def test_a_failed_bind_gives_the_node_back() -> None:
     assert recorder.asked[-1] == "unreserve"
 
 
+@pytest.mark.parametrize("only", [False, True], ids=["beside", "only"])
+def test_a_pod_that_a_binder_skips_is_left_to_the_shipped_one(only: bool) -> None:
+    cluster = Harness([OwnBinder], nodes=[LOOSE], only=only)
+    assert cluster.bind(make_pod()) == "c"
+    assert cluster.writes.performed == []
+    assert cluster.bind(make_pod("strange")) == "c"
+    assert [type(each) for each in cluster.writes.performed] == [BindPod]
+
+
 def test_a_pod_that_no_binder_wants() -> None:
-    cluster = Harness([OwnBinder], nodes=[LOOSE])
+    bind = {"disabled": [{"name": "DefaultBinder"}], "enabled": [{"name": "OwnBinder"}]}
+    cluster = Harness([OwnBinder], nodes=[LOOSE], config={"profiles": [{"plugins": {"bind": bind}}]})
     assert cluster.bind(make_pod("strange")) == "no plugin wants to bind the pod"
     assert cluster.bind(make_pod()) == "c"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param({"plugins": Racked}, "plugins takes a list of classes.*; got the class Racked", id="a-class"),
+        pytest.param({"plugins": [Racked()]}, "in it is an object of type Racked", id="an-instance"),
+        pytest.param(
+            {"nodes": LOOSE}, "nodes takes a list of what make_node makes; got an object of type Node", id="node"
+        ),
+        pytest.param({"nodes": [{"metadata": {}}]}, "nodes takes .*; in it is an object of type dict", id="a-dict"),
+        pytest.param({"pods": [LOOSE]}, "pods takes .*; in it is an object of type Node", id="no-pod"),
+        pytest.param({"objects": 7}, "objects takes .*; got an object of type int", id="no-list"),
+    ],
+)
+def test_what_is_no_list_of_objects_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Harness(**given)
+
+
+def test_a_closed_cluster_answers_no_more() -> None:
+    cluster = Harness([Racked], nodes=[RACK_A])
+    cluster.close()
+    cluster.close()
+    for question in (cluster.place, cluster.filter, cluster.why):
+        with pytest.raises(UsageError, match="this cluster was closed"):
+            question(make_pod())
+
+
+@pytest.mark.parametrize("answer", ["x", None, 1])
+def test_an_order_that_is_neither_yes_nor_no_is_refused(answer: Any) -> None:
+    sorts = type("Sorts", (), {"name": "Sorts", "less": lambda *_: answer})
+    with pytest.raises(PluginError, match=f'plugin "Sorts" at queueSort: less answers True or False; got {answer!r}'):
+        Harness([sorts]).order([make_pod("a"), make_pod("b")])
 
 
 def test_a_pod_that_runs_cannot_be_bound_again() -> None:
