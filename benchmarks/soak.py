@@ -132,7 +132,7 @@ def main(pods: int, nodes: int, alive: int, file: Path) -> None:
     """Send pods with labels of their own through a cluster, and see whether the scheduler stays as it is.
 
     Memory at the end may be 5 % above its mark after a quarter of the pods; no turn of the loop may take 100 ms of the
-    processor. The whole of it takes about half an hour on two cores.
+    processor.
     """
     with (
         Progress().telling() as told,
