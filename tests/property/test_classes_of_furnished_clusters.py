@@ -90,22 +90,20 @@ def some_nodes(chance: random.Random, spec: Spec) -> None:
     spec.setdefault("affinity", {})["nodeAffinity"] = affinity
 
 
-def tolerations(value: str, chance: random.Random, spec: Spec) -> None:
-    spec["tolerations"] = [
-        {"key": "gpu", "operator": "Equal", "value": value, "effect": chance.choice(["", "NoSchedule"])},
-        {"key": "gpu", "operator": "Exists", "effect": "PreferNoSchedule"},
-    ][: chance.choice([1, 1, 2])]
+def a_toleration(value: str, effect: str, chance: random.Random, spec: Spec) -> None:
+    spec["tolerations"] = [{"key": "gpu", "operator": "Equal", "value": value, "effect": effect}]
+    if chance.random() < 0.3:
+        spec["tolerations"].append({"key": "gpu", "operator": "Exists", "effect": "PreferNoSchedule"})
 
 
 def closed_nodes(chance: random.Random, spec: Spec) -> None:
     spec["tolerations"] = [chance.choice([{"key": UNSCHEDULABLE.key, "operator": "Exists"}, {"operator": "Exists"}])]
 
 
-def several_images(chance: random.Random, spec: Spec) -> None:
+def two_images(where: str, chance: random.Random, spec: Spec) -> None:
     """The same images, in containers, init containers or volumes."""
-    first, second = chance.choice([("app:1", "app:2"), ("app:2", "app:2")])
-    spec["containers"][0]["image"] = first
-    match chance.choice(["beside", "before", "mounted"]):
+    spec["containers"][0]["image"], second = chance.choice([("app:1", "app:2"), ("app:2", "app:1")])
+    match where:
         case "beside":
             spec["containers"].append({"name": "d", "image": second})
         case "before":
@@ -161,12 +159,13 @@ FACETS: list[Facet] = [
     a_node_by_name,
     some_nodes,
     some_nodes,
-    partial(tolerations, "yes"),
-    partial(tolerations, "yes"),
-    partial(tolerations, "no"),
+    partial(a_toleration, "yes", ""),
+    partial(a_toleration, "yes", "NoSchedule"),
+    partial(a_toleration, "no", ""),
     closed_nodes,
-    several_images,
-    several_images,
+    partial(two_images, "beside"),
+    partial(two_images, "before"),
+    partial(two_images, "mounted"),
     ports,
     features,
     partial(claims, ["zonal"]),
