@@ -41,13 +41,15 @@ def chosen_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Regist
 
 def file_text(path: Path) -> str:
     """The text of a file; standard input for `-`."""
-    if str(path) == "-":
-        return sys.stdin.read()
     try:
+        if str(path) == "-":
+            text = sys.stdin.read()
+            text.encode()  # what is no UTF-8 may have been let in under the names of bytes
+            return text
         return path.read_text(encoding="utf-8")
     except OSError as fault:
         raise UsageError(f"{path} cannot be read: {fault.strerror}") from None
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise UsageError(f"{path} is not text") from None
 
 

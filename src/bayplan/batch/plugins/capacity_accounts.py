@@ -249,8 +249,8 @@ def _complain(parent: Account, promised: Amounts, deserved: Amounts, session: Se
     for child in parent.children:
         names = child.capability.names_above(parent.capability, Missing.INFINITY)
         if names:
-            session.report("capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}")
+            session.complain("capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}")
     if parent.deserved.less_partly(deserved):
-        session.report("capacity", f"the children of queue {parent.name} deserve more than itself")
+        session.complain("capacity", f"the children of queue {parent.name} deserve more than itself")
     if parent.guarantee.less_partly(promised):
-        session.report("capacity", f"the children of queue {parent.name} are promised more than itself")
+        session.complain("capacity", f"the children of queue {parent.name} are promised more than itself")
