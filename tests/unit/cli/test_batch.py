@@ -170,3 +170,11 @@ def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Ru
     assert ended == (0, "- is valid: actions allocate, tidy; 1 plugin(s) in 1 tier(s)\n", "")
     assert run("show", "-", "--plugins-dir", tmp_path, text=text).out.startswith("actions: allocate, tidy\n")
     assert "failed to find Action  tidy; known actions: enqueue, allocate," in run("check", "-", text=text).err
+
+
+def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
+    with pytest.raises(SystemExit, match="2"):
+        main(["batch", "config", "check", "-"])
+    assert capsys.readouterr().err == "error: - is not text\n"
