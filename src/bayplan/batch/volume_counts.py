@@ -9,7 +9,6 @@ Cost: a few lookups a claim; nothing for pods without claims.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bayplan.batch.amounts import Amounts
@@ -82,8 +81,12 @@ class VolumeCounts:
         return [name for name in before | self._csi_nodes if before.get(name) is not self._csi_nodes.get(name)]
 
     def _count(self, pod: Pod) -> Mapping[str, int]:
+        counts: dict[str, int] = {}  # of most pods nothing: they have volumes, but no claims
         try:
-            return Counter(driver for driver in self._drivers(pod) if driver and driver not in IGNORED_PROVISIONERS)
+            for driver in self._drivers(pod):
+                if driver and driver not in IGNORED_PROVISIONERS:
+                    counts[driver] = counts.get(driver, 0) + 1
+            return counts
         except LookupError:  # nothing counts until everything is there
             self._unresolved.add(pod.uid)
             return {}
