@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 KINDS = ("embedded", "real")
 QUICK = frozenset({"test_client_credentials", "test_python_client"})
 """Modules whose tests are quick enough to run with all others, and need no program of Kubernetes' own."""
-QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders", "test_scheduler_places"})
+QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"})
 """The same, where kubectl was built before."""
 
 
