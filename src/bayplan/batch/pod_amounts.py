@@ -21,12 +21,10 @@ _Written = tuple[tuple[tuple[str, QuantityText], ...], ...]
 
 
 def pod_amounts(pod: Pod) -> Amounts:
-    """All that a pod needs at once, at its worst moment, and its place among the `pods` of a node.
-
-    Equal pods may share the answer: clone it before you change it."""
+    """All that a pod needs at once, at its worst moment, and its place among the `pods` of a node."""
     if _is_plain(pod):
         written = tuple([tuple(container.resources.requests.items()) for container in pod.spec.containers])
-        return _remembered(written)
+        return _remembered(written).clone()
     amounts = _of_containers(pod)
     amounts.set_max(_of_init_containers(pod, amounts))
     amounts.add_scalar(PODS, 1.0)

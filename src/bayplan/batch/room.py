@@ -45,11 +45,10 @@ _ACCOUNTS = ("allocatable", "idle", "used", "releasing", "pipelined")
 class Dimensions:
     """Which resource is which column. Only ever grows."""
 
-    __slots__ = ("_demands", "_of_tasks", "index", "names")
+    __slots__ = ("_demands", "index", "names")
 
     def __init__(self) -> None:
         self._demands: dict[Demand, Demand] = {}  # equal demands are one object: quick to compare, and there are many
-        self._of_tasks: dict[int, tuple[Amounts, Demand]] = {}  # by the object that their amounts are
         self.names: list[str] = [CPU, MEMORY, PODS]
         self.index: dict[str, int] = {name: number for number, name in enumerate(self.names)}
 
@@ -70,16 +69,6 @@ class Dimensions:
             self._demands.clear()
         demand = ((0, amounts.milli_cpu), (1, amounts.memory), *asked)
         return self._demands.setdefault(demand, demand)
-
-    def demand_of(self, task: Task) -> Demand:
-        """The same for a task. Tasks that are alike share their amounts, which nobody changes."""
-        amounts = task.resreq
-        known = self._of_tasks.get(id(amounts))
-        if known is None or known[0] is not amounts:
-            if len(self._of_tasks) >= _MOST_DEMANDS:
-                self._of_tasks.clear()
-            known = self._of_tasks[id(amounts)] = (amounts, self.demand(amounts))
-        return known[1]
 
 
 class Room:
@@ -120,7 +109,7 @@ class Room:
         """What the task takes, as columns; computed once a task."""
         found = task.demand
         if found is None:
-            found = task.demand = self.dimensions.demand_of(task)
+            found = task.demand = self.dimensions.demand(task.resreq)
         if len(self.dimensions.names) > len(self.idle):  # another room may have been the first to hear of a resource
             self.widen()
         return found

@@ -9,6 +9,7 @@ Cost: a few lookups a claim; nothing for pods without claims.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bayplan.batch.amounts import Amounts
@@ -81,12 +82,8 @@ class VolumeCounts:
         return [name for name in before | self._csi_nodes if before.get(name) is not self._csi_nodes.get(name)]
 
     def _count(self, pod: Pod) -> Mapping[str, int]:
-        counts: dict[str, int] = {}  # of most pods nothing: they have volumes, but no claims
         try:
-            for driver in self._drivers(pod):
-                if driver and driver not in IGNORED_PROVISIONERS:
-                    counts[driver] = counts.get(driver, 0) + 1
-            return counts
+            return Counter(driver for driver in self._drivers(pod) if driver and driver not in IGNORED_PROVISIONERS)
         except LookupError:  # nothing counts until everything is there
             self._unresolved.add(pod.uid)
             return {}
