@@ -68,9 +68,13 @@ def test_the_configuration_is_accepted_and_has_its_own_name_and_lease() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "volcano" not in kind.group], ids=lambda kind: kind.name)
 def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
+    overlay = yaml.safe_load_all(
+        (DEPLOY / "kustomize" / "pod-groups" / "cluster-role.yaml").read_text(encoding="utf-8")
+    )
+    granted = [*rules(), *next(overlay)["rules"]] if kind.name == "PodGroup" else rules()
     verbs = {
         verb
-        for rule in rules()
+        for rule in granted
         if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
         for verb in rule["verbs"]
     }
@@ -134,4 +138,5 @@ def test_the_chart_explains_its_values() -> None:
         "nodeSelector",
         "tolerations",
         "serviceMonitor",
+        "podGroups",
     ]
