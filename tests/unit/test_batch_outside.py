@@ -181,6 +181,7 @@ def test_a_session_asks_its_extender_from_within_a_loop_too(conf: Path, extender
 
 def test_an_extender_that_is_not_there_is_named(conf: Path, extender: ThreadingHTTPServer) -> None:
     port = extender.server_port
+    extender.shutdown()  # or the thread that waits on the socket keeps it open
     extender.server_close()
     extended(conf, port, "extender.ignorable: true")
     engine = engine_with(conf)
