@@ -14,30 +14,12 @@ import msgspec
 from bayplan.client import Client
 from bayplan.client.watches import Lines
 from bayplan.errors import ApiError, NotFound
+from benchmarks.live.watching import Seen, Told
 
 NAMESPACE = "soak"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _AT_ONCE = 12
 _NOW = b'{"apiVersion":"v1","kind":"DeleteOptions","gracePeriodSeconds":0}'
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str = ""
-    resource_version: str = ""
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-class _Told(msgspec.Struct):
-    type: str
-    object: _Pod
 
 
 class Flow:
@@ -52,7 +34,7 @@ class Flow:
         self._room = asyncio.Semaphore(alive)
         self._doomed: asyncio.Queue[str] = asyncio.Queue()
         self._over = asyncio.Event()
-        self._decoder = msgspec.json.Decoder(_Told)
+        self._decoder = msgspec.json.Decoder(Told)
 
     async def run(self) -> None:
         """Until the last of them is gone."""
@@ -67,7 +49,7 @@ class Flow:
 
     async def _version(self) -> str:
         answer = await self._client.transport.request("GET", f"{_PODS}?limit=1")
-        return msgspec.json.decode(answer.body, type=_Pod).metadata.resource_version
+        return msgspec.json.decode(answer.body, type=Seen).metadata.resource_version
 
     async def _watch(self, version: str) -> None:
         while True:
@@ -78,7 +60,7 @@ class Flow:
                     for line in lines.feed(piece):
                         version = self._take(self._decoder.decode(line), seen) or version
 
-    def _take(self, told: _Told, seen: set[str]) -> str:
+    def _take(self, told: Told, seen: set[str]) -> str:
         name = told.object.metadata.name
         if told.type == "DELETED":
             seen.discard(name)

@@ -38,14 +38,14 @@ class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
-class _Pod(msgspec.Struct):
+class Seen(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class _Told(msgspec.Struct):
+class Told(msgspec.Struct):
     type: str
-    object: _Pod
+    object: Seen
 
 
 class _Reference(msgspec.Struct):
@@ -72,7 +72,7 @@ class BoundPods:
         self._namespace = namespace
         self._wanted = wanted
         self._all = asyncio.Event()
-        self._decoder = msgspec.json.Decoder(_Told)
+        self._decoder = msgspec.json.Decoder(Told)
 
     async def run(self, opened: asyncio.Event) -> None:
         path = f"/api/v1/namespaces/{self._namespace}/pods"
@@ -88,7 +88,7 @@ class BoundPods:
 
     async def _version(self, path: str) -> str:
         answer = await self._client.transport.request("GET", f"{path}?limit=1")
-        return msgspec.json.decode(answer.body, type=_Pod).metadata.resource_version
+        return msgspec.json.decode(answer.body, type=Seen).metadata.resource_version
 
     def _take(self, line: bytes, now: float) -> None:
         pod = self._decoder.decode(line).object

@@ -14,9 +14,9 @@ from typing import Any
 from bayplan.cel import calls, predicates
 from bayplan.cel.attributes import Chain, Step, check_key, presence, resolver, variable
 from bayplan.cel.checker import Checked
-from bayplan.cel.cost import LIST_COST, MAP_COST, ONE, Cost, cost_of
+from bayplan.cel.cost import LIMIT, LIST_COST, MAP_COST, ONE, Cost, cost_of
 from bayplan.cel.declarations import Functions
-from bayplan.cel.faults import Abort, CompileError, Fault
+from bayplan.cel.faults import COST_EXCEEDED, Abort, CompileError, EvaluationError, Fault
 from bayplan.cel.folds import fold, growing
 from bayplan.cel.frames import Frame, Run
 from bayplan.cel.libraries.conversions import CONVERSIONS
@@ -48,6 +48,19 @@ def constant(value: Any) -> Node:
 class Program:
     run: Run
     slots: int
+
+    def answer(self, view: Any) -> Any:
+        """What the expression comes to on a view; `EvaluationError` where it has no answer, or is too dear."""
+        frame = Frame(view, self.slots)
+        try:
+            result = self.run(frame)
+        except Fault as fault:
+            raise EvaluationError(COST_EXCEEDED if frame.cost > LIMIT else fault.text) from None
+        except Abort as abort:
+            raise EvaluationError(abort.text) from None
+        if frame.cost > LIMIT:
+            raise EvaluationError(COST_EXCEEDED)
+        return result
 
 
 def compile_tree(

@@ -12,8 +12,7 @@ from typing import Any
 
 from bayplan.cel.checker import Names, check
 from bayplan.cel.compiler import Program, compile_tree
-from bayplan.cel.cost import LIMIT
-from bayplan.cel.faults import COST_EXCEEDED, Abort, CompileError, EvaluationError, Fault
+from bayplan.cel.faults import Abort, CompileError, EvaluationError, Fault
 from bayplan.cel.frames import Frame
 from bayplan.cel.libraries import functions
 from bayplan.cel.parser import parse
@@ -83,15 +82,7 @@ class Expression:
 
     def evaluate(self, device: DeviceView) -> bool:
         """Whether the device is selected; `EvaluationError` where the expression has no answer for it."""
-        frame = Frame(device, self._program.slots)
-        try:
-            result = self._program.run(frame)
-        except Fault as fault:
-            raise EvaluationError(COST_EXCEEDED if frame.cost > LIMIT else fault.text) from None
-        except Abort as abort:
-            raise EvaluationError(abort.text) from None
-        if frame.cost > LIMIT:
-            raise EvaluationError(COST_EXCEEDED)
+        result = self._program.answer(device)
         if type(result) is not bool:
             raise EvaluationError(_not_a_bool(result))
         return result

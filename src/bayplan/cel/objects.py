@@ -12,9 +12,8 @@ from typing import Any
 
 from bayplan.cel.checker import Names, check
 from bayplan.cel.compiler import Program, compile_tree
-from bayplan.cel.cost import LIMIT
 from bayplan.cel.device import TYPE_NAMES
-from bayplan.cel.faults import COST_EXCEEDED, Abort, CompileError, EvaluationError, Fault
+from bayplan.cel.faults import CompileError
 from bayplan.cel.frames import Frame
 from bayplan.cel.libraries import functions
 from bayplan.cel.parser import parse
@@ -42,16 +41,7 @@ class ObjectExpression:
 
     def evaluate(self, value: Any, old: Any = MISSING) -> Any:
         """What the expression comes to; `EvaluationError` where it has no answer."""
-        frame = Frame(_View(value, Optional(old) if self.optional_old else old), self._program.slots)
-        try:
-            result = self._program.run(frame)
-        except Fault as fault:
-            raise EvaluationError(COST_EXCEEDED if frame.cost > LIMIT else fault.text) from None
-        except Abort as abort:
-            raise EvaluationError(abort.text) from None
-        if frame.cost > LIMIT:
-            raise EvaluationError(COST_EXCEEDED)
-        return result
+        return self._program.answer(_View(value, Optional(old) if self.optional_old else old))
 
 
 _VARIABLES: Mapping[str, Callable[[Frame], Any]] = {
