@@ -44,6 +44,7 @@ from bayplan.client import (
     Target,
     Timings,
     event_resource,
+    find_target,
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
@@ -63,8 +64,10 @@ from bayplan.framework.discovery import (
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import admitted
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.kinds import Kind as ObjectKind
+from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.workloads import PodGroup
@@ -86,11 +89,13 @@ __all__ = [
     "configured",
     "fake_kubelet",
     "filled_cache",
+    "find_target",
     "freeze_memory",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
     "plugin_source",
+    "read_objects",
     "scheduler_process",
     "usage_collector",
 ]
@@ -394,6 +399,16 @@ async def usage_collector(
     finally:
         for service in services.values():
             await service.close()
+
+
+def read_objects(paths: Iterable[Path]) -> list[KubeObject]:
+    """The objects of files and folders, completed as an API server completes what it stores.
+
+    Documents whose kind a scheduler does not look at are passed over; an object that a server would refuse is an
+    `ObjectError` that names its place.
+    """
+    loaded = load_manifests(paths)
+    return list(admitted(loaded.objects, loaded.places))
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:
