@@ -78,11 +78,10 @@ class Corner:
     # the process ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(
-        self, *arguments: str, config: str | None = None, kubeconfig: Path | None = None
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *arguments: str, config: str | None = None, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """`more`: as `scheduling.scheduler` takes it."""
         text = quick() if config is None else config
-        with scheduler(self.cluster, self.folder, *arguments, config=text, kubeconfig=kubeconfig) as process:
+        with scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.log()[-4000:]
 

@@ -104,6 +104,10 @@ class Client:
         """Close all connections. Requests under way fail; informers must have been cancelled before."""
         await self.transport.close()
 
+    async def warm(self) -> None:
+        """Open connections before they are needed: the first of many writes then need not wait for handshakes."""
+        await self.transport.warm()
+
     def guard(self, guard: Guard | None) -> None:
         """From now on every write asks this first, at the last moment before it is sent."""
         self.transport.guard = guard

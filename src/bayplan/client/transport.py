@@ -84,6 +84,10 @@ class Transport:
     async def close(self) -> None:
         await self._pool.close()
 
+    async def warm(self) -> None:
+        """Open connections before they are needed."""
+        await self._pool.warm()
+
     async def request(
         self,
         method: str,
