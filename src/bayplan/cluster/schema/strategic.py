@@ -18,17 +18,17 @@ Tree = dict[str, Any]
 
 _PATCH, _RETAIN = "$patch", "$retainKeys"
 _DELETE, _ORDER = "$deleteFromPrimitiveList", "$setElementOrder"
+_GONE: Any = object()
 
 
 def strategic_patch(original: Tree, patch: Tree, type_: Type) -> Tree:
     """The patched object; neither argument is changed."""
-    return strategic_patch_and_rest(original, patch, type_)[0]
+    return patch_with(original, copied(patch), type_)
 
 
-def strategic_patch_and_rest(original: Tree, patch: Tree, type_: Type) -> tuple[Tree, Tree]:
-    """The patched object, and what is left of the patch: directives are used up, which upstream's messages show."""
-    rest: Tree = copied(patch)
-    return _merge_map(original, rest, type_), rest
+def patch_with(original: Tree, patch: Tree, type_: Type) -> Tree:
+    """The patched object. The patch is used up: its directives go, which upstream's messages show; its values stay."""
+    return _merge_map(original, patch, type_)
 
 
 def _refused(message: str) -> Refusal:
@@ -74,11 +74,11 @@ def _bad_directive(directive: Any, patch: Tree) -> Refusal:
 
 def _take(merged: Tree, name: str, given: Any) -> None:
     """A value that the original has not, or has in another form."""
-    kept, keep = _without_directives(_without_nulls(given))
-    if keep:
-        merged[name] = kept
-    else:
+    kept = _plain(given)
+    if kept is _GONE:
         merged.pop(name, None)
+    else:
+        merged[name] = kept
 
 
 def _merged(mine: Any, given: Any, name: str, type_: Type | None, deletes: bool) -> Any:
@@ -141,7 +141,7 @@ def _set_orders(merged: Tree, patch: Tree, type_: Type | None) -> None:
         elif name in merged:
             both = merged[name]
         elif given is not None:
-            both = _without_directives(given)[0]
+            both = _plain(given, nulls=True)
         else:
             continue
         merged[name] = _ordered(both, order, merged.get(name, []), known.merge_key)
@@ -273,23 +273,25 @@ def _bad_argument(wanted: str, found: Any) -> Refusal:
 # Values.
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _without_directives(value: Any) -> tuple[Any, bool]:
-    """The value without maps that are orders, and whether anything is left of it."""
-    if isinstance(value, dict):
-        if _PATCH in value:
-            return None, False
-        kept = {key: _without_directives(each) for key, each in value.items()}
-        return {key: each for key, (each, keep) in kept.items() if keep}, True
-    if isinstance(value, list):
-        items = [_without_directives(each) for each in value]
-        return [each for each, keep in items if keep], True
-    return value, True
+def _plain(value: Any, *, nulls: bool = False) -> Any:
+    """The value without maps that are orders, and, unless they may stay, without members that are null."""
+    if type(value) is dict:
+        if value.get(_PATCH, _GONE) is not _GONE and (nulls or value[_PATCH] is not None):
+            return _GONE
+        kept = {}
+        for key, each in value.items():
+            if type(each) is dict or type(each) is list:
+                each = _plain(each, nulls=nulls)
+                if each is _GONE:
+                    continue
+            elif each is None and not nulls:
+                continue
+            kept[key] = each
+        return kept
+    if type(value) is list:
+        items = [_plain(each, nulls=nulls) for each in value]
+        return [each for each in items if each is not _GONE]
+    return value
 
 
 def _kind(value: Any) -> str:
