@@ -56,6 +56,10 @@ class Resource:
     memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
     """What others worked out from it once: the type of a custom resource."""
 
+    def __hash__(self) -> int:
+        """By name alone: it is asked for with every change that a watch is told of."""
+        return hash((self.group, self.version, self.plural))
+
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
