@@ -46,7 +46,7 @@ from bayplan.client import (
     event_resource,
     find_target,
 )
-from bayplan.client.event_sink import SENDERS
+from bayplan.client.event_sink import HELPERS, SENDERS
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
@@ -211,8 +211,8 @@ async def scheduler_process(
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
         services, network = _services(configuration, clock, stack)
-        telling = await stack.enter_async_context(limited(connections=SENDERS))
-        sink = EventSink(telling, resource=event_resource(offered))
+        telling = await stack.enter_async_context(limited(connections=SENDERS + HELPERS))
+        sink = EventSink(telling, resource=event_resource(offered), gives_way=lambda: live.bindings.on_the_wire > 0)
         stack.callback(asyncio.ensure_future(sink.run()).cancel)
         live = live_scheduler(
             configuration,
@@ -248,7 +248,7 @@ async def scheduler_process(
             told=sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(client.warm, telling.warm),
+            before_deciding=(client.warm, partial(telling.warm, SENDERS)),
             beside=reloading,
         )
         monitor.show(process)

@@ -96,10 +96,10 @@ class Pool:
             eager = True  # one is gone, or this has waited long enough
         raise Unreachable("the client is closed")
 
-    async def warm(self) -> None:
-        """Open as many connections as are opened eagerly, so that a burst of requests finds them. Failing is nothing:
-        whoever needs one is told why there is none."""
-        missing = min(EAGER, self._limit) - (len(self._all) + self._opening - len(self._streams))
+    async def warm(self, count: int) -> None:
+        """Open connections until there are so many, for a burst of requests to find. Failing is nothing: whoever needs
+        one is told why there is none."""
+        missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
         opening = (self._open(CONNECT_S) for _ in range(missing))
         for opened in await asyncio.gather(*opening, return_exceptions=True):
             if isinstance(opened, Connection):

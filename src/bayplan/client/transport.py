@@ -84,9 +84,9 @@ class Transport:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def warm(self) -> None:
-        """Open connections before they are needed."""
-        await self._pool.warm()
+    async def warm(self, count: int) -> None:
+        """Open so many connections before they are needed."""
+        await self._pool.warm(count)
 
     async def request(
         self,
