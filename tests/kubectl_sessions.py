@@ -6,6 +6,7 @@ what no two clusters can have in common.
 
     $ get pods                          one command
     $ KUBE_EDITOR='sed -i s/a/b/' edit configmap c
+    $ until wait namespace/n --for=delete   waits for something: only its exit code is compared
     $ & 2 get pods -w                   begins, and goes on beside the steps that follow once it has printed two lines
     $ fg 5                              what it has printed, once there are five lines; then it is ended
 """
@@ -26,6 +27,9 @@ _REPLACED = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
+    (re.compile(r"/tmp/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
+    (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
     (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
     (re.compile(r"https://127\.0\.0\.1:\d+"), "<server>"),
     (re.compile(r"10\.0\.0\.\d+"), "<address>"),
@@ -60,7 +64,7 @@ def settled(text: str) -> str:
     return text.strip()
 
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 
 
 class Terminal:
@@ -83,7 +87,9 @@ class Terminal:
                 return beside.printed(int(words[1]))
             finally:
                 beside.end()
+        waits = words[0] == "until"
         more = {}
+        words = words[waits:]
         while "=" in words[0]:
             name, _, more[name] = words.pop(0).partition("=")
         done = subprocess.run(
@@ -94,6 +100,8 @@ class Terminal:
             timeout=DEADLINE_S,
             env={**self._environment(), **more},
         )
+        if waits:
+            return f"-- {done.returncode}"
         return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
 
     def close(self) -> None:
