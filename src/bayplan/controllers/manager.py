@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterable
 
 from bayplan.client import Client
 from bayplan.controllers.controller import Controller
+from bayplan.controllers.deployments import Deployments
 from bayplan.controllers.replica_sets import ReplicaSets
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 
-_ALL: tuple[type[Controller], ...] = (ReplicaSets,)
+_ALL: tuple[type[Controller], ...] = (Deployments, ReplicaSets)
 
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(each.name for each in _ALL))
 """As kube-controller-manager calls them."""
