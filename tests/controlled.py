@@ -80,7 +80,10 @@ class Controlled:
 
         async def look() -> Tree | None:
             found = await self.get(resource, name)
-            return found if so(found) else None
+            try:
+                return found if so(found) else None
+            except KeyError:
+                return None  # nothing is told of that yet
 
         try:
             seen: Tree = await self.until(look, f"{resource} {name}")
