@@ -19,13 +19,33 @@ from bayplan.controllers.cron_jobs import CronJobs
 from bayplan.controllers.daemon_sets import DaemonSets
 from bayplan.controllers.deployments import Deployments
 from bayplan.controllers.finished_jobs import FinishedJobs
+from bayplan.controllers.furnishing import RootCertificates, ServiceAccounts
+from bayplan.controllers.garbage import GarbageCollector
 from bayplan.controllers.jobs import Jobs
+from bayplan.controllers.namespaces import Namespaces
 from bayplan.controllers.replica_sets import ReplicaSets
 from bayplan.controllers.stateful_sets import StatefulSets
+from bayplan.controllers.volume_binder import VolumeBinder
+from bayplan.controllers.volume_protection import ClaimProtection, VolumeProtection
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 
-_ALL: tuple[type[Controller], ...] = (CronJobs, DaemonSets, Deployments, FinishedJobs, Jobs, ReplicaSets, StatefulSets)
+_ALL: tuple[type[Controller], ...] = (
+    ClaimProtection,
+    CronJobs,
+    DaemonSets,
+    Deployments,
+    FinishedJobs,
+    GarbageCollector,
+    Jobs,
+    Namespaces,
+    ReplicaSets,
+    RootCertificates,
+    ServiceAccounts,
+    StatefulSets,
+    VolumeBinder,
+    VolumeProtection,
+)
 
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(each.name for each in _ALL))
 """As kube-controller-manager calls them."""
