@@ -18,11 +18,16 @@ from bayplan.controllers.controller import Controller
 from bayplan.controllers.cron_jobs import CronJobs
 from bayplan.controllers.daemon_sets import DaemonSets
 from bayplan.controllers.deployments import Deployments
+from bayplan.controllers.disruption import Disruption
+from bayplan.controllers.endpoint_slices import EndpointSlices
+from bayplan.controllers.evictions import PodGarbage, TaintEviction
 from bayplan.controllers.finished_jobs import FinishedJobs
 from bayplan.controllers.furnishing import RootCertificates, ServiceAccounts
 from bayplan.controllers.garbage import GarbageCollector
 from bayplan.controllers.jobs import Jobs
 from bayplan.controllers.namespaces import Namespaces
+from bayplan.controllers.nodes import NodeLifecycle
+from bayplan.controllers.quotas import Quotas
 from bayplan.controllers.replica_sets import ReplicaSets
 from bayplan.controllers.stateful_sets import StatefulSets
 from bayplan.controllers.volume_binder import VolumeBinder
@@ -35,14 +40,20 @@ _ALL: tuple[type[Controller], ...] = (
     CronJobs,
     DaemonSets,
     Deployments,
+    Disruption,
+    EndpointSlices,
     FinishedJobs,
     GarbageCollector,
     Jobs,
     Namespaces,
+    NodeLifecycle,
+    PodGarbage,
+    Quotas,
     ReplicaSets,
     RootCertificates,
     ServiceAccounts,
     StatefulSets,
+    TaintEviction,
     VolumeBinder,
     VolumeProtection,
 )

@@ -33,6 +33,24 @@ _Name = tuple[str, str, Selection]
 """Group, plural, and which of them."""
 
 
+class Index(Generic[T]):
+    """The objects of a feed by something that they say, such as the node of pods."""
+
+    def __init__(self, of: Callable[[T], str]) -> None:
+        self._of = of
+        self._found: dict[str, dict[Key, T]] = defaultdict(dict)
+
+    def get(self, value: str) -> list[T]:
+        return list(self._found.get(value, {}).values())
+
+    def change(self, old: T | None, new: T | None) -> None:
+        """A listener."""
+        if old is not None:
+            _drop(self._found, self._of(old), (old.namespace, old.name))
+        if new is not None and (value := self._of(new)):
+            self._found[value][(new.namespace, new.name)] = new
+
+
 class Feed(Generic[T]):
     """What exists of one kind, and who wants to hear of it."""
 
@@ -48,6 +66,12 @@ class Feed(Generic[T]):
     def listen(self, listener: Listener[T]) -> None:
         """Tell of every change from now on, those of the first list included."""
         self._listeners.append(listener)
+
+    def index(self, of: Callable[[T], str]) -> Index[T]:
+        """An index by what this says of each object; asked for before the feed runs."""
+        made = Index(of)
+        self._listeners.insert(0, made.change)  # who listens may look things up
+        return made
 
     def get(self, namespace: str, name: str) -> T | None:
         found = self._informer.store.get((namespace, name))
