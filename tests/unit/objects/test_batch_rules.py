@@ -82,15 +82,15 @@ def test_a_namespace_may_have_a_queue() -> None:
         (
             {"volcano.sh/jdb-max-unavailable": "100%"},
             (
-                'invalid value <"100%"> for volcano.sh/jdb-max-unavailable, it must be a valid percentage which between '
-                "1% ~ 99%"
+                'invalid value <"100%"> for volcano.sh/jdb-max-unavailable, it must be a valid percentage which '
+                "between 1% ~ 99%"
             ),
         ),
         (
             {"volcano.sh/jdb-min-available": "1", "volcano.sh/jdb-max-unavailable": "1"},
             (
-                "not allow configure multiple annotations <[volcano.sh/jdb-min-available volcano.sh/jdb-max-unavailable]> "
-                "at same time"
+                "not allow configure multiple annotations <[volcano.sh/jdb-min-available "
+                "volcano.sh/jdb-max-unavailable]> at same time"
             ),
         ),
     ],
