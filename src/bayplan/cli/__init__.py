@@ -12,6 +12,7 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
+    "admission": "Serve Volcano's webhooks: what they fill in and what they refuse.",
     "batch": "Check and show a volcano-scheduler.conf.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "config": "Check and show a KubeSchedulerConfiguration.",
