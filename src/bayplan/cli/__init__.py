@@ -18,10 +18,13 @@ _VERBS = {
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
     "crds": "Print the definitions of Volcano's kinds that a cluster lacks.",
+    "job": "Run, list, view, suspend, resume and delete Volcano's jobs.",
     "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
+    "podgroup": "List, view and delete Volcano's groups of pods.",
+    "queue": "List, make, open, close and delete Volcano's queues.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
 }
 

@@ -19,7 +19,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
     main(["crds", *arguments])
     out, err = capsys.readouterr()
-    return [each for each in yaml.safe_load_all(out) if each], err
+    return [each for each in yaml.load_all(out, yaml.CSafeLoader) if each], err
 
 
 def test_all_of_them_where_no_cluster_is_known(
