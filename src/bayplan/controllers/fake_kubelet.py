@@ -38,8 +38,8 @@ class FakeKubelet:
         habits: PodHabits = _USUAL,
         renewals_a_second: float = RENEWALS_A_SECOND,
     ) -> None:
-        """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of its
-        own, so that no burst of pods makes nodes look dead."""
+        """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of
+        its own, so that no burst of pods makes nodes look dead."""
         template = template or NodeTemplate()
         manifests = [template.node(index) for index in range(first, first + count)]
         manifests.extend(nodes)

@@ -16,8 +16,9 @@ def test_a_pool_is_a_name_a_number_and_what_each_node_has() -> None:
     first = next(pool.nodes())
     assert first["metadata"]["name"] == "gpu-0"
     assert first["status"]["allocatable"] == {
-        **{"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8"},
-        **{"ephemeral-storage": "1Ti", "pods": "110"},
+        **dict(pool.amounts),
+        "ephemeral-storage": "1Ti",
+        "pods": "110",
     }
     assert first["metadata"]["labels"][POOL_LABEL] == "gpu"
 
