@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,13 +31,10 @@ from bayplan.cluster.inside import InsideDoor
 from bayplan.config.model import Configuration
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import FakeKubelet, PodHabits
+from bayplan.controllers import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, FakeKubelet, PodHabits
 from bayplan.framework.registry import Registry
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource
-
-if TYPE_CHECKING:
-    from bayplan.controllers import Controllers
 
 log = logging.getLogger(__name__)
 
@@ -211,10 +208,8 @@ class WholeCluster:
             self.scheduler = await self._scheduler(plan.scheduler, self._inside)
             self._run("scheduler", self.scheduler.run())
         if plan.controllers:
-            from bayplan.controllers import Controllers
-
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
-            self.controllers = Controllers(client)
+            self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING)
             self._run("controllers", self.controllers.run())
         if plan.nodes:
             client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
