@@ -56,6 +56,10 @@ class Controlled:
         namespace = "default" if resource.namespaced else ""
         await self.client.patch(resource, body, namespace=namespace, name=name, subresource=sub, kind=MERGE_PATCH)
 
+    async def patch_pod(self, name: str, body: Tree) -> None:
+        """What a kubelet would tell of a pod."""
+        await self.patch(PODS, name, body, sub="status")
+
     async def delete(self, resource: Resource, name: str, *, propagation: str = "") -> None:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)

@@ -15,14 +15,17 @@ from collections.abc import Collection, Iterable
 
 from bayplan.client import Client
 from bayplan.controllers.controller import Controller
+from bayplan.controllers.cron_jobs import CronJobs
 from bayplan.controllers.daemon_sets import DaemonSets
 from bayplan.controllers.deployments import Deployments
+from bayplan.controllers.finished_jobs import FinishedJobs
+from bayplan.controllers.jobs import Jobs
 from bayplan.controllers.replica_sets import ReplicaSets
 from bayplan.controllers.stateful_sets import StatefulSets
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 
-_ALL: tuple[type[Controller], ...] = (DaemonSets, Deployments, ReplicaSets, StatefulSets)
+_ALL: tuple[type[Controller], ...] = (CronJobs, DaemonSets, Deployments, FinishedJobs, Jobs, ReplicaSets, StatefulSets)
 
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(each.name for each in _ALL))
 """As kube-controller-manager calls them."""

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import platform
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Resource, Selection
 from bayplan.client.informer import EVERYTHING
@@ -219,11 +219,14 @@ def reference(resource: Resource, item: KubeObject) -> ObjectReference:
     )
 
 
-def changes(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """The members of a merge patch that makes one of the other, looked at one level deep."""
-    gone = {key: None for key in old if key not in new and old[key] is not None}
-    return {key: value for key, value in new.items() if old.get(key) != value} | gone
-
-
-def names(items: Iterable[KubeObject]) -> list[str]:
-    return sorted(item.name for item in items)
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that makes one of the other; empty where there is nothing to change."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new and old[key] is not None}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := changes(before, value):
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
