@@ -1,4 +1,4 @@
-"""Which cluster does a command mean, and what is said when it cannot be asked? One rule for every verb that talks to one.
+"""Which cluster does a command mean, and what is said when it cannot be asked? One rule for every verb that asks one.
 
 It is the cluster that kubectl means: `--kubeconfig`, else the files of KUBECONFIG, else ~/.kube/config, else the pod's
 own. Only where kubectl would have none it is the cluster of `bayplan cluster up`, so that a beginner need not set
@@ -8,7 +8,6 @@ anything, and nobody's command goes elsewhere because a cluster was started or e
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import click
 
 from bayplan import __version__
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder
+from bayplan.cli.stopping import run_until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.errors import (
@@ -120,7 +120,7 @@ def asked(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
             return await work(client)
 
     with mended(target):
-        return asyncio.run(run())
+        return run_until_stopped(run())
 
 
 @contextmanager

@@ -126,8 +126,10 @@ async def _meant(client: Client, what: Sequence[str], namespace: str, labels: st
                 raise UsageError(f"which {word}? name them, or say -l LABELS or --all")
             listing = Wanted(resource=kind.resource, namespace=own, label_selector=labels).path()
             answer = await client.transport.request("GET", listing)
-            for item in msgspec.json.decode(answer.body, type=_List).items:
-                found.append(_Doomed(kind, item.metadata.namespace, item.metadata.name, item.metadata.uid))
+            items = msgspec.json.decode(answer.body, type=_List).items
+            found.extend(
+                _Doomed(kind, each.metadata.namespace, each.metadata.name, each.metadata.uid) for each in items
+            )
     if not found:
         click.echo("there is nothing to delete", err=True)
     return found

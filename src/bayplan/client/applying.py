@@ -1,4 +1,4 @@
-"""How does an object become what a manifest says? Server-side apply: created where it is missing, changed where it differs.
+"""How does an object become what a manifest says? Server-side apply: created where missing, changed where different.
 
 Asked once a manifest, by the command line and by programs. Fields that others own are not taken from them unless the
 caller insists. Cost: a read and a patch.
