@@ -23,7 +23,7 @@ _NEW_KINDS_S = 10.0
 _STEP_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Applied:
     """What became of one manifest."""
 
@@ -36,6 +36,9 @@ class Applied:
 
     def __str__(self) -> str:
         return f"{self.kind.called(self.name)} {self.outcome}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
