@@ -126,9 +126,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         assert self._thread is not None
         try:
             self._thread.run(self.stop())
@@ -275,7 +273,10 @@ def _filled(manifest: Mapping[str, Any]) -> dict[str, Any]:
     node = NodeTemplate(numbered).node(0)
     meta = manifest["metadata"]
     hostname = {"kubernetes.io/hostname": name}
-    node["metadata"] |= {"name": name, "labels": {**node["metadata"]["labels"], **hostname, **(meta.get("labels") or {})}}
+    node["metadata"] |= {
+        "name": name,
+        "labels": {**node["metadata"]["labels"], **hostname, **(meta.get("labels") or {})},
+    }
     node["status"]["addresses"][1]["address"] = name
     return node
 
