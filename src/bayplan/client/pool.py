@@ -194,6 +194,10 @@ class Pool:
         return connection
 
     async def _dial(self, context: ssl.SSLContext | None) -> Connection:
+        if self._target.dial is not None:
+            connection = Connection()
+            self._target.dial(connection)
+            return connection
         loop, url = asyncio.get_running_loop(), self._target.url
         host, port = url.hostname or "", url.port or (443 if context else 80)
         name = self._tls.server_name if context else None
