@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bayplan.batch.pre_binding import PreBinding
 from bayplan.objects.quantity import Quantity
 from bayplan.objects.volcano import PodGroupStatus
 
@@ -52,3 +53,7 @@ class Outcome:
     queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
     faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
+    session: str = ""  # its uid
+    pre_binds: dict[str, PreBinding] = field(default_factory=dict)  # by uid: what a bound pod needs before it is bound
+    action_s: dict[str, float] = field(default_factory=dict)  # how long each action took
+    plugin_s: dict[tuple[str, str], float] = field(default_factory=dict)  # and each plugin, opening and closing
