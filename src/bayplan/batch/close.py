@@ -86,7 +86,8 @@ def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
             failed=job.count(TaskStatus.FAILED),
         )
         changed = _differs(status, old)
-        outcome.groups[job.uid] = GroupOutcome(status, changed, job.allocated_hyper_node, _places_of_sub_jobs(job))
+        places = _places_of_sub_jobs(job)
+        outcome.groups[job.uid] = GroupOutcome(status, changed, job.allocated_hyper_node, places, len(job.pending))
         _tell(job, outcome, changed=changed)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
+from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -41,6 +42,7 @@ from bayplan.objects.volcano import DEFAULT_QUEUE
 
 log = logging.getLogger(__name__)
 
+_NEWS_A_TURN = 64
 _GOING = COMPLETED | {TaskStatus.RELEASING}
 
 
@@ -92,13 +94,15 @@ class BatchEngine:
             self.handle.post_now = lambda url, body, timeout_s: Reply(*outside.post(url, body, timeout_s))
         self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
         self._is_open = False
-        self._news: list[tuple[Pod, bool]] = []  # what was told while a session is open, and whether the pod is gone
+        self._news: deque[tuple[Pod, bool]] = (
+            deque()
+        )  # what was told while a session is open, and whether the pod is gone
         self._gone: set[str] = set()  # uids of pods that have gone, ended or been asked to go since it opened
         self._misreadings = Misreadings()
         self._plugins = plugins
         self._actions = actions
         self._unready: dict[str, str] = {}  # actions that broke before anything was asked of them, and how
-        self._unread: dict[str, str] = {}  # by uid: pods whose amounts are no quantities, and why
+        self.unread: dict[str, tuple[Pod, str]] = {}  # by uid: pods whose amounts are no quantities, and why
         self._make_ready(actions)
 
     def _make_ready(self, actions: ActionSet) -> None:
@@ -120,7 +124,9 @@ class BatchEngine:
         if self._is_open:
             raise SessionOpen
         before, unready = self._actions, self._unready
-        fresh = ActionSet({name: actions.actions[name] for name in actions if before.get(name) is not actions.get(name)})
+        fresh = ActionSet(
+            {name: actions.actions[name] for name in actions if before.get(name) is not actions.get(name)}
+        )
         self._unready = {name: why for name, why in unready.items() if name not in fresh and name in actions}
         try:
             self._make_ready(fresh)
@@ -128,7 +134,8 @@ class BatchEngine:
             self._unready = unready
             raise
         self._release(
-            ActionSet({name: before.actions[name] for name in before if before.get(name) is not actions.get(name)}), unready
+            ActionSet({name: before.actions[name] for name in before if before.get(name) is not actions.get(name)}),
+            unready,
         )
         self._plugins, self._actions = plugins, actions
         if self._file is not None:
@@ -180,8 +187,12 @@ class BatchEngine:
             self._news.append((pod, is_gone))
             if is_gone or status_of(pod) in _GOING:
                 self._gone.add(pod.uid)
-        elif is_gone:
-            self._unread.pop(pod.uid, None)
+        else:
+            self._learn(pod, is_gone=is_gone)
+
+    def _learn(self, pod: Pod, *, is_gone: bool) -> None:
+        if is_gone:
+            self.unread.pop(pod.uid, None)
             self.ledger.withdraw(pod)
             self._misreadings.withdraw(pod)
             self.handle.nominations.withdraw(pod.uid)
@@ -191,19 +202,32 @@ class BatchEngine:
 
     def _take_in(self, pod: Pod) -> None:
         """A pod whose amounts cannot be read stays out, and is named, until another version of it can."""
-        self._unread.pop(pod.uid, None)
+        self.unread.pop(pod.uid, None)
         try:
             self.ledger.observe(pod)
         except QuantityError as fault:
-            self._unread[pod.uid] = sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
+            sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
+            self.unread[pod.uid] = pod, sentence
             log.error(sentence)
 
+    def _catching_up(self) -> Iterator[None]:
+        """Learn what was told while a session was open, some of it a turn; what is told meanwhile comes after it."""
+        while self._news:
+            for _ in range(min(_NEWS_A_TURN, len(self._news))):
+                pod, is_gone = self._news.popleft()
+                self._learn(pod, is_gone=is_gone)
+            yield
+
     def _catch_up(self) -> None:
-        self._is_open = False
+        for _ in self._catching_up():
+            pass
         self._gone.clear()
-        news, self._news = self._news, []
-        for pod, is_gone in news:
-            self._hear(pod, is_gone=is_gone)
+        self._is_open = False
+
+    def spare(self, pod: Pod) -> None:
+        """A pod that a session wanted to go stays: nobody could have it deleted."""
+        self.ledger.note_stay(pod.uid)
+        self._hear(pod, is_gone=False)
 
     def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
         """How busy nodes really are, as last collected."""
@@ -223,6 +247,7 @@ class BatchEngine:
 
         Others may change the cache meanwhile: every commit is checked against it. One session at a time."""
         session = yield from self._opened(outcome)
+        settling = self.ledger.settling(session)
         try:
             for name in self.configuration.actions:
                 start_s = self._now_s()
@@ -235,10 +260,12 @@ class BatchEngine:
             yield from settle_groups(session, outcome)
             yield from settle_queues(session, outcome)
             outcome.events += [GroupEvent(*event) for event in session.events]
-            outcome.annotations = session.annotations
-            outcome.faults = session.faults
+            outcome.faults, outcome.final_gauges = session.faults, session.queue_gauges
+            self._remember(session)
+            yield from settling
+            yield from self._catching_up()
         finally:
-            self._ended(session)
+            self._ended(session, settling)
 
     @contextmanager
     def session(self, outcome: Outcome | None = None) -> Iterator[Session]:
@@ -247,7 +274,7 @@ class BatchEngine:
         try:
             yield session
         finally:
-            self._ended(session)
+            self._ended(session, self.ledger.settling(session))
 
     def _opened(self, outcome: Outcome) -> Generator[None, None, Session]:
         """A session in which the plugins have registered. Whoever stops in the middle of this leaves no trace."""
@@ -265,22 +292,25 @@ class BatchEngine:
                 uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
             )
             session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
-            session.faults += self._unread.values()
+            session.faults += [sentence for _, sentence in self.unread.values()]
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
             outcome.session, outcome.pre_binds = session.uid, session.pre_binds
+            outcome.annotations = session.annotations
             yield from self._open_plugins(session, outcome)
         except BaseException:
             if session is not None:
-                self._ended(session)
+                self._ended(session, self.ledger.settling(session))
             else:
                 self._catch_up()
             raise
         outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
         return session
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: Session, settling: Iterator[None]) -> None:
+        """`settling`: what is left of setting tasks back; all of it where the session broke off."""
         self._remember(session)
-        self.ledger.settle(session)
+        for _ in settling:
+            pass
         self._catch_up()
 
     def _now_s(self) -> float:

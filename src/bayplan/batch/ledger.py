@@ -57,7 +57,7 @@ class Ledger:
         self.room = Room(Dimensions())
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
-        self.queue_faults: list[str] = []
+        self.queue_faults: dict[str, tuple[str, ...]] = {}  # by sentence: what cannot be read, or be, and whose it is
         self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
         self.places: dict[str, HyperNode] = {}
         self.topology_fault = ""  # why the hypernodes cannot be used
@@ -126,14 +126,20 @@ class Ledger:
         """The pod was asked to go: it is releasing its room until the API server shows more."""
         self._evicted[task.uid] = task.pod
 
-    def settle(self, session: Session) -> None:
-        """A session is over: what it moved stands again where the cluster has it."""
+    def note_stay(self, uid: str) -> None:
+        """The pod was not asked to go after all."""
+        self._evicted.pop(uid, None)
+
+    def settling(self, session: Session) -> Iterator[None]:
+        """A session is over: what it moved stands again where the cluster has it, some tasks a turn."""
         view = session.view
         view.close()
         self._stale_rows |= view.stale_rows
         self._stale_slots |= view.stale_slots
         index, held = self.snapshot.nodes.index, self.room.tasks
-        for task, held_as in session.moved.values():
+        for number, (task, held_as) in enumerate(session.moved.values()):
+            if not number % _CHANGES_A_TURN:
+                yield
             row = index.get(task.node_name)
             if row is not None:
                 held[row].pop(task.uid, None)
@@ -267,7 +273,8 @@ class Ledger:
             table = self.cache.catalog.table(volcano.Queue)
             read = [legible_queue(queue) for queue in table.values()]
             self.queues = {queue.name: Queue(queue) for queue, _ in read}
-            self.queue_faults = [*cycles(self.queues), *(fault for _, faults in read for fault in faults)]
+            unreadable = {fault: (queue.name,) for queue, faults in read for fault in faults}
+            self.queue_faults = cycles(self.queues) | unreadable
         if self._changed(PriorityClass) or regrouped:
             self._refresh_priorities()
         yield

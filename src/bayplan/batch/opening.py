@@ -49,6 +49,7 @@ def opening(
         view=ClusterView(ledger.snapshot),
         templates=ledger.templates,
         mends=handle.mends,
+        share=handle.share,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -27,6 +27,7 @@ from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.prospects import Prospect, Prospects
 from bayplan.batch.questions import Questions
 from bayplan.batch.queues import Queue
+from bayplan.batch.share import Share
 from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task
@@ -89,6 +90,7 @@ class Session(Questions):
         view: ClusterView,
         templates: Templates,
         mends: Set[Mend] = frozenset(),
+        share: Share | None = None,
     ) -> None:
         super().__init__(tiers, mends)
         self.uid = uid
@@ -99,6 +101,7 @@ class Session(Questions):
         self.catalog = catalog
         self.view = view
         self.templates = templates
+        self.share = share
         self.clock = clock
         self.chance = chance
         self.total_resource: Amounts = nodes.room.total()

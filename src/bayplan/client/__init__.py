@@ -14,6 +14,7 @@ from bayplan.client.client import (
 from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
+from bayplan.client.elections import Elections
 from bayplan.client.event_sink import EventSink, event_resource
 from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
@@ -48,6 +49,7 @@ __all__ = [
     "BlockingService",
     "Client",
     "Election",
+    "Elections",
     "EventSink",
     "Guard",
     "Informer",
