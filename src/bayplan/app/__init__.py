@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import logging
 import platform
 import random
-import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
@@ -31,28 +27,21 @@ from bayplan.batch.usage_collecting import UsageCollector
 from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
-    CORE_EVENTS,
-    EVENTS,
     EVERYTHING,
-    LEASES,
     BlockingService,
     Client,
-    Election,
     EventSink,
     Informers,
     Offered,
     Selection,
     Service,
     Target,
-    Timings,
-    event_resource,
     find_target,
 )
-from bayplan.client.event_sink import SENDERS
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
-from bayplan.config.model import Configuration, Extender, LeaderElection
+from bayplan.config.model import Configuration, Extender
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.boundary import call_under_way
@@ -84,7 +73,7 @@ from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
-from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
+from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
@@ -103,6 +92,8 @@ __all__ = [
     "read_objects",
     "scheduler_process",
     "usage_collector",
+    "watched_kinds",
+    "wired_scheduler",
 ]
 
 
@@ -111,9 +102,6 @@ log = logging.getLogger(__name__)
 _NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
-
-_LAST_WORDS_S = 2.0
-"""How long the event of an election may take that tells of our end."""
 
 _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 

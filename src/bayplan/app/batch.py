@@ -68,7 +68,11 @@ class BatchSettings:
     mends: tuple[str, ...] = ()
 
     def engine(
-        self, cache: Cache, clock: LoopClock, chance: random.Random, nominations: NominationLedger | None = None
+        self,
+        cache: Cache,
+        clock: LoopClock,
+        chance: random.Random | None = None,
+        nominations: NominationLedger | None = None,
     ) -> BatchEngine:
         return build_batch_engine(
             self.conf or load_default(),

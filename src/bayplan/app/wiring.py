@@ -23,6 +23,7 @@ from bayplan.client import (
     Target,
     event_resource,
 )
+from bayplan.client.event_sink import SENDERS
 from bayplan.client.transport import Observer
 from bayplan.clock import LoopClock
 from bayplan.config.model import LeaderElection

@@ -117,10 +117,10 @@ class BatchEngine:
                 log.error(str(fault))
 
     def renew(self, plugins: PluginSet, actions: ActionSet) -> None:
-        """Go on with other plugins and actions, between two sessions. What cannot begin is refused, and nothing changed.
+        """Go on with other plugins and actions, between two sessions. What cannot begin is refused: nothing changed.
 
-        Plugins are made for each session anyway; what they keep in the handle stays. Actions that are other objects than
-        before begin anew, and those that nobody is going to run any more release what they hold."""
+        Plugins are made for each session anyway; what they keep in the handle stays. Actions that are other objects
+        than before begin anew, and those that nobody is going to run any more release what they hold."""
         if self._is_open:
             raise SessionOpen
         before, unready = self._actions, self._unready
@@ -155,6 +155,11 @@ class BatchEngine:
                 _call(actions, name, "uninitialize")
             except PluginError as fault:
                 log.error(str(fault))
+
+    @property
+    def file_fault(self) -> str:
+        """Why what the file says now is not in force; nothing where it is."""
+        return self._file.fault if self._file is not None else ""
 
     def configured(self) -> BatchConfiguration:
         """The configuration of this moment. One of a file that names an action which broke at start stays out."""
@@ -242,7 +247,7 @@ class BatchEngine:
             pass
         return outcome
 
-    def turns(self, outcome: Outcome) -> Iterator[None]:
+    def turns(self, outcome: Outcome) -> Generator[None, None, None]:
         """One session that gives others their turn after each statement; what it decides goes into `outcome`.
 
         Others may change the cache meanwhile: every commit is checked against it. One session at a time."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
+from bayplan.framework.points import PRE_BIND
 from bayplan.framework.status import SUCCESS, Status, error
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class PreBinding:
             if pre_bind is None:
                 continue
             try:
-                status = as_status(await pre_bind(self.cycle, node_name))
+                status = as_status(await pre_bind(self.cycle, node_name), plugin.name, PRE_BIND)
             except Exception as fault:  # a plugin or the API server: either way the pod is not bound
                 status = error(f"{plugin.name}: {type(fault).__name__}: {fault}")
             if not status.ok:

@@ -61,8 +61,8 @@ class Queue:
 
 
 def cycles(queues: Mapping[str, Queue]) -> dict[str, tuple[str, ...]]:
-    """Queues that are below themselves: a sentence a cycle, and who is in it. The root, or a parent that does not exist,
-    ends a line."""
+    """Queues that are below themselves: a sentence a cycle, and who is in it. The root, or a parent that does not
+    exist, ends a line."""
     found: dict[str, tuple[str, ...]] = {}
     done: set[str] = set()
     for name in queues:

@@ -12,7 +12,7 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
-    "batch": "Check and show a volcano-scheduler.conf.",
+    "batch": "Schedule gangs and queues, in vc-scheduler's place; check and show its configuration.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
@@ -20,6 +20,7 @@ _VERBS = {
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
+    "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
 }
 

@@ -1,7 +1,7 @@
 """Who answers in the open? A plain HTTP server for probes and scrapers, where upstream has one without TLS.
 
-Volcano serves its health and its metrics so, each on an address of its own, when flags ask for it. Nothing is shown here
-that needs permission, and nothing can be changed.
+Volcano serves its health and its metrics so, each on an address of its own, when flags ask for it. Nothing is shown
+here that needs permission, and nothing can be changed.
 """
 
 from __future__ import annotations

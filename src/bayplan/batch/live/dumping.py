@@ -24,7 +24,8 @@ def lines_of(engine: BatchEngine) -> Iterator[str]:
         yield f"cache: queue {name}: weight {queue['weight']}, {queue['state'] or 'state unknown'}"
     for uid, job in tree["jobs"].items():
         counts = ", ".join(f"{count} {status}" for status, count in sorted(job["tasks"].items()))
-        yield f"cache: job {uid} in queue {job['queue']}: {job['phase'] or 'no phase'}, minimum {job['minimum']}; {counts}"
+        phase = job["phase"] or "no phase"
+        yield f"cache: job {uid} in queue {job['queue']}: {phase}, minimum {job['minimum']}; {counts}"
     for uid, leaving in tree["leaving"].items():
         yield f"cache: pod {uid} leaves {leaving['node']} for {leaving['for']}"
     yield f"batch: {json.dumps(tree, sort_keys=True)}"

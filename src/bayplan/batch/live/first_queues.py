@@ -1,4 +1,4 @@
-"""The queues that a cluster needs before anything can be scheduled: `root`, and the one that jobs without a queue are in.
+"""The queues that must be there before anything can be scheduled: `root`, and the one of jobs that name none.
 
 Made at the start, as Volcano does. Their definition or a webhook may not be ready yet, so this is tried for a while.
 """

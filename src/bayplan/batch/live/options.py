@@ -13,6 +13,7 @@ from bayplan.objects.core import Node
 from bayplan.objects.volcano import DEFAULT_QUEUE
 
 LOCK_NAMESPACE = "volcano-system"
+_A_SECOND = Duration.of_seconds(1)
 NO_SHARDS, HARD_SHARDS, SOFT_SHARDS = "none", "hard", "soft"
 
 
@@ -21,7 +22,7 @@ class BatchOptions:
     """Flags of vc-scheduler by their names."""
 
     scheduler_name: tuple[str, ...] = (DEFAULT_SCHEDULER,)
-    schedule_period: Duration = Duration.of_seconds(1)
+    schedule_period: Duration = _A_SECOND
     default_queue: str = DEFAULT_QUEUE
     node_selector: tuple[str, ...] = ()
     percentage_nodes_to_find: int = 0

@@ -1,4 +1,4 @@
-"""What people and controllers are told after a session: phases and conditions of groups, what queues hold, why pods wait.
+"""What people and controllers are told after a session: conditions of groups, what queues hold, why pods wait.
 
 Nothing is written that is written already, and nothing twice: Volcano repeats its events every second. Writes about one
 object go one after another, and of those that wait only the newest. What is refused is tried again after the next
@@ -87,24 +87,21 @@ class Telling:
     def _write_group(self, group: volcano.PodGroup, found: GroupOutcome) -> None:
         """Groups have no status of their own: the object itself is patched, and only what a session decides of it."""
         status = found.status
-        said = {
+        said: dict[str, Any] = {
             "phase": status.phase or None,
-            "conditions": [msgspec.to_builtins(each, str_keys=True) for each in status.conditions] or None,
+            "conditions": [_written(each) for each in status.conditions] or None,
             "running": status.running or None,
             "succeeded": status.succeeded or None,
             "failed": status.failed or None,
         }
-        for each in said["conditions"] or ():
-            if each.get("lastTransitionTime"):
-                each["lastTransitionTime"] = each["lastTransitionTime"].partition(".")[0].removesuffix("Z") + "Z"
         meaning = (status.phase, status.running, status.succeeded, status.failed, _meaning(status.conditions))
-        patch = {"metadata": {"uid": group.uid}, "status": said}
+        patch = {"metadata": {"uid": group.metadata.uid}, "status": said}
         self._write(self.groups, group, patch, meaning)
 
     def _write_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
         allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in held}
         allocated |= {name: str(amount) for name, amount in held.items()}
-        patch = {"metadata": {"uid": queue.uid}, "status": {"allocated": allocated}}
+        patch = {"metadata": {"uid": queue.metadata.uid}, "status": {"allocated": allocated}}
         self._write(self.queues, queue, patch, allocated, subresource="status")
 
     def _write(
@@ -189,6 +186,13 @@ class Telling:
         uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
         self._said = {path: said for path, said in self._said.items() if path in paths}
         self._told = {key: text for key, text in self._told.items() if key[0] in uids}
+
+
+def _written(condition: volcano.PodGroupCondition) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.to_builtins(condition)
+    if condition.last_transition_time is not None:
+        tree["lastTransitionTime"] = condition.last_transition_time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return tree
 
 
 def _meaning(conditions: Iterable[volcano.PodGroupCondition]) -> tuple[tuple[str, str, str, str], ...]:
