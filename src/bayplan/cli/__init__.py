@@ -16,6 +16,7 @@ _VERBS = {
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "crds": "Print the definitions of Volcano's kinds that a cluster lacks.",
     "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",

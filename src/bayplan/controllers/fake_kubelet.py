@@ -11,6 +11,8 @@ fifty small requests a second. Time and chance come from the client.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from typing import Any
 
 from bayplan.client import Client
 from bayplan.controllers.fake_nodes import RENEWALS_A_SECOND, FakeNodes
@@ -28,16 +30,19 @@ class FakeKubelet:
         self,
         client: Client,
         *,
-        count: int,
+        count: int = 0,
         template: NodeTemplate | None = None,
         first: int = 0,
+        nodes: Iterable[dict[str, Any]] = (),
         leases: Client | None = None,
         habits: PodHabits = _USUAL,
         renewals_a_second: float = RENEWALS_A_SECOND,
     ) -> None:
-        """`leases`: a client with a limit of its own, so that no burst of pods makes nodes look dead."""
+        """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of
+        its own, so that no burst of pods makes nodes look dead."""
         template = template or NodeTemplate()
         manifests = [template.node(index) for index in range(first, first + count)]
+        manifests.extend(nodes)
         self.nodes = FakeNodes(client, manifests, leases=leases or client, renewals_a_second=renewals_a_second)
         self.pods = FakePods(client, self.nodes, habits=habits)
 

@@ -21,7 +21,7 @@ ADDRESS = "127.0.0.1"
 CLOSED_PORT = 1
 """Where the node says that its kubelet listens. Nothing does: whoever asks for logs is refused at once."""
 
-_CAPACITY = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+CAPACITY = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 _SYSTEM = {
     "machineID": "",
     "systemUUID": "",
@@ -64,7 +64,7 @@ class NodeTemplate:
         meta["name"] = name
         arch = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name}
         meta["labels"] = arch | (meta.get("labels") or {})
-        capacity = status.get("capacity") or status.get("allocatable") or _CAPACITY
+        capacity = status.get("capacity") or status.get("allocatable") or CAPACITY
         filled = {
             "capacity": dict(capacity),
             "allocatable": dict(status.get("allocatable") or capacity),

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, Conflict
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,17 @@ class WorkQueue(Generic[K]):
     """Work by key. `run` it as a task."""
 
     def __init__(
-        self, name: str, handler: Handler[K], *, clock: LoopClock, chance: random.Random, workers: int = 16
+        self,
+        name: str,
+        handler: Handler[K],
+        *,
+        clock: LoopClock,
+        chance: random.Random,
+        workers: int = 16,
+        first_retry_s: float = FIRST_RETRY_S,
     ) -> None:
         self._name = name
+        self._first_retry_s = first_retry_s
         self._handler = handler
         self._clock = clock
         self._chance = chance
@@ -108,6 +116,8 @@ class WorkQueue(Generic[K]):
     async def _attempt(self, key: K) -> float | None:
         try:
             again_s = await self._handler(key)
+        except Conflict as fault:
+            log.debug("%s %s: %s; looking at it again", self._name, key, fault)  # somebody was quicker: daily bread
         except BayplanError as fault:
             log.warning("%s %s: %s; trying again", self._name, key, fault)
         except Exception:
@@ -116,7 +126,7 @@ class WorkQueue(Generic[K]):
             self._failures.pop(key, None)
             return again_s
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay_s: float = min(FIRST_RETRY_S * 2 ** min(failures - 1, 16), LAST_RETRY_S)
+        delay_s: float = min(self._first_retry_s * 2 ** min(failures - 1, 16), LAST_RETRY_S)
         return delay_s * (1.0 + self._chance.random())
 
     async def _ring(self) -> None:

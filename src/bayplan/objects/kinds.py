@@ -162,4 +162,5 @@ def describe(raw: object, struct: type[KubeObject]) -> str:
     """What to call an object that could not be read."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    return f'{kind_of(struct).name} "{name}"' if name else f"a {kind_of(struct).name} without a name"
+    kind = next((kind.name for kind in KINDS if kind.struct is struct), "object")  # others read kinds of their own
+    return f'{kind} "{name}"' if name else f"a {kind} without a name"

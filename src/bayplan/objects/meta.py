@@ -28,6 +28,7 @@ class OwnerReference(Api, frozen=True):
     uid: str = ""
     api_version: str = ""
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(Api, frozen=True):

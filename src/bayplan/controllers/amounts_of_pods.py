@@ -1,0 +1,14 @@
+"""How many pods is `25%`? Numbers and shares of rollouts and budgets, rounded as upstream does."""
+
+from __future__ import annotations
+
+
+def scaled(value: int | str | None, total: int, *, round_up: bool) -> int:
+    """A number as it is, a share of the total as text such as `25%`; nonsense counts for nothing."""
+    if isinstance(value, int):
+        return value
+    digits = (value or "").removesuffix("%")
+    if not digits.isascii() or not digits.isdigit():
+        return 0
+    share = int(digits) * total
+    return -(-share // 100) if round_up else share // 100

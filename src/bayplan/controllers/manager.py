@@ -1,0 +1,91 @@
+"""Which controllers run, and how do they live together? Upstream's names, upstream's way to choose, one set of watches.
+
+Composed by `bayplan controllers` and by whoever runs a whole cluster. The controllers share one `World`; each has a
+queue of its own and is begun anew when it fails, so that none can stop another.
+
+    controllers = Controllers(client)
+    running = asyncio.create_task(controllers.run())
+    await controllers.synced()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+
+from bayplan.client import Client
+from bayplan.controllers.controller import Controller
+from bayplan.controllers.deployments import Deployments
+from bayplan.controllers.replica_sets import ReplicaSets
+from bayplan.controllers.world import World, supervised
+from bayplan.errors import UsageError
+
+_ALL: tuple[type[Controller], ...] = (Deployments, ReplicaSets)
+
+CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(each.name for each in _ALL))
+"""As kube-controller-manager calls them."""
+
+HOUSEKEEPING: frozenset[str] = frozenset(
+    {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
+    | {"root-ca-certificate-publisher-controller"}
+    | {"persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
+) & set(CONTROLLER_NAMES)
+"""What Bayplan's own API server does by itself: harmless there, and to no purpose."""
+
+
+class Controllers:
+    """The controllers of a cluster, or some of them."""
+
+    def __init__(self, client: Client, *, only: Collection[str] | None = None) -> None:
+        """`only`: their names; all by default. Raises `UsageError` for a name that is none."""
+        for name in only or ():
+            if name not in CONTROLLER_NAMES:
+                raise UsageError(f"there is no controller {name!r}; there are {', '.join(CONTROLLER_NAMES)}")
+        self._world = World(client)
+        self._controllers = [each(self._world) for each in _ALL if only is None or each.name in only]
+        self._started = asyncio.Event()
+
+    @property
+    def names(self) -> list[str]:
+        """What runs."""
+        return sorted(each.name for each in self._controllers)
+
+    async def run(self) -> None:
+        """Keep everything right until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch(), name="world")
+            for each in self._controllers:
+                group.create_task(self._work(each), name=each.name)
+
+    async def synced(self) -> None:
+        """Return when everything that existed has been heard of, and the controllers work."""
+        await self._started.wait()
+        for each in self._controllers:
+            await each.synced()
+
+    async def _watch(self) -> None:
+        await self._world.reach()
+        self._started.set()
+        await self._world.run()
+
+    async def _work(self, controller: Controller) -> None:
+        await self._started.wait()
+        await supervised(controller.name, controller.run, self._world.clock.sleep)
+
+
+def chosen(patterns: Iterable[str]) -> list[str]:
+    """The controllers that `*,-job-controller` means: all, or those that are named, but for those with a minus.
+
+    As kube-controller-manager reads `--controllers`: of a name and its minus the first counts."""
+    wanted = [each.strip() for each in patterns if each.strip()]
+    for each in wanted:
+        if each != "*" and each.removeprefix("-") not in CONTROLLER_NAMES:
+            raise UsageError(f"--controllers: {each!r} is no controller; there are {', '.join(CONTROLLER_NAMES)}")
+
+    def enabled(name: str) -> bool:
+        for each in wanted:
+            if each in (name, f"-{name}"):
+                return each == name
+        return "*" in wanted
+
+    return [name for name in CONTROLLER_NAMES if enabled(name)]

@@ -1,0 +1,160 @@
+"""Deployments: rollouts within their bounds, history, undo, pause, scaling in the middle, deadlines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.controllers import deployment_sums as sums
+from bayplan.controllers.seen import DEPLOYMENTS, REPLICA_SETS, Tree, Whole
+from bayplan.controllers.template_hash import short_hash
+from bayplan.objects.meta import ObjectMeta
+from controlled import Controlled, controlled
+from wire_server import on_loop
+
+ONLY = ("deployment-controller", "replicaset-controller")
+
+
+def deployment(name: str, replicas: int, *, image: str = "one", **spec: Any) -> Tree:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+    }
+
+
+def image(name: str) -> Tree:
+    return {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": name}]}}}}
+
+
+def rolled_out(found: Tree) -> bool:
+    status, wanted = found["status"], found["spec"]["replicas"]
+    numbers = [status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas", "readyReplicas")]
+    return numbers == [wanted] * 4 and status["observedGeneration"] == found["metadata"]["generation"]
+
+
+async def sets(world: Controlled) -> dict[str, int]:
+    """The revisions, each with its size."""
+    return {
+        each["metadata"]["annotations"][sums.REVISION]: each["spec"]["replicas"]
+        for each in await world.list(REPLICA_SETS)
+    }
+
+
+def conditions(found: Tree) -> dict[str, tuple[str, str]]:
+    return {each["type"]: (each["status"], each["reason"]) for each in found["status"]["conditions"]}
+
+
+@on_loop
+async def test_a_rollout_its_history_and_the_way_back(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(DEPLOYMENTS, deployment("web", 3, revisionHistoryLimit=1))
+        found = await world.when(DEPLOYMENTS, "web", rolled_out)
+        assert found["metadata"]["annotations"][sums.REVISION] == "1"
+        await world.patch(DEPLOYMENTS, "web", image("two"))
+        found = await world.when(DEPLOYMENTS, "web", rolled_out)
+        assert conditions(found)["Progressing"] == ("True", "NewReplicaSetAvailable")
+        assert conditions(found)["Available"] == ("True", "MinimumReplicasAvailable")
+        assert await sets(world) == {"1": 0, "2": 3}
+        await world.patch(DEPLOYMENTS, "web", image("one"))
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+        assert await sets(world) == {"2": 0, "3": 3}
+        back = next(each for each in await world.list(REPLICA_SETS) if each["spec"]["replicas"])
+        assert back["metadata"]["annotations"][sums.REVISION_HISTORY] == "1"
+        await world.patch(DEPLOYMENTS, "web", image("three"))
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+
+        async def only_one_is_kept() -> bool:
+            return await sets(world) == {"3": 0, "4": 3}
+
+        await world.until(only_one_is_kept)
+
+
+@on_loop
+async def test_what_recreates_has_no_old_pod_when_the_new_ones_come(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(DEPLOYMENTS, deployment("web", 2, strategy={"type": "Recreate"}))
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+        old = {each["metadata"]["name"] for each in await world.pods()}
+        await world.patch(DEPLOYMENTS, "web", image("two"))
+        await world.when(DEPLOYMENTS, "web", lambda found: rolled_out(found) and found["status"].get("replicas") == 2)
+        assert not old & {each["metadata"]["name"] for each in await world.pods()}
+        events = await world.served.ask("GET", "/api/v1/namespaces/default/events")
+        notes = [each["message"] for each in events.json["items"] if each["reason"] == "ScalingReplicaSet"]
+        assert [note.split(" ")[1] for note in notes] == ["up", "down", "up"]
+
+
+@on_loop
+async def test_a_pause_holds_the_template_and_lets_the_size_change(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(DEPLOYMENTS, deployment("web", 2))
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+        await world.patch(DEPLOYMENTS, "web", {"spec": {"paused": True}})
+        await world.when(
+            DEPLOYMENTS, "web", lambda found: conditions(found)["Progressing"] == ("Unknown", "DeploymentPaused")
+        )
+        await world.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 4, **image("two")["spec"]}})
+        await world.when(DEPLOYMENTS, "web", lambda found: found["status"].get("availableReplicas") == 4)
+        assert await sets(world) == {"1": 4}
+        await world.patch(DEPLOYMENTS, "web", {"spec": {"paused": False}})
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+        assert await sets(world) == {"1": 0, "2": 4}
+
+
+@on_loop
+async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(tmp_path: Path) -> None:
+    async with controlled(tmp_path, nodes=1, only=ONLY) as world:
+        bounds = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
+        made = deployment("web", 4, progressDeadlineSeconds=1, strategy=bounds)
+        await world.make(DEPLOYMENTS, made)
+        await world.when(DEPLOYMENTS, "web", rolled_out)
+        selects = {"spec": {"template": {"spec": {"nodeSelector": {"none": "such"}}}}}
+        await world.patch(DEPLOYMENTS, "web", selects)
+        found = await world.when(
+            DEPLOYMENTS, "web", lambda it: conditions(it)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+        )
+        assert await sets(world) == {"1": 3, "2": 2}
+        assert found["status"]["availableReplicas"] == 3
+        # Scaled in the middle: both sets grow in proportion, and the whole is as large as its bounds let it be.
+        await world.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 9}})
+
+        async def scaled() -> bool:
+            return sum((await sets(world)).values()) == 10
+
+        await world.until(scaled)
+        assert await sets(world) == {"1": 6, "2": 4}
+
+
+# The arithmetic
+
+
+def whole(replicas: int, *, made: int = 0, annotations: dict[str, str] | None = None, **more: Any) -> Whole:
+    meta = ObjectMeta(name=f"s{made}", uid=f"u{made}", annotations=annotations or {})
+    return Whole(metadata=meta, spec={"replicas": replicas, **more})
+
+
+def rolling(surge: Any, unavailable: Any) -> Tree:
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "unavailable", "expected"),
+    [
+        pytest.param(10, "25%", "25%", (3, 2), id="more is rounded up and less down"),
+        pytest.param(1, "25%", "25%", (1, 0), id="one pod is never taken first"),
+        pytest.param(4, 0, "10%", (0, 1), id="with neither nothing would move"),
+        pytest.param(2, 0, 5, (0, 2), id="no more than there are"),
+    ],
+)
+def test_bounds(replicas: int, surge: Any, unavailable: Any, expected: tuple[int, int]) -> None:
+    found = whole(replicas, strategy=rolling(surge, unavailable))
+    assert (sums.max_surge(found), sums.max_unavailable(found)) == expected
+
+
+def test_the_hash_depends_on_the_template_and_the_collisions() -> None:
+    assert short_hash({"a": 1, "b": 2}) == short_hash({"b": 2, "a": 1})
+    assert len({short_hash({"a": 1}), short_hash({"a": 2}), short_hash({"a": 1}, 1)}) == 3
+    assert set(short_hash({"a": 1})) <= set("bcdfghjklmnpqrstvwxz2456789")

@@ -1,0 +1,75 @@
+"""ReplicaSets: as many pods as are asked for, the right ones first to go, orphans adopted, faults told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bayplan.controllers.seen import PODS, REPLICA_SETS, Tree
+from controlled import Controlled, controlled
+from wire_server import on_loop
+
+ONLY = ("replicaset-controller",)
+
+
+def replica_set(name: str, replicas: int, **spec: Any) -> Tree:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+    }
+
+
+def full(count: int) -> Any:
+    def so(found: Tree) -> bool:
+        status = found["status"]
+        keys = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+        told = [status.get(key, 0) for key in keys]
+        return told == [count] * 4 and status["observedGeneration"] == found["metadata"]["generation"]
+
+    return so
+
+
+async def owned(world: Controlled, name: str) -> list[Tree]:
+    return [each for each in await world.pods(f"app={name}") if "ownerReferences" in each["metadata"]]
+
+
+@on_loop
+async def test_pods_come_and_go_with_the_number_that_is_asked_for(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(REPLICA_SETS, replica_set("web", 5))
+        await world.when(REPLICA_SETS, "web", full(5))
+        pods = await owned(world, "web")
+        assert len(pods) == 5
+        assert all(each["metadata"]["name"].startswith("web-") for each in pods)
+        assert all(each["metadata"]["ownerReferences"][0]["controller"] for each in pods)
+        await world.patch(REPLICA_SETS, "web", {"spec": {"replicas": 2}})
+        await world.when(REPLICA_SETS, "web", full(2))
+        await world.patch(REPLICA_SETS, "web", {"spec": {"replicas": 0}})
+        await world.when(REPLICA_SETS, "web", lambda found: found["status"]["replicas"] == 0)
+
+
+@on_loop
+async def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(REPLICA_SETS, replica_set("web", 2))
+        await world.when(REPLICA_SETS, "web", full(2))
+        victim = (await owned(world, "web"))[0]["metadata"]["name"]
+        await world.delete(PODS, victim)
+        await world.gone(PODS, victim)
+        await world.when(REPLICA_SETS, "web", full(2))
+
+
+@on_loop
+async def test_orphans_that_fit_are_adopted_and_what_no_longer_fits_is_let_go(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        orphan = {"metadata": {"name": "stray", "labels": {"app": "web"}}}
+        await world.make(PODS, {**orphan, "spec": {"containers": [{"name": "c", "image": "none"}]}})
+        await world.make(REPLICA_SETS, replica_set("web", 2))
+        await world.when(REPLICA_SETS, "web", full(2))
+        assert "stray" in [each["metadata"]["name"] for each in await owned(world, "web")]
+        await world.patch(PODS, "stray", {"metadata": {"labels": {"app": "other"}}})
+        await world.when(PODS, "stray", lambda found: not found["metadata"].get("ownerReferences"))
+        await world.when(REPLICA_SETS, "web", full(2))
+        assert "stray" not in [each["metadata"]["name"] for each in await owned(world, "web")]
