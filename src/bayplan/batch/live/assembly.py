@@ -18,6 +18,7 @@ from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
+from bayplan.objects import volcano
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 
@@ -46,6 +47,10 @@ def followed(
     return Following(engine, options.scheduler_name, left_to_others, manages, freed)
 
 
+def _known(following: Following) -> Callable[[str], bool]:
+    return lambda queue: queue in following.engine.cache.catalog.table(volcano.Queue)
+
+
 def live_batch(
     following: Following,
     ways: Ways,
@@ -69,5 +74,5 @@ def live_batch(
         period_s=options.schedule_period.seconds,
         slice_s=options.slice_s,
         observer=observer,
-        prepare=partial(make_queues, ways.client, ways.queues, clock, options.default_queue),
+        prepare=partial(make_queues, ways.client, ways.queues, clock, _known(following), options.default_queue),
     )

@@ -6,6 +6,7 @@ Made at the start, as Volcano does. Their definition or a webhook may not be rea
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from bayplan.client import MERGE_PATCH, Client, Resource
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 TRIES = 60
 PAUSE_S = 2.0
+_LOOK_S, _LOOKS = 0.02, 250
 _OPEN = "Open"
 
 
@@ -24,8 +26,12 @@ class NoQueues(BayplanError):
     """Nothing can be scheduled without these."""
 
 
-async def make_queues(client: Client, queues: Resource, clock: LoopClock, default: str = DEFAULT_QUEUE) -> None:
-    """Make sure that both are there. Raises `NoQueues` when that cannot be done for two minutes."""
+async def make_queues(
+    client: Client, queues: Resource, clock: LoopClock, known: Callable[[str], bool], default: str = DEFAULT_QUEUE
+) -> None:
+    """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist.
+
+    Raises `NoQueues` when they cannot be made for two minutes."""
     for name, reclaimable in ((ROOT_QUEUE, False), (default, True)):
         for left in range(TRIES - 1, -1, -1):
             try:
@@ -36,6 +42,10 @@ async def make_queues(client: Client, queues: Resource, clock: LoopClock, defaul
                     raise NoQueues(f'queue "{name}" cannot be created: {fault}; create it and start again') from fault
                 log.warning('queue "%s" cannot be created yet: %s', name, fault)
             await clock.sleep(PAUSE_S)
+    for _ in range(_LOOKS):
+        if known(ROOT_QUEUE) and known(default):
+            return
+        await clock.sleep(_LOOK_S)
 
 
 async def _made(client: Client, queues: Resource, name: str, *, reclaimable: bool) -> None:
