@@ -91,6 +91,7 @@ class PodEvictions:
         newest = self.following.newest(pod)
         if newest is not None:
             self.following.engine.spare(newest)
+            self.following.freed(newest)  # whoever counted on its going has to look again
 
     def _group(self, pod: Pod) -> volcano.PodGroup | None:
         return self.following.engine.cache.catalog.table(volcano.PodGroup).get(Task(pod).job)
