@@ -290,8 +290,9 @@ def freeze_memory() -> None:
     """What is there now stays for long: collections need not look at it each time.
 
     Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
-    looked at then is little, and holds the loop for a few milliseconds only."""
-    gc.collect()
+    looked at then is little, and holds the loop for a few milliseconds only. Of what was read only the youngest is
+    looked through for garbage: all of a large cluster would hold the loop for half a second."""
+    gc.collect(1)
     gc.freeze()
 
 
