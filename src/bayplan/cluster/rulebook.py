@@ -19,6 +19,7 @@ from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
 from bayplan.cluster.rules.validating import on_create, on_update
+from bayplan.cluster.rules.warning import warnings_for
 from bayplan.cluster.schema import definitions
 from bayplan.cluster.schema.applying import track
 from bayplan.cluster.shapes import custom_type, managed_type
@@ -44,6 +45,7 @@ class Rulebook:
         elif resource.storage == DEFINITIONS:
             faults += definitions.faults(tree)
         self._refuse(write, tree, faults)
+        write.warnings.extend(warnings_for(resource, tree))
         admission.check(resource, tree, None, "create", self._lookup, write.subresource)
         if resource.storage == DEFINITIONS:
             self._establish(write, tree, None)
@@ -61,6 +63,8 @@ class Rulebook:
         elif resource.storage == DEFINITIONS and not part:
             faults += definitions.faults(tree, old)
         self._refuse(write, tree, faults)
+        if part in ("", "scale"):
+            write.warnings.extend(warnings_for(resource, tree, old))
         admission.check(resource, tree, old, "update", self._lookup, part)
         if resource.storage == DEFINITIONS and not part:
             self._establish(write, tree, old)
