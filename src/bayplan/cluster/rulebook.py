@@ -14,7 +14,7 @@ from bayplan.cluster.asking import Writing
 from bayplan.cluster.definitions import DEFINITIONS
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import timestamp
-from bayplan.cluster.rules import admission
+from bayplan.cluster.rules import admission, signing
 from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
@@ -23,6 +23,8 @@ from bayplan.cluster.rules.warning import warnings_for
 from bayplan.cluster.schema import definitions
 from bayplan.cluster.schema.applying import track
 from bayplan.cluster.shapes import custom_type, managed_type
+
+_REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
 
 
 class Rulebook:
@@ -39,6 +41,8 @@ class Rulebook:
         self._track(write, tree, None)
         admission.admit(resource, tree, None, "create", self._lookup, write.subresource)
         prepare_create(resource, tree, lookup=self._lookup)
+        if resource.storage == _REQUESTS:
+            signing.begin_request(tree, write.user.info())
         faults: list[answers.Fault] = [*on_create(resource, tree)]
         if resource.custom:
             faults += custom_type(resource).faults(tree)
@@ -56,7 +60,10 @@ class Rulebook:
         self._fill(write, tree)
         self._track(write, tree, old)
         admission.admit(resource, tree, old, "update", self._lookup, part)
-        prepare_update(resource, tree, old, part, lookup=self._lookup)
+        if resource.storage == _REQUESTS:
+            signing.change_request(tree, old, part, timestamp(self._clock.now()))
+        else:
+            prepare_update(resource, tree, old, part, lookup=self._lookup)
         faults: list[answers.Fault] = [*on_update(resource, tree, old, part)]
         if resource.custom:
             faults += custom_type(resource).faults(tree, old, subresource=part)
