@@ -108,10 +108,20 @@ class Rulebook:
     def _establish(self, write: Writing, tree: Tree, old: Tree | None) -> None:
         """A definition is in force as soon as it is stored, unless its names are taken."""
         tree["status"] = definitions.initial_status(tree, old)
+        before = dict(tree)
         name = tree["metadata"]["name"]
         others = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
         tree["status"] = definitions.accepted(tree, others, timestamp(self._clock.now()))
-        write.warnings.extend(definitions.warnings(tree))
+        write.warnings.extend(definitions.warnings(tree, old))
+        tree["metadata"]["managedFields"] = track(
+            before,
+            tree,
+            manager="kube-apiserver",
+            api_version=write.resource.api_version,
+            type=managed_type(write.resource),
+            now=timestamp(self._clock.now()),
+            subresource="status",
+        )
 
     @staticmethod
     def _refuse(write: Writing, tree: Tree, faults: Sequence[answers.Fault]) -> None:
