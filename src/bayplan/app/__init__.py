@@ -207,7 +207,7 @@ async def scheduler_process(
         services, network = _services(configuration, clock, stack)
         telling = await stack.enter_async_context(limited())
         sink = EventSink(telling, resource=event_resource(offered))
-        stack.callback(asyncio.ensure_future(sink.run()).cancel)
+        stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
         live = live_scheduler(
             configuration,
             registry,
@@ -246,6 +246,12 @@ async def scheduler_process(
         )
         monitor.show(process)
         yield process
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it and see it end, so that it does not find closed what is closed next."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _services(
