@@ -8,11 +8,12 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint bench bench-batch bench-queue bench-e2e bench-api docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-api docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
-	@echo "make test    every test, with coverage"
+	@echo "make test    every test"
+	@echo "make coverage   every test once more, counting the lines that they reach; takes twice as long"
 	@echo "make test-kernel   the tests of the core against its compiled copy"
 	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
@@ -34,6 +35,9 @@ demo: .venv/.runtime
 	@$(BIN)/bayplan place -f examples/cluster
 
 test: .venv/.dev
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+coverage: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
 
 # Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.

@@ -134,6 +134,8 @@ def holds(row: Row) -> bool | None:
     """Whether a workload reaches its goal; None where it was not measured."""
     if "failed" in row:
         return None
+    if row["bayplan"]["unbound"]:
+        return False
     if row["workload"] != "SchedulingBasic":
         return bool(row["ratio_throughput"] >= 1.0)
     enough = all(row[name] >= GOALS[name] for name in ("ratio_throughput", "ratio_limit"))
@@ -243,6 +245,9 @@ def _show(rows: Sequence[Row], file: Path) -> None:
     for row in rows:
         if "failed" in row:
             click.echo(f"{row['workload']}/{row['upstream_workload']}: {row['failed']}")
+        for name in ("kube_scheduler", "bayplan"):
+            if left := row.get(name, {}).get("unbound"):
+                click.echo(f"{row['workload']}/{row['upstream_workload']}: {name} left {left} pods for its next flush")
     click.echo(f"written to {file}")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from kept_logging import kept_logging
 
 settings.register_profile(
     "repeatable",
@@ -13,6 +17,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays() -> Iterator[None]:
+    with kept_logging():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

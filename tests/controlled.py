@@ -117,9 +117,14 @@ async def controlled(
     only: Collection[str] | None = None,
     scheduling: bool = True,
     habits: PodHabits | None = None,
+    housekeeping: bool = True,
 ) -> AsyncIterator[Controlled]:
-    """Everything in this process; `only`: these controllers."""
-    async with served(folder) as cluster, cluster.client() as client, contextlib.AsyncExitStack() as stack:
+    """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself."""
+    async with (
+        served(folder, housekeeping=housekeeping) as cluster,
+        cluster.client() as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
         controllers = Controllers(client, only=only)
         kubelet = FakeKubelet(client, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodHabits())
         work = [controllers.run(), kubelet.run()]

@@ -28,9 +28,17 @@ class Endpoint:
 
 @contextmanager
 def scheduler(
-    cluster: Cluster, folder: Path, *arguments: str, config: str = "", kubeconfig: Path | None = None
+    cluster: Cluster,
+    folder: Path,
+    *arguments: str,
+    config: str = "",
+    kubeconfig: Path | None = None,
+    program: Sequence[str] = ("-m", "bayplan"),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one."""
+    """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one.
+
+    `program`: what the interpreter is to run, if not the package as it is.
+    """
     given = [*arguments]
     if not any(each.startswith("--secure-port") for each in given):
         given.append("--secure-port=0")  # several processes share this machine
@@ -42,7 +50,7 @@ def scheduler(
     else:
         given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     log = (folder / f"scheduler-{time.monotonic_ns()}.log").open("wb")
-    command = [sys.executable, "-m", "bayplan", "scheduler", *given]
+    command = [sys.executable, *program, "scheduler", *given]
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         yield process

@@ -48,6 +48,8 @@ class Reached:
     memory_mib: float
     stored_after_s: float
     """How long after the last binding the last event was stored."""
+    unbound: int = 0
+    """Pods that were left when nobody was bound any more."""
 
     @property
     def lasted_s(self) -> float:
@@ -77,6 +79,7 @@ class Reached:
             "lasted_s": round(self.lasted_s, 3),
             "events_stored_after_s": round(self.stored_after_s, 3),
             "pods_per_s_with_events": round(len(self.bound_at_s) / (self.lasted_s + self.stored_after_s), 1),
+            "unbound": self.unbound,
         }
 
     def _rates(self) -> list[float]:
@@ -142,7 +145,8 @@ async def measured(
     """One contender, on pods made for it."""
     told(f"{contender.name}: making {len(stage.pods):,} pods")
     uids = await hand.fill()
-    pods, opened = BoundPods(client, stage.namespace, len(stage.measured)), asyncio.Event()
+    names = {key.partition("/")[2]: key for key in stage.measured}
+    pods, opened = BoundPods(client, stage.namespace, frozenset(names)), asyncio.Event()
     watching = asyncio.ensure_future(pods.run(opened))
     await opened.wait()
     events = StoredEvents(client, stage.namespace)
@@ -155,7 +159,7 @@ async def measured(
             async with disturbed(hand, list(stage.beside)):
                 await pods.wait_for_all(QUIET_S)
                 last_s = max(pods.at_s.values())
-                wanted = frozenset(uids[key] for key in stage.measured)
+                wanted = frozenset(uids[names[name]] for name in pods.at_s)
                 stored_s = await events.wait_for(wanted, more_than=before)
             for each in (process, *servers):
                 each.look()
@@ -172,4 +176,5 @@ async def measured(
         sum(each.cpu_between(moments[0], stored_s) for each in servers),
         memory,
         max(0.0, stored_s - last_s),
+        len(names) - len(moments),
     )

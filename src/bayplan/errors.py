@@ -7,6 +7,26 @@ turns `BayplanError` into one sentence and the exit code that the class carries;
 
 from __future__ import annotations
 
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "BayplanError",
+    "ConfigError",
+    "Conflict",
+    "Forbidden",
+    "Invalid",
+    "NotFound",
+    "ObjectError",
+    "PluginError",
+    "ServerError",
+    "TimedOut",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+    "UsageError",
+]
+"""What scripts and plugins may catch; the others never leave the parts that raise them."""
+
 
 class BayplanError(Exception):
     """Something a person can mend. `exit_code` is what a command ends with when nobody catches it."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs.fences import ROOT
+from docs.fences import ROOT, blocks, pages
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app"]
+MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app", "bayplan.errors"]
+SURFACE = Path(__file__).with_name("surface-0.1.txt")
 
 
 ELSEWHERE = {
@@ -82,6 +86,57 @@ def test_members_on_the_page_exist(module: str) -> None:
             if member not in known and member not in public and member not in ELSEWHERE:
                 wrong.append((name, member))
     assert wrong == []
+
+
+def test_code_that_people_copy_imports_public_names_alone() -> None:
+    wrong, seen = [], set()
+    for place, source in copied():
+        for module, name in imported(source):
+            seen.add(module)
+            if module not in MODULES or name not in import_module(module).__all__:
+                wrong.append(f"{place}: {module}.{name}")
+    assert wrong == []
+    assert seen == set(MODULES)
+
+
+def copied() -> Iterator[tuple[str, str]]:
+    """The Python that pages show, and the examples."""
+    for page in pages():
+        yield from ((block.place, block.text) for block in blocks(page) if block.language == "python")
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def imported(source: str) -> Iterator[tuple[str, str]]:
+    """What of ours a piece of code imports: module and name, which is empty for a whole module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "bayplan":
+            yield from ((str(node.module), each.name) for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((each.name, "") for each in node.names if each.name.split(".")[0] == "bayplan")
+
+
+@pytest.mark.parametrize("line", SURFACE.read_text(encoding="utf-8").splitlines())
+def test_what_was_public_in_0_1_stays(line: str) -> None:
+    """Names stay, and so do the calls that the page shows: parameters keep their order, what is new can be left out."""
+    module, name, *before = line.split()
+    assert name in import_module(module).__all__
+    if not before:
+        return
+    now = parameters(getattr(import_module(module), name))
+    by_position = [each for each in before if not each.startswith("*")]
+    assert [each.name for each in now if takes_position(each)][: len(by_position)] == by_position
+    assert {each.strip("*") for each in before} <= {each.name for each in now}
+    added = [each for each in now if each.name not in {each.strip("*") for each in before}]
+    assert [each.name for each in added if each.default is each.empty and "VAR" not in each.kind.name] == []
+
+
+def parameters(thing: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(thing).parameters.values())
+
+
+def takes_position(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
 
 
 def members(thing: Any) -> set[str]:

@@ -115,7 +115,7 @@ async def test_a_pod_runs_and_succeeds(cluster: Cluster, namespace: str) -> None
         assert conditions == dict.fromkeys(
             ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"), "True"
         )
-        assert (found["status"]["podIP"], found["status"]["hostIP"]) == ("127.0.0.1", "127.0.0.1")
+        assert (found["status"]["podIP"][:3], found["status"]["hostIP"]) == ("10.", "127.0.0.1")
         (container,) = found["status"]["containerStatuses"]
         assert (container["ready"], list(container["state"])) == (True, ["running"])
         assert container["allocatedResources"] == {"cpu": "100m", "memory": "64Mi"}
@@ -192,12 +192,12 @@ async def test_a_thousand_nodes_renew_their_leases_within_bounds(cluster: Cluste
         while asked["POST", 201] < 2000:  # each lease is made, once
             await asyncio.sleep(0.1)
         asked.clear()
-        began = client.clock.monotonic_s()
-        while client.clock.monotonic_s() - began < 6:
+        began_s = client.clock.monotonic_s()
+        while asked["PATCH", 200] < 400:
             await asyncio.sleep(0.1)
-        renewals = asked["PATCH", 200]
-        assert 200 <= renewals <= 400, "fifty a second on average"
-        assert sum(asked.values()) - renewals <= 20, "and next to nothing else"
+        # Fifty a second are eight seconds; whoever was held up for a while may make up for it, but not for all at once.
+        assert client.clock.monotonic_s() - began_s > 2
+        assert sum(asked.values()) - asked["PATCH", 200] <= 20, "next to nothing else"
 
 
 def test_the_command_runs_nodes_until_it_is_stopped(cluster: Cluster, tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import statistics
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
-from scenario import Corner
+from scenario import Corner, quick
 from scheduling import condition, node_of, until
+
+SHIFTED = Path(__file__).parents[1] / "shifted_clock.py"
 
 
 def binding(ask: Ask) -> bool:
@@ -141,8 +145,8 @@ def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corn
 
 
 def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
-    corner.add_nodes(20, cpu="2")
-    made = names(corner, "pod", 300)
+    corner.add_nodes(30)
+    made = names(corner, "pod", 1000)
     with corner.running() as first:
         until(lambda: sum(map(bool, map(node_of, corner.api.pods().values()))) > 30, "some are bound")
         first.kill()
@@ -152,6 +156,37 @@ def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
     with corner.running() as second:
         corner.settles(second)
     assert len(corner.api.pods()) == len(made)
+
+
+@pytest.mark.parametrize("hours", [26, -26])
+def test_the_wall_clock_jumps(corner: Corner, tmp_path: Path, hours: int) -> None:
+    """Nothing that is waited for depends on it: neither the lease, nor backoff, nor a pod's turn."""
+    shift = tmp_path / "shift"
+    shift.write_text("0")
+    elected = quick().replace("leaderElect: false", f"resourceNamespace: {corner.namespace}")
+    corner.add_nodes(2, cpu="2")
+    with corner.running(config=elected, program=(str(SHIFTED), str(shift))) as process:
+        names(corner, "early", 4)
+        names(corner, "large", 1, cpu="3")
+        until(lambda: bool(condition(corner.api.pod("large-0"))), "the large pod finds no room")
+        holder = lease(corner)["holderIdentity"]
+        shift.write_text(str(hours * 3600))
+        names(corner, "late", 10)
+        until(lambda: abs(renewed(corner) - datetime.now(UTC)) > timedelta(hours=25), "the lease is renewed")
+        corner.settles(process, waiting=["large-0"])
+        corner.add_nodes(1)
+        corner.settles(process)
+        assert lease(corner)["holderIdentity"] == holder
+        assert lease(corner)["leaseTransitions"] == 0
+
+
+def lease(corner: Corner) -> dict[str, Any]:
+    found: dict[str, Any] = corner.api.get("Lease", "kube-scheduler")["spec"]
+    return found
+
+
+def renewed(corner: Corner) -> datetime:
+    return datetime.fromisoformat(lease(corner)["renewTime"])
 
 
 def test_a_monstrous_pod_does_not_keep_others_waiting(corner: Corner) -> None:

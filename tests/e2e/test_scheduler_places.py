@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster.run import Cluster
+from fault_proxy import Fault, faulty
 from scheduling import condition, events, node, node_of, pod, pods, scheduler, until
 
 TWO_PROFILES = """
@@ -29,8 +31,10 @@ ELECTED = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: KUBECONFIG}
-leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms, resourceNamespace: NAMESPACE}
+leaderElection: {resourceNamespace: NAMESPACE}
 """
+"""With upstream's timings: who waits sees a lease end 15 s after its last renewal."""
+STOPPED_S = 20.0
 
 
 @pytest.fixture
@@ -120,12 +124,24 @@ def test_a_stopped_leader_that_goes_on_ends_without_writing(
     cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     config = ELECTED.replace("NAMESPACE", namespace)
-    with scheduler(cluster, tmp_path, config=config) as first:
+    with (
+        faulty(cluster, tmp_path) as proxy,
+        scheduler(cluster, tmp_path, config=config, kubeconfig=proxy.kubeconfig()) as first,
+    ):
         cluster.apply(pod("one", namespace, **mine(request)))
         until(lambda: bool(node_of(pods(cluster, namespace)["one"])), "the first process places a pod")
         first.send_signal(signal.SIGSTOP)
-        with scheduler(cluster, tmp_path, config=config):
+        stopped_s = time.monotonic()
+        with scheduler(cluster, tmp_path, config=config) as second:
             cluster.apply(pod("two", namespace, **mine(request)))
             until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
+            until(lambda: time.monotonic() - stopped_s > STOPPED_S, "the first was stopped for long enough")
+            second.send_signal(signal.SIGSTOP)
+            # This one is left to the first process alone: it hears of it, and must not touch it.
+            cluster.apply(pod("three", namespace, **mine(request)))
+            written = proxy.add(Fault(lambda ask: ask.method != "GET"))
             first.send_signal(signal.SIGCONT)
-            assert first.wait(30) == 1
+            assert first.wait(60) == 1
+            assert written.seen == []
+            assert not node_of(pods(cluster, namespace)["three"])
+            second.send_signal(signal.SIGCONT)

@@ -44,7 +44,9 @@ from bayplan.client import (
     Target,
     Timings,
     event_resource,
+    find_target,
 )
+from bayplan.client.event_sink import HELPERS, SENDERS
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
@@ -63,8 +65,10 @@ from bayplan.framework.discovery import (
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import admitted
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.kinds import Kind as ObjectKind
+from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.workloads import PodGroup
@@ -86,11 +90,13 @@ __all__ = [
     "configured",
     "fake_kubelet",
     "filled_cache",
+    "find_target",
     "freeze_memory",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
     "plugin_source",
+    "read_objects",
     "scheduler_process",
     "usage_collector",
 ]
@@ -205,8 +211,8 @@ async def scheduler_process(
         for kind in offered.missing:
             log.info("the API server has no %s; what needs them is switched off", kind.plural)
         services, network = _services(configuration, clock, stack)
-        telling = await stack.enter_async_context(limited())
-        sink = EventSink(telling, resource=event_resource(offered))
+        telling = await stack.enter_async_context(limited(connections=SENDERS + HELPERS))
+        sink = EventSink(telling, resource=event_resource(offered), gives_way=lambda: live.bindings.on_the_wire > 0)
         stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
         live = live_scheduler(
             configuration,
@@ -242,6 +248,7 @@ async def scheduler_process(
             told=sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
+            before_deciding=(client.warm, partial(telling.warm, SENDERS)),
             beside=reloading,
         )
         monitor.show(process)
@@ -400,6 +407,16 @@ async def usage_collector(
     finally:
         for service in services.values():
             await service.close()
+
+
+def read_objects(paths: Iterable[Path]) -> list[KubeObject]:
+    """The objects of files and folders, completed as an API server completes what it stores.
+
+    Documents whose kind a scheduler does not look at are passed over; an object that a server would refuse is an
+    `ObjectError` that names its place.
+    """
+    loaded = load_manifests(paths)
+    return list(admitted(loaded.objects, loaded.places))
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:

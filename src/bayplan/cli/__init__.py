@@ -12,19 +12,25 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
+    "admission": "Serve Volcano's webhooks: what they fill in and what they refuse.",
     "apply": "Make a cluster have what manifests say.",
     "batch": "Check and show a volcano-scheduler.conf.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "completion": "Print a script that completes commands in bash, zsh or fish.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "controllers": "Run the controllers of a cluster, in kube-controller-manager's place.",
+    "crds": "Print the definitions of Volcano's kinds that a cluster lacks.",
     "delete": "Delete objects of a cluster.",
     "demo": "See a cluster at work: pods land, spread, evict and are refused, in half a minute.",
     "get": "Show what there is in a cluster.",
+    "job": "Run, list, view, suspend, resume and delete Volcano's jobs.",
     "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
+    "podgroup": "List, view and delete Volcano's groups of pods.",
+    "queue": "List, make, open, close and delete Volcano's queues.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
     "top": "Watch nodes fill, pods wait and decisions come.",
 }

@@ -70,6 +70,12 @@ def new(name: str, batch: bool, form: str, folder: Path) -> None:
 
     NAME is what configurations will call it: RackAware, or rack-aware for short. The batch engine's are called
     rack-aware, however it is written here.
+
+    \b
+    Examples:
+      bayplan plugin new RackAware
+      bayplan plugin new RackAware --form table --dir plugins
+      bayplan plugin new --batch rack-aware --dir plugins
     """
     class_name, module = names_of(name)
     called = slug_of(module) if batch else class_name
@@ -126,6 +132,12 @@ def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], tru
     A plugin of the batch engine registers when a session opens, so one is opened, on an empty cluster and without
     arguments, to see where. Points at which it registers only if its arguments or flags say so stand behind "if
     configured", as far as the plugin declares them in `also_at`.
+
+    \b
+    Examples:
+      bayplan plugin list
+      bayplan plugin list --plugins-dir plugins -o json
+      bayplan plugin list --batch
     """
     if batch:
         rows = _batch_rows(plugin_folders, trust_writable=trust_writable_plugins)

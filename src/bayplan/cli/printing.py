@@ -19,6 +19,10 @@ _UNBOUNDED = 100_000
 class _Dumper(yaml.SafeDumper):
     """Quotes every text that a reader of Kubernetes' or Volcano's files would take for something else, such as `y`."""
 
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """What stands in two places is written twice: people read one place at a time."""
+        return True
+
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     plain = resolved(text, "", plain=True)[0] == "!!str"

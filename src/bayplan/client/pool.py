@@ -2,8 +2,9 @@
 
 Asked for every request; costs a pop of a list while an idle connection is there. Opening one costs both sides some
 milliseconds, and a server that is busy answers no more for it: beyond the first few, requests wait for one that comes
-free, and only where that takes long another is opened. One task, the sweeper, looks at all connections four times a
-second: it gives up requests that are overdue, closes connections that idle too long and lets those open who waited.
+free, and only where that takes long another is opened. Who expects many requests opens the first few beforehand. One
+task, the sweeper, looks at all connections four times a second: it gives up requests that are overdue, closes
+connections that idle too long and lets those open who waited.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ IDLE_S = 60.0
 
 CONNECT_S = 30.0
 _TICK_S = 0.25
-_PATIENCE_S = 0.1
+_PATIENCE_S = 0.5
+"""A server that is merely busy answers sooner, and would be busier with every connection more."""
 _MORE_A_TICK = 16
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -94,16 +96,29 @@ class Pool:
             eager = True  # one is gone, or this has waited long enough
         raise Unreachable("the client is closed")
 
+    async def warm(self, count: int) -> None:
+        """Open connections until there are so many, for a burst of requests to find. Failing is nothing: whoever needs
+        one is told why there is none."""
+        missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
+        opening = (self._open(CONNECT_S) for _ in range(missing))
+        for opened in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(opened, Connection):
+                self._keep(opened)
+
     def give(self, connection: Connection) -> None:
         """Take back a connection: it serves again if its answer was read to the end."""
         self._streams.discard(connection)
         if connection.reusable and not self._closed and connection in self._all:
             connection.rest()
-            if not self._invite(connection):
-                connection.idle_since = self._clock.monotonic_s()
-                self._idle.append(connection)
+            self._keep(connection)
         else:
             self._drop(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        """For whoever waits, or for the next."""
+        if not self._invite(connection):
+            connection.idle_since = self._clock.monotonic_s()
+            self._idle.append(connection)
 
     def renounce_idle(self) -> None:
         """Close what idles: it was opened as somebody whom the server no longer knows."""

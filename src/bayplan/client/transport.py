@@ -85,6 +85,10 @@ class Transport:
     async def close(self) -> None:
         await self._pool.close()
 
+    async def warm(self, count: int) -> None:
+        """Open so many connections before they are needed."""
+        await self._pool.warm(count)
+
     async def request(
         self,
         method: str,

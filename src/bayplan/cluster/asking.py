@@ -61,6 +61,8 @@ class ResourcePath:
 def query_of(text: str) -> dict[str, str]:
     """The parameters; of several of one name the first counts, as in Go."""
     found: dict[str, str] = {}
+    if not text:
+        return found
     for key, value in parse_qsl(text, keep_blank_values=True):
         found.setdefault(key, value)
     return found
@@ -68,7 +70,9 @@ def query_of(text: str) -> dict[str, str]:
 
 def resource_path(path: str) -> ResourcePath | None:
     """What a path means that is about objects; None for all other paths."""
-    parts = [unquote(part) for part in path.strip("/").split("/")]
+    parts = path.strip("/").split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
     if parts[0] == "api" and len(parts) > 2:
         group, version, parts = "", parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) > 3:

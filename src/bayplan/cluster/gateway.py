@@ -79,6 +79,8 @@ class Gateway:
         _check_served(resource, path, verb)
         ask = Ask(verb, resource, path, query, user, raw.headers)
         reply = await self.endpoints.answer(ask, raw.body)
+        if resource.deprecated:
+            reply.warnings = [resource.deprecated, *reply.warnings]
         if isinstance(reply, Reply) and wanted(raw.headers.get("Accept", "")).yaml:
             return as_yaml(reply)
         return reply

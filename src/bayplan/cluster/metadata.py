@@ -20,7 +20,7 @@ _SERVERS_OWN = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGraceP
 
 
 def timestamp(now: datetime) -> str:
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{now.isoformat(timespec='seconds')[:19]}Z"
 
 
 def new_uid(chance: random.Random) -> str:

@@ -32,7 +32,7 @@ class People:
     """The users by their tokens."""
 
     def __init__(self, tokens: Mapping[str, User], accounts: Tokens | None = None) -> None:
-        self._tokens = {token.encode(): user for token, user in tokens.items()}
+        self._tokens = {token.encode(): _everybody(user) for token, user in tokens.items()}
         self._accounts = accounts
 
     def by_token(self, token: str) -> User | None:

@@ -14,7 +14,7 @@ from bayplan.cluster.asking import Writing
 from bayplan.cluster.definitions import DEFINITIONS
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import timestamp
-from bayplan.cluster.rules import admission
+from bayplan.cluster.rules import admission, volcano
 from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
@@ -37,6 +37,8 @@ class Rulebook:
         self._fill(write, tree)
         self._track(write, tree, None)
         admission.admit(resource, tree, None, "create", self._lookup, write.subresource)
+        if not write.subresource:
+            volcano.mutate(resource, tree, self._lookup)
         prepare_create(resource, tree, lookup=self._lookup)
         faults: list[answers.Fault] = [*on_create(resource, tree)]
         if resource.custom:
@@ -44,6 +46,8 @@ class Rulebook:
         elif resource.storage == DEFINITIONS:
             faults += definitions.faults(tree)
         self._refuse(write, tree, faults)
+        if not write.subresource:
+            volcano.judge(resource, tree, None, "CREATE", self._lookup)
         admission.check(resource, tree, None, "create", self._lookup, write.subresource)
         if resource.storage == DEFINITIONS:
             self._establish(write, tree, None)
@@ -61,6 +65,8 @@ class Rulebook:
         elif resource.storage == DEFINITIONS and not part:
             faults += definitions.faults(tree, old)
         self._refuse(write, tree, faults)
+        if not part:
+            volcano.judge(resource, tree, old, "UPDATE", self._lookup)
         admission.check(resource, tree, old, "update", self._lookup, part)
         if resource.storage == DEFINITIONS and not part:
             self._establish(write, tree, old)
@@ -68,6 +74,7 @@ class Rulebook:
     def deleted(self, write: Writing, tree: Tree) -> None:
         """Refuse the deletion of what may not go."""
         admission.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
+        volcano.judge(write.resource, None, tree, "DELETE", self._lookup)
 
     def _fill(self, write: Writing, tree: Tree) -> None:
         if write.resource.storage == DEFINITIONS:

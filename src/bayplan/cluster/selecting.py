@@ -49,9 +49,18 @@ def extractor(resource: Resource) -> Extractor | None:
     if not fields:
         return None
     ways = [(name, _ELSEWHERE.get(name, name).split("."), _ZERO.get(name, "")) for name in fields]
+    near = [(name, *way, zero) for name, way, zero in ways if len(way) == 2]
+    far = [(name, way, zero) for name, way, zero in ways if len(way) != 2]
 
     def extract(tree: Tree) -> dict[str, str]:
-        return {name: _text(tree, way, zero) for name, way, zero in ways}
+        found = {}
+        for name, first, second, zero in near:
+            part = tree.get(first)
+            value = part.get(second) if type(part) is dict else None
+            found[name] = value if type(value) is str else _value_text(value, zero)
+        for name, way, zero in far:
+            found[name] = _text(tree, way, zero)
+        return found
 
     return extract
 
@@ -76,7 +85,12 @@ class Selection:
     def matches(self, entry: Entry) -> bool:
         if self.namespace and entry.namespace != self.namespace:
             return False
-        return self.labels.matches(entry.labels) and all(_holds(term, entry) for term in self.terms)
+        if not self.labels.matches(entry.labels):
+            return False
+        for term in self.terms:  # noqa: SIM110 (a generator costs more than the question, which every watch asks)
+            if not _holds(term, entry):
+                return False
+        return True
 
 
 def selection(resource: Resource, namespace: str, label_selector: str, field_selector: str) -> Selection:
@@ -130,6 +144,10 @@ def _custom_fields(resource: Resource) -> tuple[str, ...]:
 def _text(tree: Any, way: Sequence[str], zero: str) -> str:
     for step in way:
         tree = tree.get(step) if isinstance(tree, dict) else None
-    if tree is None or tree is False:
+    return _value_text(tree, zero)
+
+
+def _value_text(value: Any, zero: str) -> str:
+    if value is None or value is False:
         return zero
-    return "true" if tree is True else str(tree)
+    return "true" if value is True else str(value)

@@ -66,12 +66,13 @@ class Watch:
         self._form = form
         self._wanted = wanted
         self._form_key = form_key
+        self._wants_all = wanted.everything and not wanted.namespace
         self._lines: list[bytes] = []
         self._bytes = 0
         self._initial: list[Entry] = []
         self._initial_end = b""
         self._since = 0
-        self._wake = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
         self.cut = False
         """It fell too far behind; what it sends would have a hole."""
 
@@ -98,6 +99,9 @@ class Watch:
         """Take a change if it concerns this watch."""
         if change.version <= self._since:
             return
+        if self._wants_all:
+            self._take(change.type, change)
+            return
         wanted = self._wanted
         now = change.type != "DELETED" and wanted.matches(change.entry)
         before = change.before is not None and wanted.matches(change.before)
@@ -111,16 +115,23 @@ class Watch:
         if self._initial or self._initial_end:
             return self._next_initial()
         if not self._lines and not self.cut:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                return None
+            await self._something(timeout_s)
         if not self._lines:
             return None
         lines, self._lines, self._bytes = self._lines, [], 0
         return lines[0] if len(lines) == 1 else b"".join(lines)
+
+    async def _something(self, timeout_s: float | None) -> None:
+        """Wait until there is a line, the watch is cut, or the time is over."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _end, waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting = None
+            if timer is not None:
+                timer.cancel()
 
     def _next_initial(self) -> bytes:
         chunk, self._initial = self._initial[: -_AT_ONCE - 1 : -1], self._initial[:-_AT_ONCE]
@@ -158,11 +169,17 @@ class Watch:
             self._lines.clear()
             self.cut = True
             self.stop()
-        self._wake.set()
+        if self._waiting is not None:
+            _end(self._waiting)
 
     def _fail(self, refusal: answers.Refusal) -> None:
         self._add(_line("ERROR", encode(refusal.body())))
         self.cut = True
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def _line(kind: str, text: bytes) -> bytes:

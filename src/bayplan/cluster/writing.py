@@ -118,7 +118,11 @@ class Writer:
         if entry is None:
             raise answers.not_found(resource, name)
         old = forms.tree(resource, entry)
-        tree = revision(forms.tree(resource, entry))
+        if write.subresource == "status" and not resource.custom:
+            # All but the status is put back as it was, so the new state may have the very parts of the old one.
+            tree = revision({**old, "metadata": {**old["metadata"]}})
+        else:
+            tree = revision(forms.tree(resource, entry))
         settle_namespace(resource, tree, write.namespace)
         settle_name(tree, name)
         self._check_version(resource, tree["metadata"], entry, whole=whole)
@@ -131,14 +135,18 @@ class Writer:
         return self._keep(write, place, tree)
 
     def overwrite(self, write: Writing, name: str, revision: Revision) -> Written:
-        """A change by the server's own rules, which need no judging and leave no manager: bindings, evictions."""
+        """A change by the server's own rules, which need no judging and leave no manager: bindings, evictions.
+
+        The revision may not change what it is given, which is what its result is compared with.
+        """
         resource = write.resource
         place = self._store.place(resource.storage)
         entry = place.get(write.namespace, name)
         if entry is None:
             raise answers.not_found(resource, name)
-        tree = revision(forms.tree(resource, entry))
-        if tree == forms.tree(resource, entry):
+        live = forms.tree(resource, entry)
+        tree = revision(live)
+        if tree == live:
             return Written(forms.whole(resource, entry), tree, entry=entry)
         return self._keep(write, place, {**tree, "metadata": dict(tree["metadata"])})
 

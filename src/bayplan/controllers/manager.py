@@ -18,14 +18,45 @@ from bayplan.controllers.controller import Controller
 from bayplan.controllers.cron_jobs import CronJobs
 from bayplan.controllers.daemon_sets import DaemonSets
 from bayplan.controllers.deployments import Deployments
+from bayplan.controllers.disruption import Disruption
+from bayplan.controllers.endpoint_slices import EndpointSlices
+from bayplan.controllers.evictions import PodGarbage, TaintEviction
 from bayplan.controllers.finished_jobs import FinishedJobs
+from bayplan.controllers.furnishing import RootCertificates, ServiceAccounts
+from bayplan.controllers.garbage import GarbageCollector
 from bayplan.controllers.jobs import Jobs
+from bayplan.controllers.namespaces import Namespaces
+from bayplan.controllers.nodes import NodeLifecycle
+from bayplan.controllers.quotas import Quotas
 from bayplan.controllers.replica_sets import ReplicaSets
 from bayplan.controllers.stateful_sets import StatefulSets
+from bayplan.controllers.volume_binder import VolumeBinder
+from bayplan.controllers.volume_protection import ClaimProtection, VolumeProtection
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 
-_ALL: tuple[type[Controller], ...] = (CronJobs, DaemonSets, Deployments, FinishedJobs, Jobs, ReplicaSets, StatefulSets)
+_ALL: tuple[type[Controller], ...] = (
+    ClaimProtection,
+    CronJobs,
+    DaemonSets,
+    Deployments,
+    Disruption,
+    EndpointSlices,
+    FinishedJobs,
+    GarbageCollector,
+    Jobs,
+    Namespaces,
+    NodeLifecycle,
+    PodGarbage,
+    Quotas,
+    ReplicaSets,
+    RootCertificates,
+    ServiceAccounts,
+    StatefulSets,
+    TaintEviction,
+    VolumeBinder,
+    VolumeProtection,
+)
 
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(each.name for each in _ALL))
 """As kube-controller-manager calls them."""

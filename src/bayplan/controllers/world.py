@@ -29,6 +29,26 @@ Listener = Callable[[T | None, T | None], None]
 """listener(old, new): no old is an add, no new is a delete."""
 
 RESTART_S = 1.0
+_Name = tuple[str, str, Selection]
+"""Group, plural, and which of them."""
+
+
+class Index(Generic[T]):
+    """The objects of a feed by something that they say, such as the node of pods."""
+
+    def __init__(self, of: Callable[[T], str]) -> None:
+        self._of = of
+        self._found: dict[str, dict[Key, T]] = defaultdict(dict)
+
+    def get(self, value: str) -> list[T]:
+        return list(self._found.get(value, {}).values())
+
+    def change(self, old: T | None, new: T | None) -> None:
+        """A listener."""
+        if old is not None:
+            _drop(self._found, self._of(old), (old.namespace, old.name))
+        if new is not None and (value := self._of(new)):
+            self._found[value][(new.namespace, new.name)] = new
 
 
 class Feed(Generic[T]):
@@ -46,6 +66,12 @@ class Feed(Generic[T]):
     def listen(self, listener: Listener[T]) -> None:
         """Tell of every change from now on, those of the first list included."""
         self._listeners.append(listener)
+
+    def index(self, of: Callable[[T], str]) -> Index[T]:
+        """An index by what this says of each object; asked for before the feed runs."""
+        made = Index(of)
+        self._listeners.insert(0, made.change)  # who listens may look things up
+        return made
 
     def get(self, namespace: str, name: str) -> T | None:
         found = self._informer.store.get((namespace, name))
@@ -126,16 +152,15 @@ class World:
         self.client = client
         self.clock = client.clock
         self.chance = client.chance
-        self._feeds: dict[tuple[str, str], Feed[KubeObject]] = {}
-        self._selections: dict[tuple[str, str], Selection] = {}
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._feeds: dict[_Name, Feed[KubeObject]] = {}
+        self._tasks: dict[_Name, asyncio.Task[None]] = {}
         self._missing: set[tuple[str, str]] = set()
         self._running = False
         self._sink = EventSink(client, resource=CORE_EVENTS)
 
     def feed(self, resource: Resource, struct: type[T], *, selection: Selection = EVERYTHING) -> Feed[T]:
         """The feed of a kind; made when it is first asked for, and then started at once if the others are."""
-        name = (resource.group, resource.plural)
+        name = (resource.group, resource.plural, selection)
         found = self._feeds.get(name)
         if found is None:
             made: Feed[T] = Feed(self.client, resource, struct, selection)
@@ -147,11 +172,12 @@ class World:
         return found  # type: ignore[return-value]
 
     def known(self, group: str, plural: str) -> Feed[KubeObject] | None:
-        return self._feeds.get((group, plural))
+        """The feed of everything of a kind, if there is one."""
+        return self._feeds.get((group, plural, EVERYTHING))
 
     def forget(self, resource: Resource) -> None:
         """Stop watching a kind that exists no more."""
-        name = (resource.group, resource.plural)
+        name = (resource.group, resource.plural, EVERYTHING)
         self._feeds.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
@@ -178,7 +204,7 @@ class World:
         """Watch and speak until cancelled."""
         self._running = True
         for name in list(self._feeds):
-            if name not in self._missing:
+            if name[:2] not in self._missing:
                 self._start(name)
         try:
             await supervised("events", self._sink.run, self.clock.sleep)
@@ -188,7 +214,7 @@ class World:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _start(self, name: tuple[str, str]) -> None:
+    def _start(self, name: _Name) -> None:
         feed = self._feeds[name]
         work = supervised(f"watch of {feed.resource}", feed.run, self.clock.sleep)
         self._tasks[name] = asyncio.create_task(work, name=f"watch {feed.resource}")

@@ -7,7 +7,7 @@ plugin; no Python loop over nodes except for plugins that only have the one-node
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,17 +218,36 @@ class Filtering:
 
     def _judge_nominated(self, cycle: Cycle, diagnosis: Diagnosis) -> None:
         """Rows that other pods are waiting for must fit with those pods there as well as without."""
-        index = cycle.snapshot.nodes.index
-        for name in list(self._nominations.nodes()):
-            row = index.get(name)
-            if row is None or diagnosis.verdicts.codes[row] == NOT_LOOKED_AT:
-                continue
-            guests = self._guests(cycle, name)
-            if not guests:
-                continue
-            status = self._with_guests(cycle, cycle.snapshot.nodes.fork([row]), guests)
+        nodes, nominated = cycle.snapshot.nodes, self._nominations.nodes()
+        if not nominated:
+            return
+        looked_at = diagnosis.verdicts.codes != NOT_LOOKED_AT
+        if np.count_nonzero(looked_at) < len(nominated):  # as for a pod that has a node kept for it: one row
+            rows = [row for row in np.flatnonzero(looked_at).tolist() if nodes.names[row] in nominated]
+        else:
+            rows = [row for name in nominated if (row := nodes.index.get(name)) is not None and looked_at[row]]
+        awaited = {row: guests for row in rows if (guests := self._guests(cycle, nodes.names[row]))}
+        if not awaited:
+            return
+        for row, status in zip(awaited, self._with_all_guests(cycle, awaited), strict=True):
             if not status.ok:
                 diagnosis.override(row, status)
+
+    def _with_all_guests(self, cycle: Cycle, awaited: Mapping[int, Sequence[PodInfo]]) -> list[Status]:
+        """What the filters say of rows with the pods that they are kept for: of all at once where that is allowed.
+
+        One that breaks does not say on which row, so then each is asked about alone.
+        """
+        nodes = cycle.snapshot.nodes
+        if len(awaited) > 1 and self.keeps_to_rows(cycle):
+            fork = nodes.fork(list(awaited))
+            for position, guests in enumerate(awaited.values()):
+                for guest in guests:
+                    fork.add_pod(position, guest)
+            verdicts = self.judge_table(cycle.clone(), NodeTable(fork))
+            if not (verdicts.codes == Code.ERROR).any():
+                return verdicts.statuses()
+        return [self._with_guests(cycle, nodes.fork([row]), guests) for row, guests in awaited.items()]
 
     def judge(self, cycle: Cycle, fork: NodeColumns) -> Status:
         """What the filters say of a fork of one row, with and without the pods nominated to it."""
@@ -243,9 +262,9 @@ class Filtering:
         """Whether a pod that is tried on a row matters there alone: nobody has to be told, nobody counts elsewhere."""
         return all(plugin.name in cycle.skip_filter for plugin in self._extensions)
 
-    def awaited_nodes(self, cycle: Cycle) -> set[str]:
-        """Nodes that are judged with other pods nominated to them."""
-        return {name for name in self._nominations.nodes() if self._guests(cycle, name)}
+    def awaited_nodes(self, cycle: Cycle) -> dict[str, list[PodInfo]]:
+        """Nodes that are judged with other pods nominated to them, and these pods."""
+        return {name: guests for name in self._nominations.nodes() if (guests := self._guests(cycle, name))}
 
     def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status:
         """Put a pod on the fork's row and tell the plugins."""

@@ -5,12 +5,13 @@ rows lie on one fork: every weaker pod is taken off, all rows are judged at once
 round, in round k the k-th most important one of every row; where one does not fit it goes again. Each row sees the
 same steps in the same order as it would alone. Cost: a few operations on columns and one filter run a round.
 
-A row is left to be tried alone if pods are nominated to it, or if a filter broke: then it is not known on which row.
+Rows that are kept for other pods are first judged with these there and all weaker ones gone. Most of them have no room
+then; the few that have are left to be tried alone, and so are all if a filter broke: it is not known on which row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -44,6 +45,11 @@ class Batch:
         self._awaited = filters.awaited_nodes(cycle)
         weights.follow(cycle.snapshot)
 
+    def not_awaited(self, rows: Sequence[int]) -> int:
+        """How many of the rows are kept for nobody: on the others room is rare."""
+        names, awaited = self.cycle.snapshot.nodes.names, self._awaited
+        return sum(names[row] not in awaited for row in rows) if awaited else len(rows)
+
     def outcomes(self, rows: Sequence[int], enough: int) -> list[tuple[int, Victims | Status | None]]:
         """Who has to go from each row, or why nobody's going helps; None for a row that must be tried alone.
 
@@ -51,16 +57,25 @@ class Batch:
         """
         names = self.cycle.snapshot.nodes.names
         together = [row for row in rows if names[row] not in self._awaited] if self._awaited else rows
-        slots, at = self._weaker(together)
-        counts = np.bincount(at, minlength=len(together))
-        found: dict[int, Victims | Status | None] = dict.fromkeys(together, self._nobody)
-        if len(slots):
-            tried = [together[position] for position in np.flatnonzero(counts).tolist()]
-            trial = _Trial(self, tried, slots, (np.cumsum(counts > 0) - 1)[at])
+        found: dict[int, Victims | Status | None] = dict.fromkeys(rows, self._nobody)
+        trial = self._trial(together)
+        if trial is not None:
             found |= trial.outcomes(enough)
             if trial.ended_at is not None:
                 rows = rows[: rows.index(trial.ended_at) + 1]
-        return [(row, found.get(row)) for row in rows]
+        trial = self._trial([row for row in rows if names[row] in self._awaited]) if self._awaited else None
+        if trial is not None:
+            found |= trial.without_room(self._awaited)
+        return [(row, found[row]) for row in rows]
+
+    def _trial(self, rows: Sequence[int]) -> _Trial | None:
+        """All weaker pods taken off the rows that have any."""
+        slots, at = self._weaker(rows)
+        if not len(slots):
+            return None
+        counts = np.bincount(at, minlength=len(rows))
+        tried = [rows[position] for position in np.flatnonzero(counts).tolist()]
+        return _Trial(self, tried, slots, (np.cumsum(counts > 0) - 1)[at])
 
     def _weaker(self, rows: Sequence[int]) -> tuple[RowVector, RowVector]:
         """The slots of all weaker pods on the rows, and for each its place among `rows`; in order of places."""
@@ -83,6 +98,7 @@ class _Trial:
         self._rows = rows
         self._fork = batch.cycle.snapshot.nodes.fork(rows, pods=_Lists(self, len(rows)))
         self._broken = np.zeros(len(rows), dtype=np.bool_)
+        self._guests: dict[int, list[PodInfo]] = {}
         self.ended_at: int | None = None
         # Entries: all weaker pods, row by row. Those of one row change places when it is known who counts more.
         self._slots, self._at = slots, at
@@ -105,6 +121,15 @@ class _Trial:
         broken = (self._rows[position] for position in np.flatnonzero(self._broken).tolist())
         return found | dict.fromkeys(broken)
 
+    def without_room(self, awaited: Mapping[str, list[PodInfo]]) -> dict[int, Status | None]:
+        """Why the rows have no room beside the pods that they are kept for; None where they have, or a filter broke."""
+        for position, name in enumerate(self._fork.names):
+            self._guests[position] = awaited[name]
+            for guest in awaited[name]:
+                self._fork.count_pod(position, guest)
+        statuses = self._batch.filters.judge_table(self._cycle, NodeTable(self._fork)).statuses()
+        return {row: status if status.rejected else None for row, status in zip(self._rows, statuses, strict=True)}
+
     def _end_with(self, helped: BoolVector, enough: int) -> None:
         """Leave so many rows helped, the first ones."""
         positions = np.flatnonzero(helped)
@@ -122,7 +147,7 @@ class _Trial:
                 left[left.index(info)] = left[-1]
                 left.pop()
         entries = slice(self._starts[position], self._starts[position + 1])
-        return left + self._held(self._slots[entries][self._back[entries]])
+        return left + self._held(self._slots[entries][self._back[entries]]) + self._guests.get(position, [])
 
     # steps --------------------------------------------------------------------------------------------------------
 

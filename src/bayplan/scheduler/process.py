@@ -58,6 +58,7 @@ class SchedulerProcess:
     told: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
     patience_s: float = _PATIENCE_S
     when_synced: Callable[[], object] = lambda: None
+    before_deciding: Sequence[Callable[[], Awaitable[None]]] = ()
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else runs as long as the process does, and ends it when it breaks."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,6 +106,8 @@ class SchedulerProcess:
                 if not await self._elected(self.election, stopping, watching):
                     return STOPPED
                 holding = asyncio.ensure_future(self.election.hold())
+            if not await _before(asyncio.gather(*(each() for each in self.before_deciding)), stopping, watching):
+                return STOPPED
             deciding = asyncio.ensure_future(self.live.run())
             running = [task for task in (stopping, watching, deciding, holding) if task is not None]
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -10,5 +10,6 @@ cdef class NodeColumns:
     cdef public bint all_small
     cdef public object _bound
     cpdef add_pod(self, Py_ssize_t row, object info)
+    cpdef count_pod(self, Py_ssize_t row, object info)
     cpdef show_pod(self, Py_ssize_t row, object info)
     cpdef bytes amounts_key(self, Py_ssize_t row)

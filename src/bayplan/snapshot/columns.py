@@ -243,6 +243,10 @@ class NodeColumns:
     def add_pod(self, row: int, info: PodInfo) -> None:
         """Count a pod on a row."""
         self.pods[row].append(info)
+        self.count_pod(row, info)
+
+    def count_pod(self, row: int, info: PodInfo) -> None:
+        """The same where the list of pods is the caller's part."""
         weight = info.weight(self.vocabulary)
         if len(weight.amounts) > len(self._usage):
             self._reserve_resources()

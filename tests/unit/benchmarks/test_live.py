@@ -131,13 +131,35 @@ def test_what_was_measured_is_not_measured_again_and_what_failed_is(tmp_path: Pa
     assert [key[0] for key in e2e.read(file)] == ["A", "C"]
 
 
+BOUND = {"unbound": 0}
+
+
 @pytest.mark.parametrize(
     ("row", "holds"),
     [
-        ({"workload": "Other", "ratio_throughput": 1.2, "ratio_limit": 0.1, "ratio_cpu": 2.0}, True),
-        ({"workload": "Other", "ratio_throughput": 0.9, "ratio_limit": 1.0, "ratio_cpu": 0.1}, False),
-        ({"workload": "SchedulingBasic", "ratio_throughput": 2.1, "ratio_limit": 0.9, "ratio_cpu": 0.3}, False),
-        ({"workload": "SchedulingBasic", "ratio_throughput": 2.1, "ratio_limit": 0.9, "ratio_cpu": 0.2}, True),
+        ({"workload": "Other", "ratio_throughput": 1.2, "ratio_limit": 0.1, "bayplan": BOUND, "ratio_cpu": 2.0}, True),
+        ({"workload": "Other", "ratio_throughput": 0.9, "ratio_limit": 1.0, "bayplan": BOUND, "ratio_cpu": 0.1}, False),
+        (
+            {
+                "workload": "SchedulingBasic",
+                "ratio_throughput": 2.1,
+                "ratio_limit": 0.9,
+                "bayplan": BOUND,
+                "ratio_cpu": 0.3,
+            },
+            False,
+        ),
+        (
+            {
+                "workload": "SchedulingBasic",
+                "ratio_throughput": 2.1,
+                "ratio_limit": 0.9,
+                "bayplan": BOUND,
+                "ratio_cpu": 0.2,
+            },
+            True,
+        ),
+        ({"workload": "Other", "bayplan": {"unbound": 1}, "ratio_throughput": 3.0}, False),
         ({"workload": "Other", "failed": "no answer"}, None),
     ],
 )

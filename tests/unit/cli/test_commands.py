@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import click
 import pytest
 import yaml
 
-from bayplan.cli import main
+from bayplan.cli import cli, main
 from bayplan.errors import ConfigError
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -78,10 +78,18 @@ def one_sentence(ended: Ended) -> str:
 # all verbs
 
 
-@pytest.mark.parametrize(
-    "verb", [["place"], ["config"], ["config", "check"], ["config", "show"], ["conformance"]], ids=" ".join
-)
-def test_help_has_examples(run: Run, verb: list[str]) -> None:
+def verbs(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every verb there is, and those below it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        yield (*before, name)
+        below = group.get_command(context, name)
+        if isinstance(below, click.Group):
+            yield from verbs(below, (*before, name))
+
+
+@pytest.mark.parametrize("verb", [*verbs()], ids=" ".join)
+def test_help_has_examples(run: Run, verb: tuple[str, ...]) -> None:
     _, found, examples = run(*verb, "--help").out.partition("Examples:\n")
     assert found
     assert f"bayplan {' '.join(verb)}" in examples.partition("Options:")[0]

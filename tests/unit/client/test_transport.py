@@ -322,3 +322,23 @@ async def test_who_waits_long_for_a_connection_opens_one() -> None:
         await until(lambda: len(server.requests) == EAGER + 2)
         gate.set()
         await asyncio.gather(*asked)
+
+
+@on_loop
+async def test_connections_are_opened_before_they_are_needed() -> None:
+    async with WireServer(lambda _: Reply(200, {})) as server, server.client() as client:
+        await client.warm()
+        await until(lambda: server.connections == EAGER)
+        await asyncio.gather(*(client.transport.request("GET", f"/x{number}") for number in range(EAGER)))
+        await client.warm()
+        assert (len(server.requests), server.connections) == (EAGER, EAGER)
+
+
+@on_loop
+async def test_who_cannot_be_reached_is_said_when_somebody_asks() -> None:
+    async with WireServer(lambda _: Reply(200, {})) as server:
+        client = server.client()
+    await client.warm()
+    with pytest.raises(Unreachable, match="is it running"):
+        await client.transport.request("GET", "/x")
+    await client.close()

@@ -194,3 +194,22 @@ async def test_a_broken_loop_ends_it() -> None:
     with pytest.raises(ZeroDivisionError):
         await world.running
     assert world.watching.ended
+
+
+@on_loop
+async def test_nothing_is_decided_before_what_it_needs_is_there() -> None:
+    world = World()
+    opened = asyncio.Event()
+
+    async def opening() -> None:
+        world.live.log.append("opening")
+        await opened.wait()
+
+    world.process.before_deciding = (opening,)
+    world.watching.told.set()
+    world.leading.won.set()
+    await until(lambda: world.live.log == ["follow", "end follow", "opening"])
+    opened.set()
+    await until(lambda: world.live.log[-1] == "run")
+    world.process.stop()
+    assert await world.running == STOPPED

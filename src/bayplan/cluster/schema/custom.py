@@ -119,9 +119,12 @@ class CustomType:
             fault = FieldError("kind", INVALID, shown(kind), f"must be {self.expected.kind}")
             raise invalid(str(kind), self.expected.group, (tree.get("metadata") or {}).get("name", ""), [fault])
 
-    def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
+    def read(
+        self, tree: Tree, *, converted: bool = False, known: Tree | None = None
+    ) -> tuple[Tree, list[str], str | None]:
         """The object as it is kept, its unknown fields, and what is wrong if it cannot be kept at all."""
         del converted  # there are no strategic patches of custom resources
+        del known  # the schema may be a newer one than that which it was read by
         own: Tree = copied(tree)
         try:
             strangers = structural.coerce(own, self.schema if self._embeds else None)

@@ -115,7 +115,9 @@ class BuiltIn:
     def order(self) -> Type | None:
         return self.type
 
-    def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
+    def read(
+        self, tree: Tree, *, converted: bool = False, known: Tree | None = None
+    ) -> tuple[Tree, list[str], str | None]:
         wrong = wrong_header(tree)
         if wrong:
             return {}, [], f"couldn't get version/kind; json parse error: {wrong}"
@@ -126,7 +128,8 @@ class BuiltIn:
             return {}, [], other
         before = Reader.unknown
         try:
-            found = reader_of(self.type)(tree)
+            reader = reader_of(self.type)
+            found = reader(tree) if known is None else reader.again(tree, known)
         except Strange:
             return {}, [], Complaints(tree, self.type, converted=converted).wrong
         if Reader.unknown == before:

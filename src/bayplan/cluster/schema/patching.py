@@ -17,7 +17,7 @@ from bayplan.cluster.schema.complaints import repeated_keys
 from bayplan.cluster.schema.decoding import Decoded, Validation, may_repeat_keys
 from bayplan.cluster.schema.reading import copied
 from bayplan.cluster.schema.spelling import spelled, touched_by
-from bayplan.cluster.schema.strategic import strategic_patch, strategic_patch_and_rest
+from bayplan.cluster.schema.strategic import patch_with, strategic_patch
 from bayplan.cluster.schema.types import Type
 from bayplan.objects import json_text
 from bayplan.objects.go_text import go_value, quote
@@ -43,10 +43,13 @@ class Readable(Protocol):
         """The type whose order of fields messages show; custom resources have none."""
         ...
 
-    def read(self, tree: Tree, *, converted: bool = False) -> tuple[Tree, list[str], str | None]:
+    def read(
+        self, tree: Tree, *, converted: bool = False, known: Tree | None = None
+    ) -> tuple[Tree, list[str], str | None]:
         """The object as it is kept, its unknown fields, and what is wrong with it if it cannot be kept at all.
 
         `converted` asks for the words of upstream's converter, which strategic patches meet in place of JSON's.
+        Parts that are taken over from `known`, an object that was read before, need no second reading.
         """
         ...
 
@@ -63,9 +66,9 @@ def patched(
         tree = merge_patch(live, patch)
     else:
         assert strategic is not None
-        tree, patch = strategic_patch_and_rest(live, patch, strategic)
+        tree = patch_with(live, patch, strategic)
         tree["kind"], tree["apiVersion"] = live["kind"], live["apiVersion"]
-    found, unknown, wrong = type_.read(tree, converted=media_type == STRATEGIC_PATCH)
+    found, unknown, wrong = type_.read(tree, converted=media_type == STRATEGIC_PATCH, known=live)
     strangers += unknown
     if wrong is None and (validation != "Strict" or not strangers):
         return Decoded(found, strangers if validation == "Warn" else [])

@@ -65,6 +65,34 @@ class Reader:
                 out[name] = make()
         return out
 
+    def again(self, value: Any, known: Any) -> dict[str, Any]:
+        """The same for a value of which parts are those of `known`, which was read before: they are taken over."""
+        if type(value) is not dict or type(known) is not dict:
+            return self(value)
+        fields = self._fields
+        if fields is None:
+            fields = self._compile()
+        out: dict[str, Any] = {}
+        for key, given in value.items():
+            if given is None:
+                if key not in fields:
+                    Reader.unknown += 1
+                continue
+            before = known.get(key)
+            if given is before:
+                out[key] = given
+            elif key not in fields:
+                Reader.unknown += 1
+            else:
+                name, read, drop_empty = fields[key]
+                got = read.again(given, before) if type(read) is Reader else read(given)
+                if got or not drop_empty:
+                    out[name] = got
+        for name, make in self._always:
+            if name not in out:
+                out[name] = make()
+        return out
+
     def zero(self) -> dict[str, Any]:
         """What Go writes for a struct of which nothing was given."""
         if self._fields is None:

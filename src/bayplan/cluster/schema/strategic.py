@@ -7,6 +7,7 @@ have the types for it. Cost: linear in the patch and in the lists it touches; th
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from bayplan.cluster.answers import Refusal, bad_request
@@ -18,17 +19,25 @@ Tree = dict[str, Any]
 
 _PATCH, _RETAIN = "$patch", "$retainKeys"
 _DELETE, _ORDER = "$deleteFromPrimitiveList", "$setElementOrder"
+_GONE: Any = object()
+_GO_TYPES: dict[type, str] = {
+    bool: "bool",
+    str: "string",
+    int: "int64",
+    float: "float64",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
 
 
 def strategic_patch(original: Tree, patch: Tree, type_: Type) -> Tree:
     """The patched object; neither argument is changed."""
-    return strategic_patch_and_rest(original, patch, type_)[0]
+    return patch_with(original, copied(patch), type_)
 
 
-def strategic_patch_and_rest(original: Tree, patch: Tree, type_: Type) -> tuple[Tree, Tree]:
-    """The patched object, and what is left of the patch: directives are used up, which upstream's messages show."""
-    rest: Tree = copied(patch)
-    return _merge_map(original, rest, type_), rest
+def patch_with(original: Tree, patch: Tree, type_: Type) -> Tree:
+    """The patched object. The patch is used up: its directives go, which upstream's messages show; its values stay."""
+    return _merge_map(original, patch, type_)
 
 
 def _refused(message: str) -> Refusal:
@@ -74,11 +83,11 @@ def _bad_directive(directive: Any, patch: Tree) -> Refusal:
 
 def _take(merged: Tree, name: str, given: Any) -> None:
     """A value that the original has not, or has in another form."""
-    kept, keep = _without_directives(_without_nulls(given))
-    if keep:
-        merged[name] = kept
-    else:
+    kept = _plain(given)
+    if kept is _GONE:
         merged.pop(name, None)
+    else:
+        merged[name] = kept
 
 
 def _merged(mine: Any, given: Any, name: str, type_: Type | None, deletes: bool) -> Any:
@@ -141,7 +150,7 @@ def _set_orders(merged: Tree, patch: Tree, type_: Type | None) -> None:
         elif name in merged:
             both = merged[name]
         elif given is not None:
-            both = _without_directives(given)[0]
+            both = _plain(given, nulls=True)
         else:
             continue
         merged[name] = _ordered(both, order, merged.get(name, []), known.merge_key)
@@ -215,22 +224,25 @@ def _merge_elements(mine: list[Any], given: list[Any], known: Field) -> list[Any
 def _ordered(both: list[Any], order: list[Any], mine: list[Any], key: str) -> list[Any]:
     """Elements that the patch names in its order, woven into the others by the order of the original."""
     ranks, places = _ranks(order, key), _ranks(mine, key)
-    named = [each for each in both if _hashable(_identity(each, key)) in ranks]
-    others = [each for each in both if _hashable(_identity(each, key)) not in ranks]
-    named.sort(key=lambda each: ranks[_hashable(_identity(each, key))])
-    others.sort(key=lambda each: places.get(_hashable(_identity(each, key)), -1))
+    named: list[tuple[int, int | None, Any]] = []
+    others: list[tuple[int, Any]] = []
+    for each in both:
+        identity = _hashable(_identity(each, key))
+        rank, place = ranks.get(identity), places.get(identity)
+        if rank is None:
+            others.append((-1 if place is None else place, each))
+        else:
+            named.append((rank, place, each))
+    named.sort(key=itemgetter(0))
+    others.sort(key=itemgetter(0))
     woven: list[Any] = []
-    for each in named:
-        place = places.get(_hashable(_identity(each, key)))
-        while others and place is not None and _comes_before(others[0], place, places, key):
-            woven.append(others.pop(0))
+    at = 0
+    for _, place, each in named:
+        while place is not None and at < len(others) and 0 <= others[at][0] < place:
+            woven.append(others[at][1])
+            at += 1
         woven.append(each)
-    return woven + others
-
-
-def _comes_before(other: Any, place: int, places: dict[Any, int], key: str) -> bool:
-    mine = places.get(_hashable(_identity(other, key)))
-    return mine is not None and mine < place
+    return [*woven, *(each for _, each in others[at:])]
 
 
 def _ranks(order: list[Any], key: str) -> dict[Any, int]:
@@ -255,11 +267,13 @@ def _as_map(each: Any) -> Tree:
 
 
 def _hashable(value: Any) -> Any:
-    return (type(value) is bool, value) if isinstance(value, (str, int, float, type(None))) else repr(value)
+    if type(value) is str:
+        return value
+    return (type(value) is bool, value) if isinstance(value, (int, float, type(None))) else (repr(value),)
 
 
 def _check_alike(mine: list[Any], given: list[Any]) -> None:
-    kinds = {go_type(each) for each in (*mine, *given)}
+    kinds = {_GO_TYPES.get(kind, "<nil>") for kind in {type(each) for each in (*mine, *given)}}
     if "[]interface {}" in kinds:
         raise Refusal(422, "", "lists of lists are not supported")
     if len(kinds) > 1:
@@ -273,23 +287,25 @@ def _bad_argument(wanted: str, found: Any) -> Refusal:
 # Values.
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _without_directives(value: Any) -> tuple[Any, bool]:
-    """The value without maps that are orders, and whether anything is left of it."""
-    if isinstance(value, dict):
-        if _PATCH in value:
-            return None, False
-        kept = {key: _without_directives(each) for key, each in value.items()}
-        return {key: each for key, (each, keep) in kept.items() if keep}, True
-    if isinstance(value, list):
-        items = [_without_directives(each) for each in value]
-        return [each for each, keep in items if keep], True
-    return value, True
+def _plain(value: Any, *, nulls: bool = False) -> Any:
+    """The value without maps that are orders, and, unless they may stay, without members that are null."""
+    if type(value) is dict:
+        if value.get(_PATCH, _GONE) is not _GONE and (nulls or value[_PATCH] is not None):
+            return _GONE
+        kept = {}
+        for key, each in value.items():
+            if type(each) is dict or type(each) is list:
+                each = _plain(each, nulls=nulls)
+                if each is _GONE:
+                    continue
+            elif each is None and not nulls:
+                continue
+            kept[key] = each
+        return kept
+    if type(value) is list:
+        items = [_plain(each, nulls=nulls) for each in value]
+        return [each for each in items if each is not _GONE]
+    return value
 
 
 def _kind(value: Any) -> str:
@@ -298,7 +314,4 @@ def _kind(value: Any) -> str:
 
 def go_type(value: Any) -> str:
     """What Go calls the type of a value that was read from JSON."""
-    if isinstance(value, bool):
-        return "bool"
-    names = {str: "string", int: "int64", float: "float64", list: "[]interface {}", dict: "map[string]interface {}"}
-    return names.get(type(value), "<nil>")
+    return _GO_TYPES.get(type(value), "<nil>")

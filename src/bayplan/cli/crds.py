@@ -1,0 +1,81 @@
+"""`bayplan crds`: the definitions of Volcano's kinds, for a cluster that does not have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan.cli.connecting import asked, chosen_server, server_options
+from bayplan.cli.printing import yaml_text
+from bayplan.client import Client, Resource, Target
+from bayplan.errors import AlreadyExists, KubeconfigError, NotFound, Unreachable
+from bayplan.objects.volcano_definitions import Definition, missing_definitions, volcano_definitions
+
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+
+
+@click.command("crds")
+@click.option("--all", "everything", is_flag=True, help="Print all of them, whatever the cluster has.")
+@click.option("--install", is_flag=True, help="Create what the cluster lacks, instead of printing it.")
+@server_options
+def command(everything: bool, install: bool, kubeconfig: Path | None, context: str, master: str) -> None:
+    """Print the CustomResourceDefinitions of Volcano's kinds that the cluster does not have yet.
+
+    PodGroup, Queue, HyperNode, Numatopology, NodeShard, Job, CronJob, JobFlow, JobTemplate and Command, with the
+    groups, versions, fields and columns of Volcano 1.15. A definition that is installed with the same version, such
+    as Volcano's own, is left out, so applying what is printed never replaces it. Where no cluster can be asked, all
+    of them are printed.
+
+    \b
+    Examples:
+      bayplan crds | kubectl apply -f -
+      bayplan crds --install
+      bayplan crds --all > volcano-crds.yaml
+    """
+    if everything and not install:
+        _print(list(volcano_definitions()))
+        return
+    try:
+        installed = asked(chosen_server(kubeconfig, context, master), _installed)
+    except (KubeconfigError, Unreachable) as fault:
+        if install or kubeconfig is not None or master or context:
+            raise
+        click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
+        installed = []
+    lacking = list(missing_definitions(installed))
+    if install:
+        _install(chosen_server(kubeconfig, context, master), lacking)
+    elif lacking:
+        _print(lacking)
+    else:
+        click.echo("the cluster has all of them; nothing is left to apply", err=True)
+
+
+def _print(definitions: list[Definition]) -> None:
+    click.echo("---\n".join(yaml_text(each) for each in definitions), nl=False)
+
+
+def _install(target: Target, lacking: list[Definition]) -> None:
+    async def create(client: Client) -> None:
+        for definition in lacking:
+            try:
+                await client.create(DEFINITIONS, definition)
+            except AlreadyExists:
+                continue  # of another version, or somebody was quicker: it is not ours to change
+            click.echo(f"{definition['metadata']['name']} created")
+
+    asked(target, create)
+    if not lacking:
+        click.echo("the cluster has all of them")
+
+
+async def _installed(client: Client) -> list[dict[str, Any]]:
+    found = []
+    for definition in volcano_definitions():
+        try:
+            found.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
+        except NotFound:
+            continue
+    return found

@@ -1,0 +1,61 @@
+"""`bayplan crds`: what it prints, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayplan.cli import main
+from bayplan.objects.volcano_definitions import volcano_definitions
+from served_cluster import served
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
+    main(["crds", *arguments])
+    out, err = capsys.readouterr()
+    return [each for each in yaml.load_all(out, yaml.CSafeLoader) if each], err
+
+
+def test_all_of_them_where_no_cluster_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    found, err = printed(capsys)
+    assert found == list(volcano_definitions())
+    assert "there is no API server to talk to" in err
+
+
+def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["crds", "--all"])
+    assert "&id" not in capsys.readouterr().out
+
+
+def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    queue = next(each for each in volcano_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    version = {**queue["spec"]["versions"][0], "schema": {"openAPIV3Schema": {"type": "object"}}}
+    theirs = {**queue, "spec": {**queue["spec"], "versions": [version]}}
+
+    async def run() -> tuple[list[str], list[str], dict[str, Any], list[str]]:
+        async with served(tmp_path) as cluster:
+            await cluster.make(DEFINITIONS, theirs)
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            chosen = ("--kubeconfig", str(tmp_path / "config"))
+            before, _ = await asyncio.to_thread(printed, capsys, *chosen)
+            await asyncio.to_thread(main, ["crds", "--install", *chosen])
+            created = capsys.readouterr().out.splitlines()
+            _, after = await asyncio.to_thread(printed, capsys, *chosen)
+            kept = (await cluster.ask("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
+            return [each["metadata"]["name"] for each in before], created, kept, [after]
+
+    before, created, kept, after = asyncio.run(run())
+    others = [each["metadata"]["name"] for each in volcano_definitions() if each is not queue]
+    assert before == others
+    assert created == [f"{name} created" for name in others]
+    assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert after == ["the cluster has all of them; nothing is left to apply\n"]
