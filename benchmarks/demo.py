@@ -73,12 +73,12 @@ def first_pod_s() -> float:
         [sys.executable, "-m", "bayplan", "demo"], stdout=subprocess.PIPE, text=True, env=_unbuffered()
     ) as demo:
         assert demo.stdout is not None
-        try:
-            for line in demo.stdout:
-                if " placed on " in line:
-                    return perf_counter() - began
-        finally:
-            demo.terminate()
+        for line in demo.stdout:
+            if " placed on " in line:
+                took = perf_counter() - began
+                demo.terminate()
+                demo.communicate()
+                return took
     raise click.ClickException("the demo ended without a pod on a node")
 
 

@@ -3,7 +3,8 @@
     python benchmarks/sampled.py SAMPLES.json cluster up --nodes 1000
 
 Called by `demo.py`. Every few milliseconds of processor time the stack is looked at, and counted for the part of the
-program that holds it: the innermost frame of a room of ours says which. SIGUSR1 begins anew, so that the start is not counted. Written when the process ends.
+program that holds it: the innermost frame of a room of ours says which. SIGUSR1 begins anew, so that the start is not
+counted. Written when the process ends.
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ class WholeCluster:
                 if each.done():
                     each.result()
         finally:
-            work.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
 
     # Starting and ending.
 

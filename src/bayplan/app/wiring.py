@@ -67,7 +67,7 @@ class Wiring:
         offered = await _offered(client, kinds, list(needed))
         telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + HELPERS))
         sink = EventSink(telling, resource=event_resource(offered))
-        stack.callback(asyncio.ensure_future(sink.run()).cancel)
+        stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
         return cls(stack, wire, client, telling, sink, offered)
 
     @property
@@ -93,6 +93,12 @@ class Wiring:
         self.client.guard(election)
         self.telling.guard(election)
         return election
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it and see it end, so that it does not find closed what is closed next."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _offered(client: Client, kinds: Sequence[Kind], needed: Sequence[Kind]) -> Offered:

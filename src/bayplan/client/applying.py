@@ -82,12 +82,9 @@ class Applier:
                 "PATCH", path + options, msgspec.json.encode(tree), content_type=APPLY_PATCH
             )
         except Conflict as fault:
-            raise Conflict(
-                f"{place}: {fault}; others own these fields: leave them out, or take them with --force-conflicts",
-                code=fault.code,
-                reason=fault.reason,
-                details=fault.details,
-            ) from None
+            told = " ".join(fault.details.split())
+            told = f"{told}; others own these fields: leave them out, or take them with --force-conflicts"
+            raise Conflict(f"{place}: {told}", code=fault.code, reason=fault.reason, details=told) from None
         self._definitions = self._definitions or kind.resource.plural == "customresourcedefinitions"
         after = msgspec.json.decode(answer.body, type=_Versioned).metadata.resource_version
         outcome = "created" if before is None else "unchanged" if before == after else "configured"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from bayplan import Cluster
+from bayplan.cli.cluster_folder import ClusterFolder, Running
 from bayplan.cli.connection import Connection
 from bayplan.cli.get import pairs
 from bayplan.errors import KubeconfigError, UsageError
@@ -44,6 +48,14 @@ spec:
     schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {berth: {type: string}}}}}}
     additionalPrinterColumns: [{name: Berth, type: string, jsonPath: .spec.berth}]
 """
+
+
+def tree(kind: str, name: str, **more: Any) -> str:
+    """A manifest as JSON."""
+    labels = more.pop("labels", {})
+    return json.dumps({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": labels}, **more})
+
+
 SHIP = "{apiVersion: example.com/v1, kind: Ship, metadata: {name: maria}, spec: {berth: north}}"
 
 
@@ -124,13 +136,14 @@ def test_a_watch_goes_on_until_it_is_stopped(cluster: Cluster) -> None:
     env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as watch:
         assert watch.stdout is not None
-        assert watch.stderr is not None
-        assert watch.stdout.readline().startswith("kube-root-ca.crt ")
-        cluster.run(cluster.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}}"))
-        assert watch.stdout.readline().startswith("later ")
-        watch.send_signal(2)
-        assert watch.wait(60) in (0, 130)
-        assert "Traceback" not in watch.stderr.read()
+        try:
+            assert watch.stdout.readline().startswith("kube-root-ca.crt ")
+            cluster.run(cluster.apply(tree("ConfigMap", "later")))
+            assert watch.stdout.readline().startswith("later ")
+        finally:
+            watch.send_signal(signal.SIGINT)
+            _, said = watch.communicate(timeout=60)
+    assert (watch.returncode, said) == (130, "stopped\n")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +178,7 @@ def test_from_apply_to_delete(bayplan: CommandLine, manifest: Callable[[str], Pa
 
 
 def test_a_dry_run_keeps_nothing(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
-    path = manifest("{apiVersion: v1, kind: ConfigMap, metadata: {name: dry}}")
+    path = manifest(tree("ConfigMap", "dry"))
     assert bayplan.lines("apply", "-f", path, "--dry-run") == ["configmap/dry created (server dry run)"]
     assert "not found" in sentence(bayplan("get", "cm", "dry"))
 
@@ -182,9 +195,8 @@ def test_a_definition_and_its_object_in_one_file(bayplan: CommandLine, manifest:
 
 
 def test_one_that_is_refused_does_not_keep_others(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
-    bad = "{apiVersion: v1, kind: Pod, metadata: {name: bad}, spec: {containers: []}}"
-    good = "{apiVersion: v1, kind: ConfigMap, metadata: {name: good}}"
-    ended = bayplan("apply", "-f", manifest(f"{bad}\n---\n{good}\n"))
+    bad, good = tree("Pod", "bad", spec={"containers": []}), tree("ConfigMap", "good")
+    ended = bayplan("apply", "-f", manifest(f"{bad}\n{good}\n"))
     assert (ended.code, ended.out) == (1, "configmap/good created\n")
     assert "spec.containers: Required value" in ended.err
     assert "1 of 2 object(s) were refused" in ended.err
@@ -192,19 +204,19 @@ def test_one_that_is_refused_does_not_keep_others(bayplan: CommandLine, manifest
 
 
 def test_fields_of_others_are_not_taken(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
-    text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: shared}, data: {a: '%s'}}"
-    bayplan.lines("apply", "-f", manifest(text % 1), "--field-manager", "somebody")
-    refused = bayplan("apply", "-f", manifest(text % 2))
+    bayplan.lines("apply", "-f", manifest(tree("ConfigMap", "shared", data={"a": "1"})), "--field-manager", "somebody")
+    path = manifest(tree("ConfigMap", "shared", data={"a": "2"}))
+    refused = bayplan("apply", "-f", path)
     assert refused.code == 1
     assert "--force-conflicts" in refused.err
     assert '"somebody"' in refused.err
-    forced = bayplan.lines("apply", "-f", manifest(text % 2), "--force-conflicts")
+    forced = bayplan.lines("apply", "-f", path, "--force-conflicts")
     assert forced == ["configmap/shared configured"]
 
 
 def test_delete_by_labels_and_all(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
-    objects = [f"{{apiVersion: v1, kind: Secret, metadata: {{name: s{n}, labels: {{n: '{n}'}}}}}}" for n in range(3)]
-    bayplan.lines("apply", "-f", manifest("\n---\n".join(objects)))
+    objects = [tree("Secret", f"s{number}", labels={"n": str(number)}) for number in range(3)]
+    bayplan.lines("apply", "-f", manifest("\n".join(objects)))
     assert bayplan.lines("delete", "secrets", "-l", "n=1") == ["secret/s1 deleted"]
     assert sorted(bayplan.lines("delete", "secrets", "--all")) == ["secret/s0 deleted", "secret/s2 deleted"]
     assert bayplan.lines("delete", "secret", "s0", "--ignore-not-found") == []
@@ -272,8 +284,6 @@ def test_nobody_there(bayplan: CommandLine, tmp_path: Path, unused_port: int) ->
 
 @pytest.fixture
 def unused_port() -> int:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -281,7 +291,7 @@ def unused_port() -> int:
     return port
 
 
-def test_a_port_that_is_taken(cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_port_that_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     port = cluster.url.rpartition(":")[2]
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "bayplan", "cluster", "up", "--port", port, "--no-scheduler", "--no-controllers"]
@@ -305,8 +315,6 @@ def test_kubectl_s_cluster_comes_first(cluster: Cluster, tmp_path: Path) -> None
 
 
 def test_without_any_it_is_the_one_that_runs_here(cluster: Cluster, tmp_path: Path) -> None:
-    from bayplan.cli.cluster_folder import ClusterFolder, Running
-
     env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(KubeconfigError, match="none of `bayplan cluster up` is running; start one"):
         Connection().target(env)
