@@ -17,7 +17,7 @@ import msgspec
 
 from bayplan.client import CORE_EVENTS, MERGE_PATCH, Client, Informer, Resource, Selection, Target
 from bayplan.clock import SystemClock
-from bayplan.controllers import FakeKubelet, NodeTemplate
+from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES, BatchControllers
 from bayplan.controllers.batch.kinds import POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.controllers.seen import PODS, SeenPod, Whole
@@ -141,7 +141,7 @@ def _phase(pod: Tree | None) -> str:
 
 
 class StandIn:
-    """Lets groups in and binds pods of one namespace."""
+    """Lets groups in and binds pods, of one namespace or of all."""
 
     def __init__(self, client: Client, namespace: str, nodes: Collection[str], schedulers: Collection[str]) -> None:
         self._client = client
@@ -178,7 +178,7 @@ class StandIn:
     async def _one(self, item: KubeObject) -> None:
         if isinstance(item, SeenPod):
             waits = item.spec.scheduler_name in self._schedulers and not item.spec.node_name and not item.terminating
-            if waits and GROUP_NAME in item.metadata.annotations:
+            if waits and (item.spec.scheduler_name != "volcano" or GROUP_NAME in item.metadata.annotations):
                 await self._client.bind(item.namespace, item.name, next(self._nodes), uid=item.uid)
         elif isinstance(item, Whole) and (item.status.get("phase") or "Pending") == "Pending":
             patch = {"metadata": {"uid": item.uid}, "status": {"phase": "Inqueue"}}
@@ -212,8 +212,11 @@ async def rig(
     only: Collection[str] = BATCH_CONTROLLER_NAMES,
     nodes: int = 2,
     stand_in: bool = True,
+    everywhere: bool = False,
+    workloads: Collection[str] = (),
 ) -> AsyncIterator[Rig]:
-    """`through`: how the controllers reach the server, where that differs."""
+    """`through`: how the controllers reach the server, where that differs. `everywhere`: the stand-in serves all
+    namespaces. `workloads`: which of Kubernetes' own controllers run besides."""
     options: Tree = {"clock": SystemClock(), "qps": -1.0}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(target, chance=random.Random(0), **options))
@@ -227,7 +230,11 @@ async def rig(
         )
         jobs = [controllers.run(), kubelet.run()]
         if stand_in:
-            jobs.append(StandIn(client, namespace, list(kubelet.nodes.names), ("volcano",)).run())
+            served = "" if everywhere else namespace
+            schedulers = ("volcano", "default-scheduler") if workloads else ("volcano",)
+            jobs.append(StandIn(client, served, list(kubelet.nodes.names), schedulers).run())
+        if workloads:
+            jobs.append(Controllers(working, only=workloads).run())
         tasks = [asyncio.create_task(each) for each in jobs]
         try:
             async with asyncio.timeout(DEADLINE_S):
