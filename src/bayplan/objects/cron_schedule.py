@@ -88,7 +88,9 @@ class CronSchedule:
             day = (local.replace(tzinfo=None) + timedelta(days=ahead)).date()
             if day.month not in self.months or not self._on(day.day, day.isoweekday() % 7):
                 continue
-            for hour in sorted(self.hours):
+            # What is past today need not be tried; an hour is left for a clock that was put back.
+            hours = sorted(hour for hour in self.hours if ahead or hour >= local.hour - 1)
+            for hour in hours:
                 for minute in sorted(self.minutes):
                     found = datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).astimezone(UTC)
                     skipped = found.astimezone(zone).hour != hour  # the clock was put forward over it

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import random
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from batch_rig import DEFINITIONS
+from bayplan.client import Client
+from bayplan.clock import SystemClock
+from bayplan.controllers import CONTROLLER_NAMES, Controllers, chosen
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES, batch_controller_name, chosen_batch
 from bayplan.controllers.batch.cron_jobs import job_of, last_due
 from bayplan.controllers.batch.finished_jobs import left_s
 from bayplan.controllers.batch.hyper_nodes import discovered, label_networks, node_count
 from bayplan.controllers.batch.job_flows import flow_phase, flow_status
+from bayplan.controllers.batch.kinds import QUEUES
 from bayplan.controllers.batch.pod_groups import group_for
 from bayplan.controllers.batch.queue_states import state_after
 from bayplan.controllers.seen import SeenPod, Whole
-from bayplan.errors import UsageError
+from bayplan.errors import NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.cron_schedule import CronSchedule
 from bayplan.objects.kinds import convert
+from bayplan.objects.volcano_definitions import volcano_definitions
+from served_cluster import served
+from wire_server import on_loop
 
 Tree = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
@@ -97,6 +110,12 @@ def test_owners_say_how_many(text: str, least: int) -> None:
 def test_what_is_due(cron: Whole, due: str | None, missed: int) -> None:
     found, count = last_due(cron, CronSchedule.parse("* * * * *"), UTC_ZONE, NOW)
     assert (found.isoformat() if found else None, count) == (due, missed)
+
+
+def test_what_is_due_every_so_often() -> None:
+    cron = whole("c", created="2026-01-01T00:00:07Z")
+    found, count = last_due(cron, CronSchedule.parse("@every 10s"), UTC_ZONE, NOW)
+    assert (found, count) == (datetime(2026, 1, 1, 12, 0, 27, tzinfo=UTC), 101)
 
 
 def test_the_job_of_a_moment() -> None:
@@ -200,6 +219,50 @@ def test_how_many_nodes_a_hypernode_has() -> None:
 )
 def test_who_runs(text: str, left_out: set[str]) -> None:
     assert set(BATCH_CONTROLLER_NAMES) - set(chosen_batch(text.split(","))) == left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ("*", set()),
+        ("*,-job", {"volcano-job-controller"}),
+        ("*,-job-controller", {"job-controller"}),
+        ("*,-volcano-queue-controller,-pg-controller", {"volcano-queue-controller", "volcano-podgroup-controller"}),
+    ],
+)
+def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
+    assert set(CONTROLLER_NAMES) - set(chosen(text.split(","))) == left_out
+
+
+class Hasty(SystemClock):
+    """Nobody waits for long here."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / 100)
+
+
+@on_loop
+async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None:
+    queues = next(each for each in volcano_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(served(tmp_path))
+        asking = await stack.enter_async_context(cluster.client())
+        client = Client(asking.target, clock=Hasty(), chance=random.Random(0), qps=-1.0)
+        async with client:
+            controllers = Controllers(client, only=["volcano-queue-controller", "deployment-controller"])
+            running = asyncio.create_task(controllers.run())
+            await controllers.synced()  # nobody waits for Volcano's kinds
+            for definition in (queues, *(each for each in volcano_definitions() if each is not queues)):
+                await asking.create(DEFINITIONS, definition)
+            while True:
+                with contextlib.suppress(NotFound):
+                    found = await asking.get_raw(QUEUES, "", "default")
+                    if (found.get("status") or {}).get("state") == "Open":
+                        break
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert found["spec"]["parent"] == "root"
 
 
 def test_a_controller_that_is_none() -> None:

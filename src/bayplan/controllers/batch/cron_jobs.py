@@ -23,6 +23,7 @@ from bayplan.objects.cron_schedule import CronSchedule
 from bayplan.objects.meta import whole_time
 
 MANY_MISSED = 100
+_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=366))
 PADDING_S = 0.1
 """Clocks differ a little; a moment too early would find nothing due."""
 
@@ -154,18 +155,23 @@ def last_due(cron: Whole, schedule: CronSchedule, zone: ZoneInfo, now: datetime)
     while moment is not None and moment <= now:
         due, missed = moment, missed + 1
         if missed > MANY_MISSED:
-            # A clock that was wrong for years: only the last moment matters now.
-            since = max(since, now - timedelta(days=1)) if not schedule.every_s else now
-            return _last_before(schedule, zone, since, now) or due, missed
+            return _last(schedule, zone, since, now) or due, missed
         moment = schedule.next_after(moment, zone)
     return due, missed
 
 
-def _last_before(schedule: CronSchedule, zone: ZoneInfo, since: datetime, now: datetime) -> datetime | None:
-    found, moment = None, schedule.next_after(since, zone)
-    while moment is not None and moment <= now:
-        found, moment = moment, schedule.next_after(moment, zone)
-    return found
+def _last(schedule: CronSchedule, zone: ZoneInfo, since: datetime, now: datetime) -> datetime | None:
+    """The last moment that is due, where a hundred and more were missed: looked for from ever earlier on."""
+    if schedule.every_s:
+        behind = (now - since).total_seconds()
+        return since + timedelta(seconds=behind - behind % schedule.every_s)
+    for window in _WINDOWS:
+        found, moment = None, schedule.next_after(max(since, now - window), zone)
+        while moment is not None and moment <= now:
+            found, moment = moment, schedule.next_after(moment, zone)
+        if found is not None:
+            return found
+    return None
 
 
 def job_of(cron: Whole, due: datetime, zone: ZoneInfo) -> Tree:
