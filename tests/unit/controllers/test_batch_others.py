@@ -19,7 +19,7 @@ from bayplan.client import Client
 from bayplan.clock import SystemClock
 from bayplan.controllers import CONTROLLER_NAMES, Controllers, chosen
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES, batch_controller_name, chosen_batch
-from bayplan.controllers.batch.cron_jobs import job_of, last_due
+from bayplan.controllers.batch.cron_jobs import job_of
 from bayplan.controllers.batch.finished_jobs import left_s
 from bayplan.controllers.batch.hyper_nodes import discovered, label_networks, node_count
 from bayplan.controllers.batch.job_flows import flow_phase, flow_status
@@ -29,7 +29,6 @@ from bayplan.controllers.batch.queue_states import state_after
 from bayplan.controllers.seen import SeenPod, Whole
 from bayplan.errors import NotFound, UsageError
 from bayplan.objects.core import Node
-from bayplan.objects.cron_schedule import CronSchedule
 from bayplan.objects.kinds import convert
 from bayplan.objects.volcano_definitions import volcano_definitions
 from served_cluster import served
@@ -37,7 +36,6 @@ from wire_server import on_loop
 
 Tree = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
-UTC_ZONE = ZoneInfo("UTC")
 
 
 def whole(name: str, *, status: Tree | None = None, created: str = "2026-01-01T11:00:00Z", **spec: Any) -> Whole:
@@ -95,27 +93,6 @@ def test_the_group_of_a_bare_pod() -> None:
 @pytest.mark.parametrize(("text", "least"), [("3", 3), ("0", 0), ("-1", 1), ("many", 1)])
 def test_owners_say_how_many(text: str, least: int) -> None:
     assert group_for(bare_pod(), {"scheduling.volcano.sh/group-min-member": text})["spec"]["minMember"] == least
-
-
-@pytest.mark.parametrize(
-    ("cron", "due", "missed"),
-    [
-        pytest.param(whole("c", created="2026-01-01T12:00:10Z"), None, 0, id="not yet"),
-        pytest.param(whole("c", created="2026-01-01T11:58:10Z"), "2026-01-01T12:00:00+00:00", 2, id="the last of two"),
-        pytest.param(whole("c", status={"lastScheduleTime": "2026-01-01T12:00:00Z"}), None, 0, id="served"),
-        pytest.param(whole("c", startingDeadlineSeconds=10), None, 0, id="too late"),
-        pytest.param(whole("c", created="2025-01-01T00:00:00Z"), "2026-01-01T12:00:00+00:00", 101, id="for a year"),
-    ],
-)
-def test_what_is_due(cron: Whole, due: str | None, missed: int) -> None:
-    found, count = last_due(cron, CronSchedule.parse("* * * * *"), UTC_ZONE, NOW)
-    assert (found.isoformat() if found else None, count) == (due, missed)
-
-
-def test_what_is_due_every_so_often() -> None:
-    cron = whole("c", created="2026-01-01T00:00:07Z")
-    found, count = last_due(cron, CronSchedule.parse("@every 10s"), UTC_ZONE, NOW)
-    assert (found, count) == (datetime(2026, 1, 1, 12, 0, 27, tzinfo=UTC), 101)
 
 
 def test_the_job_of_a_moment() -> None:
