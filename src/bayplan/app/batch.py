@@ -238,6 +238,7 @@ async def batch_process(
             told=wiring.sink.drained,
             patience_s=own.stop_seconds,
             when_synced=freeze_memory,
+            before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=side.describe,
             beside=(collector.run,),
         )
