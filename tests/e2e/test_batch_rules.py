@@ -120,7 +120,12 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     plugins.mkdir(mode=0o755)
     (plugins / "notes.py").write_text(ANNOTATING)
     with faulty(audited, tmp_path) as proxy:
-        flags = ("--leader-elect=true", f"--kubeconfig={proxy.kubeconfig(NAME)}", f"--plugins-dir={plugins}")
+        flags = (
+            "--leader-elect=true",
+            f"--kubeconfig={proxy.kubeconfig(NAME)}",
+            f"--plugins-dir={plugins}",
+            "--ignored-provisioners=kubernetes.io/no-provisioner,example.com/maker",
+        )
         with corner.scheduling(*flags, conf=conf):
             places_and_preempts(corner)
             binds_volumes(corner)

@@ -85,6 +85,7 @@ class BatchSettings:
             mends=self.mends,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
+            ignored_provisioners=self.options.ignored_provisioners,
         )
 
     def reloading(self, engine: BatchEngine) -> BatchReloading:
