@@ -49,7 +49,6 @@ class Notes:
 
 ASKED_BY_THE_SERVER_ITSELF: set[Right] = {
     ("resource.k8s.io", "resourceclaims/binding", "patch"),
-    ("", "pods/finalizers", "update"),
 }
 """Checked within other requests, so that no request of its own shows in the log."""
 
@@ -178,7 +177,7 @@ def binds_volumes(corner: BatchCorner) -> None:
 
 def allocates_devices(corner: BatchCorner, proxy: FaultProxy) -> None:
     kind = f"{corner.label[:40]}-gpu"
-    corner.api.create(*devices(corner, corner.nodes[1], kind, count=4, extendedResourceName="example.com/gpu"))
+    corner.api.create(*devices(corner, corner.nodes[1], kind, count=4))
     corner.api.create(device_claim("mine", kind))
 
     def allocating(ask: Ask) -> bool:
@@ -189,11 +188,6 @@ def allocates_devices(corner: BatchCorner, proxy: FaultProxy) -> None:
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     corner.api.create(user)
     corner.bound(["mine"])
-    proxy.add(Fault(lambda ask: ask.is_binding and "/extended/" in ask.path, times=1, refuse=refusal(409, "Conflict")))
-    extended = in_group(corner, corner.pod("extended"))
-    extended["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1"}}
-    corner.api.create(extended)
-    corner.bound(["extended"])
 
 
 def loses_an_answer(corner: BatchCorner, proxy: FaultProxy) -> None:
