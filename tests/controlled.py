@@ -64,7 +64,7 @@ class Controlled:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
 
-    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so", *, within_s: float = 30.0) -> Any:
+    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so", *, within_s: float = 50.0) -> Any:
         """The first answer that is true of the server."""
         last: Any = None
         try:
