@@ -62,6 +62,16 @@ async def test_controllers_make_pods() -> None:
 
 
 @on_loop
+async def test_a_claim_gets_a_volume_without_further_ado() -> None:
+    storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": storage}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    async with Cluster(nodes=1) as cluster:
+        await cluster.apply(claim, pod("user", volumes=volumes))
+        await cluster.wait_for(lambda each: each.status.phase == "Running", "user")
+
+
+@on_loop
 async def test_without_a_scheduler_nothing_is_placed() -> None:
     async with Cluster(nodes=1, scheduler=False, controllers=False) as cluster:
         await cluster.apply(pod("lonely"))
