@@ -160,6 +160,9 @@ class FakeNominations:
     def on_node(self, node_name: str) -> Sequence[PodInfo]:
         return self.waiting.get(node_name, ())
 
+    def leaving_from(self, node_name: str) -> Mapping[str, object]:  # noqa: ARG002
+        return {}
+
     def nodes(self) -> Iterable[str]:
         return self.waiting
 

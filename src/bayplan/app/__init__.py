@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import logging
 import platform
 import random
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
 from bayplan.app.serving import Monitor, served
+from bayplan.app.wiring import Wiring
 from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf import load as load_batch
@@ -23,34 +20,28 @@ from bayplan.batch.conf import load_default as load_default_batch
 from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.handle import Outside, Reply
+from bayplan.batch.ledger import DEFAULT_SCHEDULER
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.usage_collecting import UsageCollector
 from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
-    CORE_EVENTS,
-    EVENTS,
     EVERYTHING,
-    LEASES,
     BlockingService,
     Client,
-    Election,
     EventSink,
     Informers,
     Offered,
     Selection,
     Service,
     Target,
-    Timings,
-    event_resource,
     find_target,
 )
-from bayplan.client.event_sink import HELPERS, SENDERS
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
-from bayplan.config.model import Configuration, Extender, LeaderElection
+from bayplan.config.model import Configuration, Extender
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.boundary import call_under_way
@@ -71,16 +62,18 @@ from bayplan.objects.kinds import Kind as ObjectKind
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.volcano import DEFAULT_QUEUE
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
+from bayplan.scheduler.comparing import compare
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.telling import ProfileEvents
-from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
+from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
@@ -99,6 +92,8 @@ __all__ = [
     "read_objects",
     "scheduler_process",
     "usage_collector",
+    "watched_kinds",
+    "wired_scheduler",
 ]
 
 
@@ -107,9 +102,6 @@ log = logging.getLogger(__name__)
 _NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
-
-_LAST_WORDS_S = 2.0
-"""How long the event of an election may take that tells of our end."""
 
 _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
@@ -203,62 +195,75 @@ async def scheduler_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
-        limited = partial(wire, qps=connection.qps, burst=connection.burst)
-        client = await stack.enter_async_context(limited(user_agent=f"bayplan/{__version__}/scheduler"))
-        watched = (*_WATCHED, kind_of(PodGroup)) if options.serving.features.enabled(GROUPS) else _WATCHED
-        offered = await client.reach(watched, also=(EVENTS, CORE_EVENTS))
-        for kind in offered.missing:
-            log.info("the API server has no %s; what needs them is switched off", kind.plural)
-        services, network = _services(configuration, clock, stack)
-        telling = await stack.enter_async_context(limited(connections=SENDERS + HELPERS))
-        sink = EventSink(telling, resource=event_resource(offered), gives_way=lambda: live.bindings.on_the_wire > 0)
-        stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
-        live = live_scheduler(
-            configuration,
-            registry,
-            Cache(),
-            client,
-            _speakers(configuration, sink),
+        watched = watched_kinds(options)
+        wiring = await Wiring.to(
+            target,
+            stack,
+            watched,
             clock=clock,
             chance=chance,
-            claims=offered.get(kind_of(ResourceClaim)),
-            pod_groups=offered.get(kind_of(PodGroup)),
-            extenders=Extenders(services, may_write=client.may_write) if services else None,
-            options=options,
-            post=network.answered,
-            recorder=monitor.metrics,
-            observer=monitor.metrics,
-            timings=monitor.timings,
+            observer=observer,
+            qps=connection.qps,
+            burst=connection.burst,
         )
-        informers = _informers(client, offered, watched, live)
-        election: Election | None = None
-        if lease.leader_elect:
-            lease_client = await stack.enter_async_context(wire(timeout_s=lease.renew_deadline.seconds / 2))
-            speaker = await stack.enter_async_context(_lease_events(lease_client, configuration))
-            election = _election(lease, lease_client, identity, speaker)
-            client.guard(election)
-            telling.guard(election)
-        stack.callback(live.engine.close)
+        live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
+        informers = _informers(wiring.client, wiring.offered, watched, live)
+        election = await wiring.candidate([(lease, configuration.profiles[0].scheduler_name)], identity)
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
         process = SchedulerProcess(
             live,
             informers,
             election,
-            told=sink.drained,
+            told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(client.warm, partial(telling.warm, SENDERS)),
+            before_deciding=wiring.before_deciding,
+            describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=reloading,
         )
-        monitor.show(process)
+        monitor.show(process, live)
         yield process
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
-    """Cancel it and see it end, so that it does not find closed what is closed next."""
-    task.cancel()
-    await asyncio.wait([task])
+def watched_kinds(options: ProcessOptions) -> tuple[ObjectKind, ...]:
+    """What the pod engine reads of a cluster, with the feature gates that are on."""
+    return (*_WATCHED, kind_of(PodGroup)) if options.serving.features.enabled(GROUPS) else _WATCHED
+
+
+def wired_scheduler(
+    configuration: Configuration,
+    registry: Registry,
+    cache: Cache,
+    wiring: Wiring,
+    monitor: Monitor,
+    options: ProcessOptions,
+    *,
+    clock: LoopClock,
+    chance: random.Random,
+) -> LiveScheduler:
+    """A live pod engine that writes through the clients of a process, and is counted by its monitor."""
+    services, network = _services(configuration, clock, wiring.stack)
+    client, offered = wiring.client, wiring.offered
+    live = live_scheduler(
+        configuration,
+        registry,
+        cache,
+        client,
+        _speakers(configuration, wiring.sink),
+        clock=clock,
+        chance=chance,
+        claims=offered.get(kind_of(ResourceClaim)),
+        pod_groups=offered.get(kind_of(PodGroup)),
+        extenders=Extenders(services, may_write=client.may_write) if services else None,
+        options=options,
+        post=network.answered,
+        recorder=monitor.metrics,
+        observer=monitor.metrics,
+        timings=monitor.timings,
+    )
+    wiring.sink.gives_way = lambda: live.is_writing
+    wiring.stack.callback(live.engine.close)
+    return live
 
 
 def _services(
@@ -285,8 +290,9 @@ def freeze_memory() -> None:
     """What is there now stays for long: collections need not look at it each time.
 
     Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
-    looked at then is little, and holds the loop for a few milliseconds only."""
-    gc.collect()
+    looked at then is little, and holds the loop for a few milliseconds only. Of what was read only the youngest is
+    looked through for garbage: all of a large cluster would hold the loop for half a second."""
+    gc.collect(1)
     gc.freeze()
 
 
@@ -301,49 +307,6 @@ def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:
     )
 
 
-@asynccontextmanager
-async def _lease_events(client: Client, configuration: Configuration) -> AsyncIterator[EventRecorder]:
-    """Who speaks of elections: as core events, in the name of the first profile, and heard out at the end."""
-    sink = EventSink(client, resource=CORE_EVENTS, senders=1)
-    sending = asyncio.ensure_future(sink.run())
-    name = configuration.profiles[0].scheduler_name
-    try:
-        yield EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await sink.drained()
-    finally:
-        sending.cancel()
-
-
-def _election(lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder) -> Election:
-    def tell(note: str) -> None:
-        meta = election.lock.meta
-        about = ObjectReference(
-            kind="Lease",
-            api_version=LEASES.api_version,
-            namespace=meta.get("namespace", ""),
-            name=meta.get("name", ""),
-            uid=meta.get("uid", ""),
-            resource_version=meta.get("resourceVersion", ""),
-        )
-        speaker.event(about, type=NORMAL, reason="LeaderElection", action="", note=note)
-
-    election = Election(
-        client,
-        identity=identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}",
-        name=lease.resource_name,
-        namespace=lease.resource_namespace,
-        timings=Timings(
-            lease_s=lease.lease_duration.seconds,
-            renew_s=lease.renew_deadline.seconds,
-            retry_s=lease.retry_period.seconds,
-        ),
-        tell=tell,
-    )
-    return election
-
-
 def build_batch_engine(
     configuration: BatchConfiguration | Path,
     cache: Cache,
@@ -356,6 +319,8 @@ def build_batch_engine(
     nominations: NominationLedger | None = None,
     outside: Outside | None = None,
     mends: Iterable[str] = (),
+    scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
+    default_queue: str = DEFAULT_QUEUE,
 ) -> BatchEngine:
     """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
 
@@ -376,6 +341,8 @@ def build_batch_engine(
         file=file,
         outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
         mends=mends,
+        scheduler_names=scheduler_names,
+        default_queue=default_queue,
     )
 
 

@@ -30,6 +30,7 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.manifests import raw_objects
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.yaml import read_documents
+from bayplan.scheduler.live import LiveScheduler
 from bayplan.telemetry.explain import why
 
 T = TypeVar("T")
@@ -167,7 +168,9 @@ class Cluster:
         whole = self._must_be_up()
         if whole.scheduler is None:
             raise UsageError("this cluster has no scheduler that could say why; start it with one")
-        record = whole.scheduler.live.engine.records.latest(f"{namespace}/{pod}")
+        live = whole.scheduler.live
+        assert isinstance(live, LiveScheduler), "a whole cluster has the pod engine"
+        record = live.engine.records.latest(f"{namespace}/{pod}")
         return why(record) if record is not None else "nothing was decided about it"
 
     # What is done with it.

@@ -27,6 +27,7 @@ from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.objects.core import Pod
+from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.server import (
     About,
@@ -71,6 +72,7 @@ class Monitor:
         self._configuration = configuration
         self._flags = flags
         self._process: SchedulerProcess | None = None
+        self._live: LiveScheduler | None = None
         self.registry = Registry(disabled=flags.disabled_metrics)
         self.timings = PluginTimings()
         gates = [name for name, _, on in flags.features.all() if on]
@@ -88,9 +90,9 @@ class Monitor:
         """For a client: how its requests end."""
         return self._requests.observer(target.url.netloc)
 
-    def show(self, process: SchedulerProcess) -> None:
-        """Read this process from now on."""
-        self._process = process
+    def show(self, process: SchedulerProcess, live: LiveScheduler) -> None:
+        """Read this process, and the pod engine in it, from now on."""
+        self._process, self._live = process, live
 
     def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
         election = self._election_checks()
@@ -136,9 +138,9 @@ class Monitor:
         if lease.leader_elect:
             leads = process is not None and process.is_leading
             self._leader.leading(lease.resource_name, leads=leads)
-        if process is None:
+        live = self._live
+        if live is None:
             return
-        live = process.live
         self.metrics.pending(**live.queue.counts())
         cache = live.engine.cache
         self.metrics.cache_size(assumed_pods=cache.assumed_count, pods=cache.pod_count, nodes=cache.node_count)

@@ -7,7 +7,7 @@ that waits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.claimed_devices import COUNT_PREFIX, ByClass, DeviceAsks, merged
@@ -72,9 +72,10 @@ def task_reason(job: Job, task: Task) -> PodMessage:
 # groups
 
 
-def settle_groups(session: Session, outcome: Outcome) -> None:
-    """The status of every group, its events, and the messages of its pods."""
+def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
+    """The status of every group, its events, and the messages of its pods; a job a turn."""
     for job in session.jobs.values():
+        yield
         old = job.pod_group.status
         job.phase = group_phase(job, session.uid)
         status = PodGroupStatus(
@@ -85,7 +86,8 @@ def settle_groups(session: Session, outcome: Outcome) -> None:
             failed=job.count(TaskStatus.FAILED),
         )
         changed = _differs(status, old)
-        outcome.groups[job.uid] = GroupOutcome(status, changed, job.allocated_hyper_node, _places_of_sub_jobs(job))
+        places = _places_of_sub_jobs(job)
+        outcome.groups[job.uid] = GroupOutcome(status, changed, job.allocated_hyper_node, places, len(job.pending))
         _tell(job, outcome, changed=changed)
 
 
@@ -157,13 +159,14 @@ def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:
 # queues
 
 
-def settle_queues(session: Session, outcome: Outcome) -> None:
+def settle_queues(session: Session, outcome: Outcome) -> Iterator[None]:
     """What each queue holds, its parents too; told where that differs from what the queue says."""
     held = {name: Amounts() for name in session.queues}
     devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}  # by claim, which pods may share
     asks = DeviceAsks(session.catalog.table(ResourceClaim), consumable=False)
     has_root = ROOT_QUEUE in session.queues
     for job in session.jobs.values():
+        yield
         total = _held_by(session, job)
         if total is None:
             continue

@@ -260,6 +260,10 @@ class ConfLoader:
         self.refused: str | None = None
         """Why the text that was offered last is not in force; None if it is."""
 
+    def allow(self, actions: Collection[str]) -> None:
+        """What the next text may name."""
+        self._actions = actions
+
     def offer(self, text: str) -> bool:
         """Put a text in force if it is good. If not, everything stays as it is, and `refused` says why."""
         return self._offer(text, "")

@@ -25,6 +25,11 @@ class ConfFile:
         self._seen: object = None
         self.look()
 
+    def allow(self, actions: Collection[str]) -> None:
+        """Other actions can be named from now on; what the file says is read again for that."""
+        self._loader.allow(actions)
+        self._seen = None
+
     @property
     def current(self) -> BatchConfiguration:
         return self._loader.current

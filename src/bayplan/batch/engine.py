@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bayplan.batch.arguments import Arguments
@@ -22,12 +23,13 @@ from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
 from bayplan.batch.mends import Mend, mends_named
 from bayplan.batch.misreadings import Misreadings
 from bayplan.batch.nodes import NodeUsage
-from bayplan.batch.opening import open_session
+from bayplan.batch.opening import opening
 from bayplan.batch.outbox import Outbox
 from bayplan.batch.outcome import GroupEvent, Outcome
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import COMPLETED, TaskStatus, status_of
+from bayplan.batch.turns import finished
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, PluginError
@@ -36,9 +38,11 @@ from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import QuantityError
+from bayplan.objects.volcano import DEFAULT_QUEUE
 
 log = logging.getLogger(__name__)
 
+_NEWS_A_TURN = 64
 _GOING = COMPLETED | {TaskStatus.RELEASING}
 
 
@@ -63,6 +67,7 @@ class BatchEngine:
         clock: Clock,
         chance: random.Random,
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
+        default_queue: str = DEFAULT_QUEUE,
         nominations: NominationLedger | None = None,
         file: ConfFile | None = None,
         outside: Outside | None = None,
@@ -75,54 +80,86 @@ class BatchEngine:
         self._file = file
         self._file_fault = ""  # why what the file says now is not in force
         self._outside = outside
-        self.ledger = Ledger(cache, scheduler_names=scheduler_names)
         self.handle = BatchHandle(cache, clock, chance, framework_plugins)
         self.handle.mends = mends_named(mends)
         if nominations is not None:
             self.handle.nominations = nominations
+        self.ledger = Ledger(
+            cache,
+            scheduler_names=scheduler_names,
+            default_queue=default_queue,
+            nominations=self.handle.nominations,
+        )
         if outside is not None:
             self.handle.post_now = lambda url, body, timeout_s: Reply(*outside.post(url, body, timeout_s))
         self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
         self._is_open = False
-        self._news: list[tuple[Pod, bool]] = []  # what was told while a session is open, and whether the pod is gone
+        self._news: deque[tuple[Pod, bool]] = (
+            deque()
+        )  # what was told while a session is open, and whether the pod is gone
         self._gone: set[str] = set()  # uids of pods that have gone, ended or been asked to go since it opened
         self._misreadings = Misreadings()
         self._plugins = plugins
         self._actions = actions
         self._unready: dict[str, str] = {}  # actions that broke before anything was asked of them, and how
-        self._unread: dict[str, str] = {}  # by uid: pods whose amounts are no quantities, and why
-        self._make_ready()
+        self.unread: dict[str, tuple[Pod, str]] = {}  # by uid: pods whose amounts are no quantities, and why
+        self._make_ready(actions)
 
-    def _make_ready(self) -> None:
+    def _make_ready(self, actions: ActionSet) -> None:
         """One that breaks is refused where it is configured; else it is nobody's loss until it is."""
-        for name in self._actions:
+        for name in actions:
             try:
-                self._call(name, "initialize")
+                _call(actions, name, "initialize")
             except PluginError as fault:
                 if name in self.configuration.actions:
                     raise
                 self._unready[name] = str(fault)
                 log.error(str(fault))
 
+    def renew(self, plugins: PluginSet, actions: ActionSet) -> None:
+        """Go on with other plugins and actions, between two sessions. What cannot begin is refused: nothing changed.
+
+        Plugins are made for each session anyway; what they keep in the handle stays. Actions that are other objects
+        than before begin anew, and those that nobody is going to run any more release what they hold."""
+        if self._is_open:
+            raise SessionOpen
+        before, unready = self._actions, self._unready
+        fresh = ActionSet(
+            {name: actions.actions[name] for name in actions if before.get(name) is not actions.get(name)}
+        )
+        self._unready = {name: why for name, why in unready.items() if name not in fresh and name in actions}
+        try:
+            self._make_ready(fresh)
+        except PluginError:
+            self._unready = unready
+            raise
+        self._release(
+            ActionSet({name: before.actions[name] for name in before if before.get(name) is not actions.get(name)}),
+            unready,
+        )
+        self._plugins, self._actions = plugins, actions
+        if self._file is not None:
+            self._file.allow(tuple(actions))
+
     def close(self) -> None:
         """Let the actions release what they hold; one that cannot is named, and the others still do."""
-        for name in self._actions:
-            if name in self._unready:
-                continue
-            try:
-                self._call(name, "uninitialize")
-            except PluginError as fault:
-                log.error(str(fault))
+        self._release(self._actions, self._unready)
         if self._outside is not None:
             self._outside.close()
 
-    def _call(self, name: str, method: str) -> None:
-        try:
-            getattr(self._actions.get(name), method)()
-        except FAULTS as fault:
-            raise PluginError(
-                f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
-            ) from fault
+    def _release(self, actions: ActionSet, unready: Mapping[str, str]) -> None:
+        for name in actions:
+            if name in unready:
+                continue
+            try:
+                _call(actions, name, "uninitialize")
+            except PluginError as fault:
+                log.error(str(fault))
+
+    @property
+    def file_fault(self) -> str:
+        """Why what the file says now is not in force; nothing where it is."""
+        return self._file.fault if self._file is not None else ""
 
     def configured(self) -> BatchConfiguration:
         """The configuration of this moment. One of a file that names an action which broke at start stays out."""
@@ -155,8 +192,12 @@ class BatchEngine:
             self._news.append((pod, is_gone))
             if is_gone or status_of(pod) in _GOING:
                 self._gone.add(pod.uid)
-        elif is_gone:
-            self._unread.pop(pod.uid, None)
+        else:
+            self._learn(pod, is_gone=is_gone)
+
+    def _learn(self, pod: Pod, *, is_gone: bool) -> None:
+        if is_gone:
+            self.unread.pop(pod.uid, None)
             self.ledger.withdraw(pod)
             self._misreadings.withdraw(pod)
             self.handle.nominations.withdraw(pod.uid)
@@ -166,19 +207,32 @@ class BatchEngine:
 
     def _take_in(self, pod: Pod) -> None:
         """A pod whose amounts cannot be read stays out, and is named, until another version of it can."""
-        self._unread.pop(pod.uid, None)
+        self.unread.pop(pod.uid, None)
         try:
             self.ledger.observe(pod)
         except QuantityError as fault:
-            self._unread[pod.uid] = sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
+            sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
+            self.unread[pod.uid] = pod, sentence
             log.error(sentence)
 
+    def _catching_up(self) -> Iterator[None]:
+        """Learn what was told while a session was open, some of it a turn; what is told meanwhile comes after it."""
+        while self._news:
+            for _ in range(min(_NEWS_A_TURN, len(self._news))):
+                pod, is_gone = self._news.popleft()
+                self._learn(pod, is_gone=is_gone)
+            yield
+
     def _catch_up(self) -> None:
-        self._is_open = False
+        for _ in self._catching_up():
+            pass
         self._gone.clear()
-        news, self._news = self._news, []
-        for pod, is_gone in news:
-            self._hear(pod, is_gone=is_gone)
+        self._is_open = False
+
+    def spare(self, pod: Pod) -> None:
+        """A pod that a session wanted to go stays: nobody could have it deleted."""
+        self.ledger.note_stay(pod.uid)
+        self._hear(pod, is_gone=False)
 
     def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
         """How busy nodes really are, as last collected."""
@@ -193,50 +247,81 @@ class BatchEngine:
             pass
         return outcome
 
-    def turns(self, outcome: Outcome) -> Iterator[None]:
+    def turns(self, outcome: Outcome) -> Generator[None, None, None]:
         """One session that gives others their turn after each statement; what it decides goes into `outcome`.
 
         Others may change the cache meanwhile: every commit is checked against it. One session at a time."""
-        with self.session(outcome) as session:
+        session = yield from self._opened(outcome)
+        settling = self.ledger.settling(session)
+        try:
             for name in self.configuration.actions:
+                start_s = self._now_s()
                 yield from self._run(name, session)
+                outcome.action_s[name] = outcome.action_s.get(name, 0.0) + self._now_s() - start_s
             session.faults += session.misfits_of_arguments()
             _note_places(session, outcome)
             self._promise(session)
-            self._close_plugins(session)
-            settle_groups(session, outcome)
-            settle_queues(session, outcome)
+            yield from self._close_plugins(session, outcome)
+            yield from settle_groups(session, outcome)
+            yield from settle_queues(session, outcome)
             outcome.events += [GroupEvent(*event) for event in session.events]
-            outcome.annotations = session.annotations
-            outcome.faults = session.faults
+            outcome.faults, outcome.final_gauges = session.faults, session.queue_gauges
+            self._remember(session)
+            yield from settling
+            yield from self._catching_up()
+        finally:
+            self._ended(session, settling)
 
     @contextmanager
     def session(self, outcome: Outcome | None = None) -> Iterator[Session]:
         """An open session; whatever happens in it, the engine's own state is right again afterwards."""
-        if self._is_open:
-            raise SessionOpen
-        outcome = Outcome() if outcome is None else outcome
-        session = open_session(
-            self.ledger,
-            self.configured(),
-            self.handle,
-            Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
-            uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
-        )
-        self._is_open = True
+        session = finished(self._opened(Outcome() if outcome is None else outcome))
         try:
-            session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
-            session.faults += self._unread.values()
-            session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
-            self._open_plugins(session)
-            outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
             yield session
         finally:
-            self._remember(session)
-            self.ledger.settle(session)
-            self._catch_up()
+            self._ended(session, self.ledger.settling(session))
 
-    def _open_plugins(self, session: Session) -> None:
+    def _opened(self, outcome: Outcome) -> Generator[None, None, Session]:
+        """A session in which the plugins have registered. Whoever stops in the middle of this leaves no trace."""
+        if self._is_open:
+            raise SessionOpen
+        session: Session | None = None
+        configuration = self.configured()
+        self._is_open = True  # from here on news wait: what opens bit by bit must open on one state of affairs
+        try:
+            session = yield from opening(
+                self.ledger,
+                configuration,
+                self.handle,
+                Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
+                uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
+            )
+            session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
+            session.faults += [sentence for _, sentence in self.unread.values()]
+            session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
+            outcome.session, outcome.pre_binds = session.uid, session.pre_binds
+            outcome.annotations = session.annotations
+            yield from self._open_plugins(session, outcome)
+        except BaseException:
+            if session is not None:
+                self._ended(session, self.ledger.settling(session))
+            else:
+                self._catch_up()
+            raise
+        outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
+        return session
+
+    def _ended(self, session: Session, settling: Iterator[None]) -> None:
+        """`settling`: what is left of setting tasks back; all of it where the session broke off."""
+        self._remember(session)
+        for _ in settling:
+            pass
+        self._catch_up()
+
+    def _now_s(self) -> float:
+        return self.handle.clock.monotonic_s()
+
+    def _open_plugins(self, session: Session, outcome: Outcome) -> Iterator[None]:
         for tier in self.configuration.tiers:
             for option in tier:
                 if option.name not in self._plugins:
@@ -244,6 +329,7 @@ class BatchEngine:
                     session.faults.append(sentence)
                     log.error("%s", sentence)
                     continue
+                start_s = self._now_s()
                 arguments = Arguments(option.arguments, owner=option.name)
                 before = session.plugins.get(option.name)
                 try:
@@ -259,16 +345,23 @@ class BatchEngine:
                 finally:
                     session.opening = ""
                 session.faults += arguments.warnings
+                outcome.plugin_s[option.name, "OnSessionOpen"] = self._now_s() - start_s
+                yield
 
-    def _close_plugins(self, session: Session) -> None:
+    def _close_plugins(self, session: Session, outcome: Outcome) -> Iterator[None]:
         for name, plugin in session.plugins.items():
             closing = getattr(plugin, "on_session_close", None)
             if closing is None:
                 continue
+            start_s = self._now_s()
             try:
-                closing(session)
+                work = closing(session)
+                if isinstance(work, Generator):  # one that takes long may give others their turn
+                    yield from work
             except FAULTS as fault:
                 session.blame(name, fault, "on_session_close")
+            outcome.plugin_s[name, "OnSessionClose"] = self._now_s() - start_s
+            yield
 
     def _run(self, name: str, session: Session) -> Iterator[None]:
         action = self._actions.get(name)
@@ -304,6 +397,15 @@ class BatchEngine:
                 job.kept_hyper_node = job.allocated_hyper_node
             else:
                 job.allocated_hyper_node = job.kept_hyper_node
+
+
+def _call(actions: ActionSet, name: str, method: str) -> None:
+    try:
+        getattr(actions.get(name), method)()
+    except FAULTS as fault:
+        raise PluginError(
+            f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
+        ) from fault
 
 
 def _note_places(session: Session, outcome: Outcome) -> None:

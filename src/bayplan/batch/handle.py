@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import NodeUsage
+from bayplan.batch.share import Share
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
+from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
@@ -103,6 +105,8 @@ class BatchHandle:
     usage_fault: str = ""  # why that is not the newest there could be
     post_now: Post = no_post
     mends: frozenset[Mend] = frozenset()  # quirks of Volcano's that are switched off
+    share: Share | None = None  # how many nodes are looked at for a task, where that is not all of them
+    writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 
     @property
@@ -120,10 +124,6 @@ class BatchHandle:
     @property
     def waiting(self) -> _Nobody:
         return _Nobody()
-
-    @property
-    def writes(self) -> _NoWrites:
-        return _NoWrites()
 
     @property
     def filters(self) -> Any:

@@ -7,7 +7,7 @@ is what changed, plus a little a job. A session moves tasks of these jobs; `sett
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bayplan.batch import hypernodes
@@ -24,6 +24,7 @@ from bayplan.batch.templates import Templates
 from bayplan.batch.view import LiveView
 from bayplan.batch.volume_counts import VolumeCounts
 from bayplan.cache import Cache, PodSwap
+from bayplan.framework.nominations import Leaving, NominationLedger
 from bayplan.objects import volcano
 from bayplan.objects.core import Node as NodeObject
 from bayplan.objects.core import Pod
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SCHEDULER = "volcano"
 
+_CHANGES_A_TURN = 256
 _COMING = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
 
 
@@ -48,19 +50,22 @@ class Ledger:
         *,
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
         default_queue: str = volcano.DEFAULT_QUEUE,
+        nominations: NominationLedger | None = None,
     ) -> None:
         self.cache = cache
         self.snapshot: Snapshot = cache.snapshot()
         self.room = Room(Dimensions())
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
-        self.queue_faults: list[str] = []
+        self.queue_faults: dict[str, tuple[str, ...]] = {}  # by sentence: what cannot be read, or be, and whose it is
         self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
         self.places: dict[str, HyperNode] = {}
         self.topology_fault = ""  # why the hypernodes cannot be used
         self.place_faults: list[str] = []  # what cannot be read of them
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
+        self._nominations = nominations or NominationLedger()
+        self._leaving: dict[str, Leaving] = {}  # by uid: who was known to leave at the last refresh
         self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
         self._tasks: dict[str, Task] = {}  # of groups, by uid
         self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
@@ -121,14 +126,20 @@ class Ledger:
         """The pod was asked to go: it is releasing its room until the API server shows more."""
         self._evicted[task.uid] = task.pod
 
-    def settle(self, session: Session) -> None:
-        """A session is over: what it moved stands again where the cluster has it."""
+    def note_stay(self, uid: str) -> None:
+        """The pod was not asked to go after all."""
+        self._evicted.pop(uid, None)
+
+    def settling(self, session: Session) -> Iterator[None]:
+        """A session is over: what it moved stands again where the cluster has it, some tasks a turn."""
         view = session.view
         view.close()
         self._stale_rows |= view.stale_rows
         self._stale_slots |= view.stale_slots
         index, held = self.snapshot.nodes.index, self.room.tasks
-        for task, held_as in session.moved.values():
+        for number, (task, held_as) in enumerate(session.moved.values()):
+            if not number % _CHANGES_A_TURN:
+                yield
             row = index.get(task.node_name)
             if row is not None:
                 held[row].pop(task.uid, None)
@@ -152,7 +163,7 @@ class Ledger:
             task.status, task.node_name = TaskStatus.BINDING, assumed.spec.node_name
         else:
             task.status, task.node_name = status_of(task.pod), task.pod.spec.node_name
-        if self._evicted.get(task.uid) is task.pod:
+        if self._evicted.get(task.uid) is task.pod or self._nominations.is_leaving(task.uid):
             task.status = TaskStatus.RELEASING
         task.held_as = None
         task.eviction_occurred = False
@@ -234,6 +245,11 @@ class Ledger:
 
     def refresh(self) -> None:
         """Bring everything up to the moment."""
+        for _ in self.refreshing():
+            pass
+
+    def refreshing(self) -> Iterator[None]:
+        """The same in turns. What others do to the cache meanwhile is no part of it: commits find out."""
         changes: list[PodSwap] = []
         self.cache.refresh(
             self.snapshot,
@@ -244,8 +260,12 @@ class Ledger:
         )
         self._stale_rows.clear()
         self._stale_slots.clear()
+        self.is_shared = False
+        self.expect()
+        yield
         self._refresh_volumes()
-        self._refresh_rows(changes)
+        self._refresh_leaving()
+        yield from self._refresh_rows(changes)
         regrouped = self._changed(volcano.PodGroup)
         if regrouped:
             self._refresh_groups()
@@ -253,12 +273,23 @@ class Ledger:
             table = self.cache.catalog.table(volcano.Queue)
             read = [legible_queue(queue) for queue in table.values()]
             self.queues = {queue.name: Queue(queue) for queue, _ in read}
-            self.queue_faults = [*cycles(self.queues), *(fault for _, faults in read for fault in faults)]
+            unreadable = {fault: (queue.name,) for queue, faults in read for fault in faults}
+            self.queue_faults = cycles(self.queues) | unreadable
         if self._changed(PriorityClass) or regrouped:
             self._refresh_priorities()
+        yield
         self._refresh_places()
-        self.is_shared = False
-        self.expect()
+
+    def _refresh_leaving(self) -> None:
+        """Others evict too: who leaves for somebody's sake releases room, whatever the API server shows of it yet."""
+        now = self._nominations.leaving
+        for uid in now.keys() ^ self._leaving.keys():
+            task = self._tasks.get(uid)
+            if task is not None:
+                self.observe(task.pod)
+            self._strangers.pop(uid, None)
+            self._followed.add((now.get(uid) or self._leaving[uid]).node_name)
+        self._leaving = dict(now)
 
     def _refresh_volumes(self) -> None:
         for uid in self._volumes.newly_resolvable():
@@ -278,7 +309,7 @@ class Ledger:
         self._revisions[kind] = revision
         return True
 
-    def _refresh_rows(self, changes: list[PodSwap]) -> None:
+    def _refresh_rows(self, changes: list[PodSwap]) -> Iterator[None]:
         """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed."""
         snapshot, columns = self.snapshot, self.snapshot.nodes
         renewed = snapshot.renewed.since(self._node_cursor) if self._node_cursor >= 0 else None
@@ -298,13 +329,17 @@ class Ledger:
         )
         with self.room.together() as sums:
             index, held, tasks = columns.index, self.room.tasks, self._tasks
-            for before, after in changes:
+            for number, (before, after) in enumerate(changes):
+                if not number % _CHANGES_A_TURN:
+                    yield
                 if before is not None and after is not None and before.uid == after.uid:  # most of what is told
                     task, at = tasks.get(after.uid), index.get(after.node_name)
                     if task is not None and at is not None and self._replaced(at, held[at].get(task.uid), task):
                         continue
                 self._apply(before, after, sums)
-        for uid in self._renamed:
+        for number, uid in enumerate(self._renamed):
+            if not number % _CHANGES_A_TURN:
+                yield
             self._count_again(uid)
         self._renamed.clear()
         self._node_cursor = snapshot.renewed.end
@@ -373,6 +408,8 @@ class Ledger:
         if stranger is None or stranger.pod is not info.pod:
             stranger = self._strangers[info.uid] = self._volumes.counted(Task(info.pod, info))
             stranger.job = ""
+            if self._nominations.is_leaving(info.uid):
+                stranger.status = TaskStatus.RELEASING
         return stranger
 
     def _refresh_groups(self) -> None:

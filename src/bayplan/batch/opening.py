@@ -5,7 +5,7 @@ Cost: what changed since the last session, a copy of the account columns, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from bayplan.batch.conf import BatchConfiguration
@@ -22,11 +22,11 @@ from bayplan.batch.view import ClusterView
 from bayplan.framework.handle import Nominations
 
 
-def open_session(
+def opening(
     ledger: Ledger, configuration: BatchConfiguration, handle: BatchHandle, cluster: Cluster, *, uid: str
-) -> Session:
+) -> Generator[None, None, Session]:
     """A session on the cluster of this moment, before any plugin has seen it."""
-    ledger.refresh()
+    yield from ledger.refreshing()
     nodes = Nodes(ledger.snapshot, ledger.room.copy(), usage=handle.usage)
     _keep_promises(ledger, nodes, handle.nominations)
     queues = ledger.queues
@@ -49,6 +49,7 @@ def open_session(
         view=ClusterView(ledger.snapshot),
         templates=ledger.templates,
         mends=handle.mends,
+        share=handle.share,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:
@@ -57,6 +58,7 @@ def open_session(
         job.begin_session()
         if job.has_topology_specs:
             _prepare_topology(job, session)
+        yield
     return session
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bayplan.batch.pre_binding import PreBinding
 from bayplan.objects.quantity import Quantity
 from bayplan.objects.volcano import PodGroupStatus
 
@@ -16,6 +17,7 @@ class GroupOutcome:
     changed: bool  # whether the status must be written
     allocated_hyper_node: str = ""
     sub_job_hyper_nodes: dict[str, str] = field(default_factory=dict)
+    waiting: int = 0  # tasks without a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Outcome:
     messages: dict[str, PodMessage] = field(default_factory=dict)
     events: list[GroupEvent] = field(default_factory=list)
     queues: dict[str, dict[str, Quantity]] = field(default_factory=dict)  # what each queue holds, where that changed
-    queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)
+    queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # as the session opened
+    final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # and as it closed
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
     faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
+    session: str = ""  # its uid
+    pre_binds: dict[str, PreBinding] = field(default_factory=dict)  # by uid: what a bound pod needs before it is bound
+    action_s: dict[str, float] = field(default_factory=dict)  # how long each action took
+    plugin_s: dict[tuple[str, str], float] = field(default_factory=dict)  # and each plugin, opening and closing

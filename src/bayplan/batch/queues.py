@@ -60,9 +60,10 @@ class Queue:
         return f"Queue({self.name})"
 
 
-def cycles(queues: Mapping[str, Queue]) -> list[str]:
-    """Queues that are below themselves, a sentence a cycle; the root, or a parent that does not exist, ends a line."""
-    found: list[str] = []
+def cycles(queues: Mapping[str, Queue]) -> dict[str, tuple[str, ...]]:
+    """Queues that are below themselves: a sentence a cycle, and who is in it. The root, or a parent that does not
+    exist, ends a line."""
+    found: dict[str, tuple[str, ...]] = {}
     done: set[str] = set()
     for name in queues:
         line: list[str] = []
@@ -71,6 +72,7 @@ def cycles(queues: Mapping[str, Queue]) -> list[str]:
             name = queues[name].parent
         if name in line:
             ring = [*line[line.index(name) :], name]
-            found.append(f"queues are below themselves: {' > '.join(reversed(ring))}; give one of them another parent")
+            sentence = f"queues are below themselves: {' > '.join(reversed(ring))}; give one of them another parent"
+            found[sentence] = tuple(ring[:-1])
         done.update(line)
     return found

@@ -39,7 +39,9 @@ class Search:
         """Rows with room, now or soon, that no predicate rejects."""
         fits = prospect.fits_future if among is None else prospect.fits_future & among
         failed = self._known(task)
-        return prospect.allowed(task, fits if failed is None else fits & ~failed.rows)
+        allowed = prospect.allowed(task, fits if failed is None else fits & ~failed.rows)
+        share = self._session.share
+        return allowed if share is None else share.taken(allowed, among)
 
     def note_failures(self, task: Task, prospect: Prospect, feasible: BoolVector, among: BoolVector | None) -> None:
         """Remember the rows that failed the task for those of its role that follow."""

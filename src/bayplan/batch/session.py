@@ -23,9 +23,11 @@ from bayplan.batch.jobs import Job
 from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.points import Switches
+from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.prospects import Prospect, Prospects
 from bayplan.batch.questions import Questions
 from bayplan.batch.queues import Queue
+from bayplan.batch.share import Share
 from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task
@@ -88,6 +90,7 @@ class Session(Questions):
         view: ClusterView,
         templates: Templates,
         mends: Set[Mend] = frozenset(),
+        share: Share | None = None,
     ) -> None:
         super().__init__(tiers, mends)
         self.uid = uid
@@ -98,6 +101,7 @@ class Session(Questions):
         self.catalog = catalog
         self.view = view
         self.templates = templates
+        self.share = share
         self.clock = clock
         self.chance = chance
         self.total_resource: Amounts = nodes.room.total()
@@ -106,6 +110,7 @@ class Session(Questions):
         self.queue_gauges: dict[str, dict[str, float]] = {}
         self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
         self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
+        self.pre_binds: dict[str, PreBinding] = {}  # by uid: what was reserved for tasks that have a node
         self.dirty_jobs: set[str] = set()
         self.moved: dict[str, tuple[Task, TaskStatus | None]] = {}  # tasks that were moved, and how their node had them
         self.device_pools: list[DevicePool] = []

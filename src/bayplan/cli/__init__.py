@@ -14,7 +14,7 @@ from bayplan.errors import BayplanError
 _VERBS = {
     "admission": "Serve Volcano's webhooks: what they fill in and what they refuse.",
     "apply": "Make a cluster have what manifests say.",
-    "batch": "Check and show a volcano-scheduler.conf.",
+    "batch": "Schedule gangs and queues, in vc-scheduler's place; check and show its configuration.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
     "completion": "Print a script that completes commands in bash, zsh or fish.",
     "config": "Check and show a KubeSchedulerConfiguration.",
@@ -31,6 +31,7 @@ _VERBS = {
     "plugin": "Start a plugin of your own, and see which ones there are.",
     "podgroup": "List, view and delete Volcano's groups of pods.",
     "queue": "List, make, open, close and delete Volcano's queues.",
+    "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
     "top": "Watch nodes fill, pods wait and decisions come.",
 }

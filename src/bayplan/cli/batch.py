@@ -23,6 +23,7 @@ from bayplan.batch.conf import (
 from bayplan.batch.declared import misgiven, takes_of
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.usage_sources import mistakes_in
+from bayplan.cli.batch_run import command as run
 from bayplan.cli.options import file_text
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_table, print_value
@@ -33,15 +34,31 @@ _READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
 """Actions that read some of their arguments from the section of another one."""
 
 
-@click.group("batch")
+class _RunsByFlags(click.Group):
+    """Flags right behind the name are those of `run`: people start vc-scheduler so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("batch", cls=_RunsByFlags)
 def command() -> None:
     """The batch engine: gangs, queues and fair share, configured like Volcano's scheduler.
 
+    Flags without a command are those of `run`.
+
     \b
     Examples:
+      bayplan batch run --kubeconfig ~/.kube/config
+      bayplan batch --scheduler-conf volcano-scheduler.conf
       bayplan batch config check volcano-scheduler.conf
       bayplan batch config show volcano-scheduler.conf
     """
+
+
+command.add_command(run)
 
 
 @command.group("config")

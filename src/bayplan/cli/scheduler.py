@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import explained, file_text
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import yaml_text
+from bayplan.cli.running import run_process
 from bayplan.cli.scheduler_flags import CONNECTION, DEBUGGING, ELECTION, FLAGS
 from bayplan.client import find_target
 from bayplan.clock import SystemClock
@@ -32,7 +31,6 @@ from bayplan.config.own_settings import OwnSettings, load_settings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.config.validation import check_election
 from bayplan.errors import ConfigError
-from bayplan.scheduler.process import STOPPED, SchedulerProcess
 from bayplan.telemetry.logs import LogControl, LogOptions, start_logs
 
 log = logging.getLogger(__name__)
@@ -69,16 +67,16 @@ def command(
     flags = context.command.values(given)
     if no_leader_elect:
         flags["leader-elect"] = False
-    logs = _start_logging(flags)
+    logs = start_logging(flags)
     context.call_on_close(logs.close)
-    options = _options(flags, context.command.texts(given), settings)
+    options = process_options(flags, context.command.texts(given), settings)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
     features = options.serving.features
     plugins = plugin_source(text, plugin_folders, trust_writable=trust_writable_plugins, features=features)
     registry = plugins.registry()
     with explained(path, registry):
-        configuration = _with_flags(configured(text, registry, features), flags, alone=path is None)
+        configuration = with_flags(configured(text, registry, features), flags, alone=path is None)
         build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
     kubeconfig = configuration.client_connection.kubeconfig
     target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
@@ -94,10 +92,10 @@ def command(
         set_verbosity=logs.set_verbosity,
     )
     freeze_memory()
-    sys.exit(asyncio.run(_run(process)))
+    sys.exit(asyncio.run(run_process(process)))
 
 
-def _options(flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None) -> ProcessOptions:
+def process_options(flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None) -> ProcessOptions:
     features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
     for gate in features.without_effect():
         log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
@@ -109,7 +107,7 @@ def _options(flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path 
     return ProcessOptions(settings=own, serving=serving, max_parked=parked)
 
 
-def _with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
+def with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
     """Flags about the election always count; the others count where there is no file."""
     election = replace(configuration.leader_election, **_given(flags, ELECTION))
     check_election(election)
@@ -137,7 +135,7 @@ def _write(configuration: Configuration, path: Path) -> None:
     log.info("the configuration is written to %s", path)
 
 
-def _start_logging(flags: Mapping[str, Any]) -> LogControl:
+def start_logging(flags: Mapping[str, Any]) -> LogControl:
     options = LogOptions(
         format=flags["logging-format"],
         verbosity=flags["v"],
@@ -145,27 +143,3 @@ def _start_logging(flags: Mapping[str, Any]) -> LogControl:
         split_stream=flags.get(f"log-{flags['logging-format']}-split-stream", False),
     )
     return start_logs(options, SystemClock())
-
-
-async def _run(process: AbstractAsyncContextManager[SchedulerProcess]) -> int:
-    """An exit code. Who is told to stop before it has begun ends as if it had."""
-    starting = asyncio.current_task()
-    assert starting is not None
-    _on_signals(starting.cancel)
-    begun = False
-    try:
-        async with process as running:
-            begun = True
-            _on_signals(running.stop)
-            loop, dumps = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-            loop.add_signal_handler(signal.SIGUSR2, lambda: dumps.add(loop.create_task(running.dump())))
-            return await running.run()
-    except asyncio.CancelledError:
-        if begun:
-            raise
-        return STOPPED
-
-
-def _on_signals(stop: Callable[[], object]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -16,6 +16,7 @@ from bayplan.client.client import (
 from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
+from bayplan.client.elections import Elections
 from bayplan.client.event_sink import EventSink, event_resource
 from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
@@ -55,6 +56,7 @@ __all__ = [
     "Client",
     "Column",
     "Election",
+    "Elections",
     "EventSink",
     "Guard",
     "Informer",

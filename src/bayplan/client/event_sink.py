@@ -46,7 +46,6 @@ class EventSink:
         most_waiting: int = MOST_WAITING,
         gives_way: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`gives_way`: whether there is something more important under way; without it, there always may be."""
         self.dropped = 0
         """Events that found no room in the queue."""
         self.refused = 0
@@ -60,7 +59,8 @@ class EventSink:
         self._most_waiting = most_waiting
         self._waiting: deque[EventWrite] = deque()
         self._following: dict[tuple[str, str], EventWrite | None] = {}
-        self._gives_way = gives_way
+        self.gives_way = gives_way
+        """Whether there is something more important under way; unless told otherwise, there always may be."""
         self._helping: set[asyncio.Task[None]] = set()
         self._work = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
@@ -145,13 +145,13 @@ class EventSink:
 
     def _call_for_help(self) -> None:
         """The server has just taken an event, and more of them wait."""
-        if len(self._helping) < HELPERS and not self._gives_way():
+        if len(self._helping) < HELPERS and not self.gives_way():
             helper = asyncio.ensure_future(self._help())
             self._helping.add(helper)
             helper.add_done_callback(self._helping.discard)
 
     async def _help(self) -> None:
-        while not self._work.locked() and not self._gives_way():
+        while not self._work.locked() and not self.gives_way():
             await self._send_next()
 
     async def _deliver(self, write: EventWrite) -> None:

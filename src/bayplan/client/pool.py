@@ -35,6 +35,9 @@ IDLE_S = 60.0
 """Below the 90 s after which kube-apiserver closes: better that we do, a request could cross its closing."""
 
 CONNECT_S = 30.0
+_WARM_S = 3.0
+"""How long connections may take that nobody needs yet: whoever opens them beforehand waits for them."""
+
 _TICK_S = 0.25
 _PATIENCE_S = 0.5
 """A server that is merely busy answers sooner, and would be busier with every connection more."""
@@ -100,7 +103,7 @@ class Pool:
         """Open connections until there are so many, for a burst of requests to find. Failing is nothing: whoever needs
         one is told why there is none."""
         missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
-        opening = (self._open(CONNECT_S) for _ in range(missing))
+        opening = (self._open(_WARM_S) for _ in range(missing))
         for opened in await asyncio.gather(*opening, return_exceptions=True):
             if isinstance(opened, Connection):
                 self._keep(opened)

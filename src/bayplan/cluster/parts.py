@@ -137,7 +137,9 @@ class Parts:
         return self._shown_scale(ask, written.tree)
 
     def _shown_scale(self, ask: Ask, tree: Tree) -> Reply:
-        shown = Shown(_SCALES, wanted(ask.headers.get("Accept", "")), self.clock.now, ask.query.get("includeObject", ""))
+        shown = Shown(
+            _SCALES, wanted(ask.headers.get("Accept", "")), self.clock.now, ask.query.get("includeObject", "")
+        )
         return Reply(shown.one(encode(subresources.scale_of(ask.resource, tree))) + b"\n")
 
     def _new_scale(self, ask: Ask, content: bytes, options: WriteOptions) -> Tree:

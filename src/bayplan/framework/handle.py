@@ -25,6 +25,9 @@ class Nominations(Protocol):
 
     def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
     def nodes(self) -> Collection[str]: ...
+    def leaving_from(self, node_name: str) -> Mapping[str, object]:
+        """By uid: who was told to leave a node for somebody's sake, whatever the API server shows of it yet."""
+        ...
 
 
 class WaitingPod(Protocol):

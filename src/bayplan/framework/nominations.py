@@ -1,20 +1,37 @@
-"""Room that was made for somebody: which pods wait for which node.
+"""Room that was made for somebody: which pods wait for which node, and which were told to leave for whom.
 
 Preemption nominates; filters count the nominated pods of equal or higher priority, so that nobody takes the room
-meanwhile. One ledger for both engines.
+meanwhile. Victims are known here from the moment they are chosen until they are gone, which the API server shows only
+later: whoever looks for victims next counts them as going, and does not evict another in their place. One ledger for
+both engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from bayplan.snapshot import PodInfo
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A pod that was told to go, or is about to be: from where, and for whose sake."""
+
+    node_name: str
+    for_whom: str
+
+
+_NOBODY: Mapping[str, Leaving] = {}
+
+
 class NominationLedger:
-    """Nominated pods by node, in order of nomination."""
+    """Nominated pods by node, in order of nomination; and who leaves."""
 
     def __init__(self) -> None:
+        self._leaving: dict[str, Leaving] = {}
+        self._leaving_from: dict[str, dict[str, Leaving]] = {}
         self._by_node: dict[str, list[PodInfo]] = {}
         self._node_of: dict[str, str] = {}
 
@@ -43,3 +60,33 @@ class NominationLedger:
 
     def nodes(self) -> Collection[str]:
         return self._by_node.keys()
+
+    # who leaves -------------------------------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> Mapping[str, Leaving]:
+        """By uid: everybody who was chosen to go and is not gone."""
+        return MappingProxyType(self._leaving)
+
+    def leave(self, uid: str, node_name: str, for_whom: str) -> None:
+        """A pod was chosen to go; who chose it first is remembered."""
+        if uid not in self._leaving:
+            self._leaving[uid] = found = Leaving(node_name, for_whom)
+            self._leaving_from.setdefault(node_name, {})[uid] = found
+
+    def stays(self, uid: str) -> None:
+        """A pod is gone, or was spared after all."""
+        found = self._leaving.pop(uid, None)
+        if found is None:
+            return
+        others = self._leaving_from[found.node_name]
+        del others[uid]
+        if not others:
+            del self._leaving_from[found.node_name]
+
+    def is_leaving(self, uid: str) -> bool:
+        return uid in self._leaving
+
+    def leaving_from(self, node_name: str) -> Mapping[str, Leaving]:
+        """By uid: who leaves one node."""
+        return self._leaving_from.get(node_name, _NOBODY)

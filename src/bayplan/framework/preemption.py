@@ -10,7 +10,7 @@ runs for each node looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -130,9 +130,11 @@ class ClearNomination:
     pod: Pod
 
 
-def evictions(preemptor: Pod, node_name: str, victims: Victims, plugin: str) -> tuple[EvictVictim, ...]:
-    """One intent for each victim that is not going already."""
-    staying = [pod for pod in victims.pods if not pod.terminating]
+def evictions(
+    preemptor: Pod, node_name: str, victims: Victims, plugin: str, leaving: Container[str] = ()
+) -> tuple[EvictVictim, ...]:
+    """One intent for each victim that is not going already; `leaving`: uids of those who were told to before."""
+    staying = [pod for pod in victims.pods if not pod.terminating and pod.uid not in leaving]
     return tuple(
         EvictVictim(pod, node_name, preemptor, plugin, last=position == len(staying))
         for position, pod in enumerate(staying, 1)
@@ -171,14 +173,17 @@ class DryRun:
         budgets: Sequence[Budget],
         now: datetime,
         weights: PodWeights | None = None,
+        leaving_from: Callable[[str], Container[str]] = lambda _: (),
     ) -> None:
-        """`weights`: columns that followed the same snapshot before, which saves reading its pods again."""
+        """`weights`: columns that followed the same snapshot before, which saves reading pods again. `leaving_from`:
+        by node the uids of pods that were told to go for somebody else's sake: they are victims already."""
         self._cycle = cycle
         self._filters = filters
         self._budgets = budgets
         self._now = now
         self._less = more_important(now)
         self._weights = weights or PodWeights()
+        self._leaving_from = leaving_from
 
     def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> Findings:
         """Look at rows from `offset` on, round the end, until there are enough candidates.
@@ -213,7 +218,7 @@ class DryRun:
             missing = max(wanted - found, _FEWEST_ROWS)
             tried = batch.outcomes(rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)], missing)
             for row, outcome in tried:
-                if outcome is None:
+                if outcome is None or self._leaving_from(self._cycle.snapshot.nodes.names[row]):
                     outcome = self.victims_on(row)
                 found += isinstance(outcome, Victims)
                 yield row, outcome
@@ -235,7 +240,11 @@ class DryRun:
         if not status.ok:
             return status
         go_sort(weaker, self._less)
-        found = self._reprieve_all(trial, fork, weaker)
+        leaving = self._leaving_from(nodes.names[row])
+        found = self._reprieve_all(trial, fork, [info for info in weaker if info.uid not in leaving])
+        if isinstance(found, Victims) and leaving:
+            gone = {info.uid for info in weaker if info.uid in leaving} | {pod.uid for pod in found.pods}
+            found = Victims(tuple(info.pod for info in weaker if info.uid in gone), found.violations)
         if isinstance(found, Victims) and not found.pods:
             return no_victim(nodes.names[row])
         return found

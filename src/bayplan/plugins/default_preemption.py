@@ -133,9 +133,12 @@ class DefaultPreemption:
             return _told(unschedulable(NO_CANDIDATE))
         node_name = cheapest(candidates, cycle.snapshot, self._handle.clock.now())
         victims = candidates[node_name]
-        writes: tuple[object, ...] = evictions(cycle.pod, node_name, victims, self.name)
-        if writes:  # victims that all are leaving already need nothing, and neither do the nominations
-            writes = (*cleared_nominations(cycle.pod, self._handle.nominations.on_node(node_name)), *writes)
+        nominations = self._handle.nominations
+        writes: tuple[object, ...] = ()
+        if not all(victim.terminating for victim in victims.pods):  # else nothing is needed of anybody
+            leaving = nominations.leaving_from(node_name)
+            evicted = evictions(cycle.pod, node_name, victims, self.name, leaving)
+            writes = (*cleared_nominations(cycle.pod, nominations.on_node(node_name)), *evicted)
         return PostFilterAnswer(SUCCESS, nominate=node_name, victims=victims.pods, writes=writes)
 
     def _search(self, cycle: Cycle, diagnosis: Diagnosis) -> Findings:
@@ -147,7 +150,8 @@ class DefaultPreemption:
             len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
         )
         budgets = budgets_of(handle.catalog.table(PodDisruptionBudget).values())
-        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights)
+        leaving_from = handle.nominations.leaving_from
+        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights, leaving_from)
         return dry_run.search(rows, wanted=wanted, offset=handle.chance.randrange(len(rows)))
 
 

@@ -75,7 +75,9 @@ class Evictions:
             else:
                 self.writes.submit(intent)
         if not victims:
-            return None
+            return Room(preemptor, cleared, [], None) if cleared else None
+        for each in victims:  # both engines know from now on, not only when the API server shows it
+            self.engine.nominations.leave(each.victim.uid, each.node_name, preemptor.key)
         self.observer.preempted(len(victims))
         plugin = self._plugin(preemptor, victims[0].plugin)
         if plugin is not None:
@@ -99,7 +101,18 @@ class Evictions:
                 room.plugin.finished(room.preemptor)
             self.observer.preemption_ran("success" if done else "error", self.clock.monotonic_s() - start_s)
             if not done:
+                for each in room.victims:
+                    if not self._leaves(each.victim.uid):
+                        self._spare(each)
                 self.activate(room.preemptor)
+
+    def _spare(self, intent: EvictVictim) -> None:
+        """A victim stays after all: others may have counted on its going."""
+        nominations = self.engine.nominations
+        nominations.stays(intent.victim.uid)
+        for info in list(nominations.on_node(intent.node_name)):
+            if info.uid in self.engine.pending:
+                self.activate(info.pod)
 
     async def _evicted(self, room: Room, told: asyncio.Task[None] | None) -> bool:
         """Whether something is still to come that wakes the preemptor: the going of the last victim.

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from bayplan.errors import LeaseLost
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.comparing import compare
-from bayplan.scheduler.live import LiveScheduler
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +36,17 @@ class Watching(Protocol):
     def synced(self) -> bool: ...
 
 
+class Deciding(Protocol):
+    """One engine, or both: `LiveScheduler` is one."""
+
+    async def catch_up(self) -> None: ...
+    async def follow(self) -> None: ...
+    async def run(self) -> None: ...
+    def stop_deciding(self) -> None: ...
+    async def drain(self) -> None: ...
+    async def abandon(self) -> None: ...
+
+
 class Leading(Protocol):
     """An election, as `client.Election` is."""
 
@@ -52,13 +61,15 @@ class Leading(Protocol):
 class SchedulerProcess:
     """Runs one live scheduler until it is told to `stop`."""
 
-    live: LiveScheduler
+    live: Deciding
     informers: Watching
     election: Leading | None = None
     told: Callable[[], Awaitable[None]] | None = None  # waits until everything was told that is to be told
     patience_s: float = _PATIENCE_S
     when_synced: Callable[[], object] = lambda: None
     before_deciding: Sequence[Callable[[], Awaitable[None]]] = ()
+    describe: Callable[[Watching], Iterable[str]] = lambda _: ()
+    """What is known and who waits, in lines for a log."""
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else runs as long as the process does, and ends it when it breaks."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,7 +88,7 @@ class SchedulerProcess:
     async def dump(self) -> None:
         """Write into the log what is known and who waits, and whether that is what the API server says."""
         await self.live.catch_up()
-        for line in compare(self.live, self.informers.objects("nodes"), self.informers.objects("pods")).lines():
+        for line in self.describe(self.informers):
             log.info("%s", line)
 
     @property

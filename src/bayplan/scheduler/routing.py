@@ -26,6 +26,7 @@ from bayplan.framework.changes import (
     pod_changes,
 )
 from bayplan.framework.events import Action, ClusterEvent
+from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -49,6 +50,8 @@ class Served(Protocol):
     def cache(self) -> Cache: ...
     @property
     def waiting(self) -> WaitingPods: ...
+    @property
+    def nominations(self) -> NominationLedger: ...
     @property
     def pending(self) -> dict[str, Pod]: ...
     def serves(self, pod: Pod) -> bool: ...
@@ -192,6 +195,7 @@ class Routing:
             yield from self._queue.moving(ASSIGNED_POD_DELETE, old, None, at_most=old.priority)
 
     def _pod_gone(self, pod: Pod) -> Slices:
+        self._engine.nominations.stays(pod.uid)
         if pod.spec.node_name:
             self._note(ASSIGNED_POD_DELETE)
             if self._cache.pod(pod.uid) is not None:

@@ -3,7 +3,7 @@
 from bayplan.server.authentication import Authenticator
 from bayplan.server.authorization import ALWAYS_ALLOWED, Authorizer
 from bayplan.server.health import Check, election_check, handlers_check, shutdown_check
-from bayplan.server.pages import Views
+from bayplan.server.pages import Views, routes_of
 from bayplan.server.server import GRACE_S, PORT, Access, Server, Serving
 from bayplan.server.tls import TlsOptions
 from bayplan.server.trust import FrontProxy, Trust, TrustKeeper, TrustOptions
@@ -28,5 +28,6 @@ __all__ = [
     "Views",
     "election_check",
     "handlers_check",
+    "routes_of",
     "shutdown_check",
 ]

@@ -40,7 +40,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Contexts(Protocol):
     """Where connections get their TLS from: asked for each, because certificates rotate."""
 
-    def context(self) -> ssl.SSLContext: ...
+    def context(self) -> ssl.SSLContext | None:
+        """None where no TLS is spoken."""
+        ...
 
     def peer(self, address: str, tls: ssl.SSLObject | None) -> Peer: ...
 
@@ -140,8 +142,9 @@ class Connections:
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         spare = sock.dup()  # for a last word to those who do not speak TLS
         try:
+            tls = self._contexts.context()
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, sock, ssl=self._contexts.context(), ssl_shutdown_timeout=_LINGER_S
+                lambda: protocol, sock, ssl=tls, ssl_shutdown_timeout=_LINGER_S if tls is not None else None
             )
         except OSError as fault:  # TLS's own errors among them
             log.debug("http: TLS handshake error from a client: %s", fault)

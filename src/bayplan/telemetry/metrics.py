@@ -139,6 +139,10 @@ class Family(Generic[V]):
         if label in self.label_names:
             self._allowed[self.label_names.index(label)] = frozenset(values)
 
+    def forget(self, *values: str) -> None:
+        """What these labels stood for is gone; nothing where there was no value."""
+        self._values.pop(values, None)
+
     def reset(self) -> None:
         """Forget everything. A metric without labels is there from the start, at zero."""
         self._values.clear()

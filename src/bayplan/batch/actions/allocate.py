@@ -7,7 +7,7 @@ hypernode by hypernode (`topology_allocate`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from bayplan.batch.session import Session
 from bayplan.batch.statement import Statement
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task
+from bayplan.batch.turns import finished
 from bayplan.batch.worksheets import Worksheet, organize
 from bayplan.snapshot import BoolVector
 
@@ -67,13 +68,14 @@ class _Run:
     def run(self) -> Iterator[None]:
         for job in self._session.jobs.values():
             self._enter(job)
+            yield
         while self._queues:
             queue = self._queues.pop()
             jobs = self._jobs.get(queue.uid)
             if self._session.overused(queue) or not jobs:
                 continue  # not asked again in this session
             job = jobs.pop()
-            if self._serve(job):
+            if (yield from self._serve(job)):
                 jobs.push(job)
             self._queues.push(queue)
             yield
@@ -98,7 +100,7 @@ class _Run:
         self._jobs[queue.uid].push(job)
         self._sheets[job.uid] = sheet
 
-    def _serve(self, job: Job) -> bool:
+    def _serve(self, job: Job) -> Generator[None, None, bool]:
         """Place what can be placed of a job now; true when it has more."""
         sheet = self._sheets[job.uid]
         if job.contains_hard_topology() or job.has_sub_job_policy:
@@ -111,7 +113,7 @@ class _Run:
         if sub_job.nominated_hyper_node:
             statement = self._topology.from_nomination(job, sub_job, tasks, TOP)
         if statement is None:
-            statement = self._placer.place(job, sub_job, tasks, TOP)
+            statement = yield from self._placer.placing(job, sub_job, tasks, TOP)
         if statement is None or not self._session.job_ready(job):
             return False
         if not statement.commit():
@@ -130,6 +132,12 @@ class Placer:
 
     def place(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str) -> Statement | None:
         """A statement that makes the sub-job ready, or lets it wait for room; None where neither is possible."""
+        return finished(self.placing(job, sub_job, tasks, hyper_node))
+
+    def placing(
+        self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str
+    ) -> Generator[None, None, Statement | None]:
+        """The same task by task: a gang of thousands must not hold the loop. Its commit is checked as a whole."""
         session = self._session
         among = self.rows_of(hyper_node)
         if not len(session.nodes) or (among is not None and not among.any()):
@@ -139,6 +147,7 @@ class Placer:
         hyper = sub_job.allocated_hyper_node
         while tasks:
             task = tasks.pop()
+            yield
             if not self._may_be_tried(job, sub_job, task):
                 continue
             node = self._find(job, task, sub_job, search, hyper_node, hyper)

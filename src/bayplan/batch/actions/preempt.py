@@ -113,6 +113,7 @@ class _Run:
         session = self._session
         for job in session.jobs.values():
             self._enter(job)
+            yield
         queues = PriorityQueue(session.queue_order, (session.queues[name] for name in self._preemptors))
         while queues:
             queue = queues.pop()
@@ -144,6 +145,7 @@ class _Run:
             assigned = False
             while session.job_starving(job) and tasks:
                 assigned = self._preempt(statement, tasks.pop(), queue, prey)
+                yield
             if not session.job_pipelined(job):
                 statement.discard()
                 continue

@@ -58,6 +58,7 @@ class _Run:
         seen: set[str] = set()
         for job in self._session.jobs.values():
             self._enter(job, seen)
+            yield
         while self._queues:
             queue = self._queues.pop()
             if not self._session.overused(queue):
@@ -84,6 +85,7 @@ class _Run:
             tasks, prey = self._tasks[job.uid], self._of_others(queue, job)
             while self._session.job_starving(job) and tasks:
                 self._reclaim(statement, queue, tasks.pop(), prey)
+                yield
             if self._session.job_pipelined(job):
                 statement.commit()
                 yield

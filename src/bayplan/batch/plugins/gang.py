@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from bayplan.batch.arguments import Arguments
@@ -49,7 +49,7 @@ class Gang:
         session.add_sub_job_pipelined_fn(self.name, _sub_job_pipelined)
         session.add_job_starving_fn(self.name, Job.is_starving)
 
-    def on_session_close(self, session: Session) -> None:
+    def on_session_close(self, session: Session) -> Iterator[None]:
         """Every group learns whether its gang could start."""
         now = session.clock.now()
         for job in session.jobs.values():
@@ -71,6 +71,7 @@ class Gang:
                 message=message,
             )
             session.update_condition(job, condition)
+            yield
 
     def _is_at_minimum(self, evictor: Job, task: Task) -> bool:  # noqa: ARG002
         job = self._session.jobs.get(task.job)

@@ -14,6 +14,7 @@ from bayplan.batch.complaints import FAULTS
 from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.live_filters import LiveFilters
+from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.tasks import Task
@@ -209,6 +210,7 @@ class Predicates:
                 continue
             if refused is not None and not refused.ok:
                 return refused
+        self._session.pre_binds[task.uid] = PreBinding(self._reserving, cycle)
         return None
 
     def _filters_of(self, task: Task) -> Filters:
@@ -220,6 +222,7 @@ class Predicates:
     def _unreserve(self, task: Task) -> None:
         if task.uid not in self._filtered or not (task.pod.spec.volumes or task.pod.spec.resource_claims):
             return
+        self._session.pre_binds.pop(task.uid, None)
         cycle = self._filters_of(task).cycle
         for plugin in reversed(self._reserving):
             try:

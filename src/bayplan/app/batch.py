@@ -1,0 +1,245 @@
+"""The batch engine as a process of its own, and as the second engine of a process that has both."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
+from bayplan.app.batch_serving import BatchMonitor, batch_served
+from bayplan.app.wiring import Wiring
+from bayplan.batch.conf import load_default
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.assembly import Ways, followed, live_batch
+from bayplan.batch.live.following import nobody_waits
+from bayplan.batch.live.observing import BatchObserver
+from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
+from bayplan.batch.live.reloading import BatchReloading
+from bayplan.batch.live.sessions import LiveBatch
+from bayplan.cache import Cache
+from bayplan.client import EVERYTHING, EventSink, Informers, Resource, Target, Unreadable
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.model import LeaderElection
+from bayplan.config.own_settings import OwnSettings
+from bayplan.framework.boundary import call_under_way
+from bayplan.framework.discovery import looks
+from bayplan.framework.nominations import NominationLedger
+from bayplan.objects import volcano, workloads
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import KINDS, Kind, kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.scheduler.process import SchedulerProcess, Watching
+from bayplan.scheduler.statuses import PodStatuses
+from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
+from bayplan.telemetry.watchdog import watched_loop
+
+log = logging.getLogger(__name__)
+
+WATCHED: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind.struct is not workloads.PodGroup)
+"""What the batch engine reads of a cluster: of the two kinds of pod groups Volcano's."""
+
+NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
+"""Without these there is nothing to schedule."""
+
+_ACTIONS = {"Scheduled": "Binding", "Evict": "Evicting"}
+
+
+def batch_lease(options: BatchOptions) -> LeaderElection:
+    """The lease that vc-scheduler takes."""
+    return LeaderElection(resource_name=options.lock_name, resource_namespace=LOCK_NAMESPACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """Everything that says how a batch engine is to run."""
+
+    options: BatchOptions = field(default_factory=BatchOptions)
+    conf: Path | None = None
+    plugin_folders: tuple[Path, ...] = ()
+    trust_writable: bool = False
+    lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
+    mends: tuple[str, ...] = ()
+
+    def engine(
+        self,
+        cache: Cache,
+        clock: LoopClock,
+        chance: random.Random | None = None,
+        nominations: NominationLedger | None = None,
+    ) -> BatchEngine:
+        return build_batch_engine(
+            self.conf or load_default(),
+            cache,
+            plugins=known_batch_plugins(self.plugin_folders, trust_writable=self.trust_writable),
+            actions=known_actions(self.plugin_folders, trust_writable=self.trust_writable),
+            clock=clock,
+            chance=chance,
+            nominations=nominations,
+            mends=self.mends,
+            scheduler_names=self.options.scheduler_name,
+            default_queue=self.options.default_queue,
+        )
+
+    def reloading(self, engine: BatchEngine) -> BatchReloading:
+        """What looks for changed files of plugins before each session."""
+        folders, trust = self.plugin_folders, self.trust_writable
+        return BatchReloading(
+            engine,
+            lambda: looks(folders),
+            lambda: (
+                known_batch_plugins(folders, trust_writable=trust),
+                known_actions(folders, trust_writable=trust),
+            ),
+        )
+
+
+class SchedulerNames:
+    """Speaks in the name of the scheduler that serves a pod; of everything else, in the first one's."""
+
+    def __init__(self, sink: EventSink, names: Sequence[str]) -> None:
+        client = sink.client
+        self._recorders = {
+            name: EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
+            for name in names
+        }
+        self._first = self._recorders[names[0]]
+
+    def tell(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
+        action = _ACTIONS.get(reason, "Scheduling")
+        self._speaker(regarding).event(regarding, type=kind, reason=reason, action=action, note=note)
+
+    def record(
+        self,
+        regarding: Pod,
+        kind: str,
+        reason: str,
+        action: str,
+        note: str,
+        related: Pod | None = None,  # noqa: ARG002
+    ) -> None:
+        self._speaker(regarding).event(regarding, type=kind, reason=reason, action=action, note=note)
+
+    def complain(self, resource: Resource, unreadable: Unreadable) -> None:
+        """An object that cannot be read at all is told so."""
+        namespace, name = unreadable.key
+        about = ObjectReference(
+            kind=resource.kind.name if resource.kind is not None else resource.plural,
+            api_version=resource.api_version,
+            namespace=namespace,
+            name=name,
+            uid=unreadable.uid,
+            resource_version=unreadable.resource_version,
+        )
+        log.error("%s", unreadable.reason)
+        self._first.event(about, type=WARNING, reason="Unreadable", action="Scheduling", note=unreadable.reason)
+
+    def _speaker(self, regarding: KubeObject) -> EventRecorder:
+        name = regarding.scheduler_name if isinstance(regarding, Pod) else ""
+        return self._recorders.get(name, self._first)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSide:
+    """A batch engine that is wired up, and who speaks for it."""
+
+    live: LiveBatch
+    speaker: SchedulerNames
+
+    def describe(self, _: Watching) -> list[str]:
+        return list(self.live.described())
+
+
+def batch_side(
+    settings: BatchSettings,
+    wiring: Wiring,
+    cache: Cache,
+    *,
+    clock: LoopClock,
+    chance: random.Random,
+    observer: BatchObserver,
+    writes: ApiWrites | None = None,
+    nominations: NominationLedger | None = None,
+    left_to_others: Collection[type[KubeObject]] = (),
+    freed: Callable[[Pod], None] = nobody_waits,
+) -> BatchSide:
+    """A batch engine on a cache. `writes`: somebody else's, where two engines share a process."""
+    engine = settings.engine(cache, clock, chance, nominations)
+    wiring.stack.callback(engine.close)
+    speaker = SchedulerNames(wiring.sink, settings.options.scheduler_name)
+    following = followed(engine, settings.options, left_to_others=left_to_others, freed=freed)
+
+    def exists(pod: Pod) -> bool:
+        return following.newest(pod) is not None
+
+    offered = wiring.offered
+    writes = writes or ApiWrites(
+        wiring.client, speaker, clock=clock, claims=offered.get(kind_of(ResourceClaim)), exists=exists
+    )
+    statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
+    groups, queues = (offered.get(kind) for kind in NEEDED)
+    assert groups is not None
+    assert queues is not None
+    ways = Ways(wiring.client, writes, statuses, speaker, groups, queues)
+    live = live_batch(following, ways, settings.options, clock, observer)
+    if settings.plugin_folders:
+        live.between_sessions.append(settings.reloading(engine).look)
+    return BatchSide(live, speaker)
+
+
+@asynccontextmanager
+async def batch_process(
+    settings: BatchSettings,
+    target: Target,
+    *,
+    monitor: BatchMonitor | None = None,
+    qps: float = 2000.0,
+    burst: int = 2000,
+    own: OwnSettings | None = None,
+    identity: str = "",
+    clock: LoopClock | None = None,
+    chance: random.Random | None = None,
+) -> AsyncIterator[SchedulerProcess]:
+    """A batch engine on a cluster, in vc-scheduler's place."""
+    clock, chance, own = clock or SystemClock(), chance or random.Random(), own or OwnSettings()
+    monitor = monitor or BatchMonitor(clock)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
+        await stack.enter_async_context(batch_served(monitor, clock))
+        wiring = await Wiring.to(
+            target,
+            stack,
+            WATCHED,
+            clock=clock,
+            chance=chance,
+            observer=monitor.observer(target),
+            qps=qps,
+            burst=burst,
+            needed=NEEDED,
+        )
+        side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        informers = Informers(
+            wiring.client.informer(resource, side.live.hear, selection=EVERYTHING, complaint=side.speaker.complain)
+            for kind in WATCHED
+            if (resource := wiring.offered.get(kind)) is not None
+        )
+        election = await wiring.candidate([(settings.lease, settings.options.scheduler_name[0])], identity)
+        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
+        process = SchedulerProcess(
+            side.live,
+            informers,
+            election,
+            told=wiring.sink.drained,
+            patience_s=own.stop_seconds,
+            when_synced=freeze_memory,
+            describe=side.describe,
+            beside=(collector.run,),
+        )
+        monitor.show(process, side.live, settings.lease)
+        yield process

@@ -1,0 +1,93 @@
+"""What a batch engine shows of itself: health on one address, metrics and profiles on another, as vc-scheduler does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from bayplan import __version__
+from bayplan.batch.live.sessions import LiveBatch
+from bayplan.client import Target
+from bayplan.client.transport import Observer
+from bayplan.clock import LoopClock
+from bayplan.config.features import RELEASE
+from bayplan.config.model import LeaderElection
+from bayplan.scheduler.process import SchedulerProcess
+from bayplan.server import Views, election_check, handlers_check, routes_of, shutdown_check
+from bayplan.server.plain import PlainHandler, PlainServer
+from bayplan.server.profiling import profiling_routes
+from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
+
+
+class BatchMonitor:
+    """The metrics and views of one process. Addresses are empty where nothing is served."""
+
+    def __init__(
+        self,
+        clock: LoopClock,
+        *,
+        metrics_address: str = "",
+        health_address: str = "",
+        profiling: bool = False,
+        registry: Registry | None = None,
+    ) -> None:
+        self.metrics_address, self.health_address, self.profiling = metrics_address, health_address, profiling
+        self.registry = registry or Registry()
+        self.metrics = BatchMetrics(self.registry, clock.now)
+        self._requests = RequestMetrics(self.registry)
+        self._leader = LeaderMetrics(self.registry)
+        self.started_at = ProcessMetrics(self.registry, started_at=clock.now().timestamp()).started_at
+        add_build_info(self.registry, version=__version__, emulated=RELEASE)
+        self.registry.collect(self._gather)
+        self._process: SchedulerProcess | None = None
+        self._lease: LeaderElection | None = None
+
+    def observer(self, target: Target) -> Observer:
+        return self._requests.observer(target.url.netloc)
+
+    def show(self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection) -> None:  # noqa: ARG002
+        """Read this process from now on."""
+        self._process, self._lease = process, lease
+
+    def views(self) -> Views:
+        return Views(
+            metrics=self.registry,
+            healthz=[election_check("volcano", self._overdue_s)],
+            readyz=[shutdown_check(self._stopping), handlers_check(self._synced)],
+            started_at=self.started_at,
+        )
+
+    def _overdue_s(self) -> float:
+        election = self._process.election if self._process is not None else None
+        return election.overdue_s() if election is not None else 0.0
+
+    def _stopping(self) -> bool:
+        return self._process is not None and self._process.stopping
+
+    def _synced(self) -> bool:
+        return self._process is not None and self._process.informers.synced
+
+    def _gather(self) -> None:
+        if self._lease is not None and self._lease.leader_elect and self._process is not None:
+            self._leader.leading(self._lease.resource_name, leads=self._process.is_leading)
+
+
+@asynccontextmanager
+async def batch_served(monitor: BatchMonitor, clock: LoopClock) -> AsyncIterator[None]:
+    """The servers that were asked for, before anything in the cluster is."""
+    routes = routes_of(monitor.views(), clock)
+    health: dict[str, PlainHandler] = {
+        path: handler for path, handler in routes.items() if path.startswith(("/healthz", "/livez", "/readyz"))
+    }
+    numbers: dict[str, PlainHandler] = {"/metrics": routes["/metrics"]} if monitor.metrics_address else {}
+    if monitor.profiling:
+        numbers |= profiling_routes(clock)
+    async with AsyncExitStack() as stack:
+        for address, shown in ((monitor.health_address, health), (monitor.metrics_address, numbers)):
+            if address and shown:
+                server = PlainServer(address, shown, clock=clock)
+                await server.start()
+                stack.push_async_callback(server.close)
+        yield

@@ -1,0 +1,189 @@
+"""Both engines in one process: one cache, one ledger of who waits and who leaves, one set of clients, two leases.
+
+What the API server tells goes to both. The pod engine writes what it watches into the cache; the batch engine adds the
+kinds that only it reads. Both decide only while the process holds both leases, and both stop when it loses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_scheduler
+from bayplan.app.batch import NEEDED, WATCHED, BatchSettings, BatchSide, batch_side
+from bayplan.app.serving import Monitor, served
+from bayplan.app.wiring import Wiring
+from bayplan.batch.live.sessions import LiveBatch
+from bayplan.cache import Cache
+from bayplan.client import EVERYTHING, Informers, Target
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.model import Configuration, LeaderElection
+from bayplan.config.serving_flags import ProcessOptions
+from bayplan.framework.boundary import call_under_way
+from bayplan.framework.changes import ASSIGNED_POD_DELETE
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import Kind
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.comparing import compare
+from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.process import SchedulerProcess, Watching
+from bayplan.scheduler.reloading import PluginSource, Reloading
+from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.watchdog import watched_loop
+
+
+@dataclass(frozen=True, slots=True)
+class BothEngines:
+    """Fits where one live engine does."""
+
+    pods: LiveScheduler
+    batch: LiveBatch
+
+    async def catch_up(self) -> None:
+        await self.pods.catch_up()
+        await self.batch.catch_up()
+
+    async def follow(self) -> None:
+        await _together(self.pods.follow(), self.batch.follow())
+
+    async def run(self) -> None:
+        await _together(self.pods.run(), self.batch.run())
+
+    def stop_deciding(self) -> None:
+        self.pods.stop_deciding()
+        self.batch.stop_deciding()
+
+    async def drain(self) -> None:
+        await asyncio.gather(self.pods.drain(), self.batch.drain())
+
+    async def abandon(self) -> None:
+        await self.batch.abandon()
+        await self.pods.abandon()
+
+    def describe(self, known: Watching) -> Iterable[str]:
+        """What each believes, the pod engine's comparison last."""
+        yield from self.batch.described()
+        yield from compare(self.pods, known.objects("nodes"), known.objects("pods")).lines()
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, which none does by itself; then end the others."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def both_process(
+    configuration: Configuration,
+    registry: Registry,
+    batch: BatchSettings,
+    target: Target,
+    *,
+    clock: LoopClock | None = None,
+    chance: random.Random | None = None,
+    identity: str = "",
+    plugins: PluginSource | None = None,
+    options: ProcessOptions | None = None,
+    set_verbosity: Callable[[int], None] | None = None,
+) -> AsyncIterator[SchedulerProcess]:
+    """Both engines on a cluster; what is served is what the pod engine serves, with the batch engine's metrics."""
+    clock, chance = clock or SystemClock(), chance or random.Random()
+    options = options or ProcessOptions()
+    settings, connection = options.settings, configuration.client_connection
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
+        monitor = Monitor(configuration, options.serving, clock)
+        await stack.enter_async_context(
+            served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
+        )
+        theirs = watched_kinds(options)
+        kinds = (*theirs, *(kind for kind in WATCHED if kind not in theirs))
+        wiring = await Wiring.to(
+            target,
+            stack,
+            kinds,
+            clock=clock,
+            chance=chance,
+            observer=monitor.observer(target),
+            qps=connection.qps,
+            burst=connection.burst,
+            needed=NEEDED,
+        )
+        cache = Cache()
+        live = wired_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
+        side = batch_side(
+            batch,
+            wiring,
+            cache,
+            clock=clock,
+            chance=chance,
+            observer=BatchMetrics(monitor.registry, clock.now),
+            writes=live.writes,
+            nominations=live.engine.nominations,
+            left_to_others=frozenset(kind.struct for kind in theirs),
+            freed=lambda pod: _freed(live, pod),
+        )
+        both = BothEngines(live, side.live)
+        election = await wiring.candidate(_leases(configuration, batch), identity)
+        collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
+        reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        process = SchedulerProcess(
+            both,
+            _informers(wiring, kinds, theirs, live, side),
+            election,
+            told=wiring.sink.drained,
+            patience_s=settings.stop_seconds,
+            when_synced=freeze_memory,
+            describe=both.describe,
+            beside=(*reloading, collector.run),
+        )
+        monitor.show(process, live)
+        yield process
+
+
+def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:
+    """kube-scheduler's first, in every process: nobody waits crosswise."""
+    return [
+        (configuration.leader_election, configuration.profiles[0].scheduler_name),
+        (batch.lease, batch.options.scheduler_name[0]),
+    ]
+
+
+def _freed(live: LiveScheduler, pod: Pod) -> None:
+    """Room that the batch engine gave back may be what a pod of the other engine waits for."""
+    live.queue.move_all(ASSIGNED_POD_DELETE, pod, None)
+    live.wake()
+
+
+def _informers(
+    wiring: Wiring, kinds: Sequence[Kind], theirs: Sequence[Kind], live: LiveScheduler, side: BatchSide
+) -> Informers:
+    """One watch a kind; pods that have ended are watched, too: gangs count them."""
+    shared, own = frozenset(theirs), side.live.hear
+
+    def hear_both(old: KubeObject | None, new: KubeObject | None) -> None:
+        live.hear(old, new)
+        own(old, new)
+
+    return Informers(
+        wiring.client.informer(
+            resource,
+            hear_both if kind in shared else own,
+            selection=EVERYTHING,
+            complaint=side.speaker.complain,
+        )
+        for kind in kinds
+        if (resource := wiring.offered.get(kind)) is not None
+    )

@@ -1,0 +1,78 @@
+"""Puts a live batch engine together: engine, following, bindings, evictions and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.binding import Binds
+from bayplan.batch.live.evicting import PodEvictions
+from bayplan.batch.live.first_queues import make_queues
+from bayplan.batch.live.following import Following, every_node, nobody_waits
+from bayplan.batch.live.observing import BatchObserver, NoBatchObserver
+from bayplan.batch.live.options import BatchOptions
+from bayplan.batch.live.sessions import LiveBatch
+from bayplan.batch.live.telling import Telling
+from bayplan.batch.live.writing import Speaker, Statuses, Writer
+from bayplan.client import Client, Resource
+from bayplan.clock import LoopClock
+from bayplan.objects import volcano
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the engine reaches the API server, and people."""
+
+    client: Client
+    writes: Writer
+    statuses: Statuses
+    speaker: Speaker
+    groups: Resource
+    queues: Resource
+
+
+def followed(
+    engine: BatchEngine,
+    options: BatchOptions,
+    *,
+    left_to_others: Collection[type[KubeObject]] = (),
+    freed: Callable[[Pod], None] = nobody_waits,
+) -> Following:
+    """What keeps an engine in step with the API server."""
+    manages: Callable[[Node], bool] = options.manages if options.node_selector else every_node
+    return Following(engine, options.scheduler_name, left_to_others, manages, freed)
+
+
+def _known(following: Following) -> Callable[[str], bool]:
+    return lambda queue: queue in following.engine.cache.catalog.table(volcano.Queue)
+
+
+def live_batch(
+    following: Following,
+    ways: Ways,
+    options: BatchOptions,
+    clock: LoopClock,
+    observer: BatchObserver | None = None,
+) -> LiveBatch:
+    """An engine that follows the API server and writes what its sessions decide."""
+    engine, observer = following.engine, observer or NoBatchObserver()
+    engine.handle.writes = ways.writes
+    engine.handle.share = options.share
+    made = (following, ways.client, ways.writes, ways.statuses, ways.speaker)
+    return LiveBatch(
+        engine,
+        following,
+        Binds(*made, observer, clock, at_once=options.writes_at_once),
+        PodEvictions(*made, observer, clock),
+        Telling(*made, ways.groups, ways.queues),
+        ways.writes,
+        clock,
+        period_s=options.schedule_period.seconds,
+        slice_s=options.slice_s,
+        observer=observer,
+        prepare=partial(make_queues, ways.client, ways.queues, clock, _known(following), options.default_queue),
+    )

@@ -1,0 +1,71 @@
+"""What does the batch engine believe? The cache in text, for a log, and as one document, for a file.
+
+Asked by a person (SIGUSR2, SIGUSR1). Cost: a line a node and a job; the loop is held meanwhile, so nobody asks without
+a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.jobs import Job
+from bayplan.batch.room import Room
+
+
+def lines_of(engine: BatchEngine) -> Iterator[str]:
+    """For a log; the last line is all of it as JSON."""
+    tree = tree_of(engine)
+    for name, node in tree["nodes"].items():
+        yield f"cache: node {name}: idle {node['idle']}; used {node['used']}; {len(node['pods'])} pods"
+    for name, queue in tree["queues"].items():
+        yield f"cache: queue {name}: weight {queue['weight']}, {queue['state'] or 'state unknown'}"
+    for uid, job in tree["jobs"].items():
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(job["tasks"].items()))
+        phase = job["phase"] or "no phase"
+        yield f"cache: job {uid} in queue {job['queue']}: {phase}, minimum {job['minimum']}; {counts}"
+    for uid, leaving in tree["leaving"].items():
+        yield f"cache: pod {uid} leaves {leaving['node']} for {leaving['for']}"
+    yield f"batch: {json.dumps(tree, sort_keys=True)}"
+
+
+def tree_of(engine: BatchEngine) -> dict[str, Any]:
+    """Nodes, queues and jobs as the last session left them."""
+    ledger = engine.ledger
+    room, index = ledger.room, ledger.snapshot.nodes.index
+    return {
+        "nodes": {name: _node(room, row) for name, row in sorted(index.items())},
+        "queues": {
+            name: {"weight": queue.weight, "state": queue.queue.status.state, "parent": queue.parent}
+            for name, queue in sorted(ledger.queues.items())
+        },
+        "jobs": {uid: _job(job) for uid, job in sorted(ledger.jobs.items())},
+        "leaving": {
+            uid: {"node": each.node_name, "for": each.for_whom}
+            for uid, each in sorted(engine.handle.nominations.leaving.items())
+        },
+    }
+
+
+def _node(room: Room, row: int) -> dict[str, Any]:
+    return {
+        "idle": str(room.amounts(room.idle, row)),
+        "used": str(room.amounts(room.used, row)),
+        "releasing": str(room.amounts(room.releasing, row)),
+        "pods": sorted(task.key for task in room.tasks[row].values()),
+    }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for task in job.tasks.values():
+        counts[task.status.label] = counts.get(task.status.label, 0) + 1
+    return {
+        "queue": job.queue,
+        "phase": job.pod_group.status.phase,
+        "minimum": job.min_available,
+        "priority": job.priority,
+        "tasks": counts,
+    }

@@ -1,0 +1,67 @@
+"""The queues that must be there before anything can be scheduled: `root`, and the one of jobs that name none.
+
+Made at the start, as Volcano does. Their definition or a webhook may not be ready yet, so this is tried for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.clock import LoopClock
+from bayplan.errors import AlreadyExists, ApiError, BayplanError
+from bayplan.objects.volcano import DEFAULT_QUEUE, ROOT_QUEUE
+
+log = logging.getLogger(__name__)
+
+TRIES = 60
+PAUSE_S = 2.0
+_LOOK_S, _LOOKS = 0.02, 250
+_OPEN = "Open"
+
+
+class NoQueues(BayplanError):
+    """Nothing can be scheduled without these."""
+
+
+async def make_queues(
+    client: Client, queues: Resource, clock: LoopClock, known: Callable[[str], bool], default: str = DEFAULT_QUEUE
+) -> None:
+    """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist.
+
+    Raises `NoQueues` when they cannot be made for two minutes."""
+    for name, reclaimable in ((ROOT_QUEUE, False), (default, True)):
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                await _made(client, queues, name, reclaimable=reclaimable)
+                break
+            except ApiError as fault:
+                if not left:
+                    raise NoQueues(f'queue "{name}" cannot be created: {fault}; create it and start again') from fault
+                log.warning('queue "%s" cannot be created yet: %s', name, fault)
+            await clock.sleep(PAUSE_S)
+    for _ in range(_LOOKS):
+        if known(ROOT_QUEUE) and known(default):
+            return
+        await clock.sleep(_LOOK_S)
+
+
+async def _made(client: Client, queues: Resource, name: str, *, reclaimable: bool) -> None:
+    tree: dict[str, Any] = {
+        "apiVersion": queues.api_version,
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"weight": 1, "reclaimable": reclaimable},
+    }
+    try:
+        await client.create(queues, tree)
+    except AlreadyExists:
+        found = await client.get_raw(queues, "", name)
+        if found.get("status", {}).get("state"):
+            return
+    # The queue controller says whether a queue is open. Where none runs these two would stay closed, and all with them.
+    opened = {"status": {"state": _OPEN}}
+    await client.patch(queues, opened, name=name, subresource="status", kind=MERGE_PATCH)
+    log.info('queue "%s" is open', name)

@@ -1,0 +1,66 @@
+"""What the command line says about a live batch engine. One value, handed on; its defaults are Volcano's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.batch.ledger import DEFAULT_SCHEDULER
+from bayplan.batch.share import Share
+from bayplan.config.duration import Duration
+from bayplan.objects.core import Node
+from bayplan.objects.volcano import DEFAULT_QUEUE
+
+LOCK_NAMESPACE = "volcano-system"
+_A_SECOND = Duration.of_seconds(1)
+NO_SHARDS, HARD_SHARDS, SOFT_SHARDS = "none", "hard", "soft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """Flags of vc-scheduler by their names."""
+
+    scheduler_name: tuple[str, ...] = (DEFAULT_SCHEDULER,)
+    schedule_period: Duration = _A_SECOND
+    default_queue: str = DEFAULT_QUEUE
+    node_selector: tuple[str, ...] = ()
+    percentage_nodes_to_find: int = 0
+    minimum_feasible_nodes: int = 100
+    minimum_percentage_nodes_to_find: int = 5
+    sharding_mode: str = NO_SHARDS
+    sharding_name: str = DEFAULT_SCHEDULER
+    writes_at_once: int = 64
+    slice_s: float = 0.004
+
+    @property
+    def lock_name(self) -> str:
+        """The lease: the scheduler's name where it has one, so that an old scheduler of that name stays out."""
+        return self.scheduler_name[0] if len(self.scheduler_name) == 1 else DEFAULT_SCHEDULER
+
+    @property
+    def share(self) -> Share | None:
+        """How many nodes are looked at for a task; None: all of them, which costs little here."""
+        if not self.percentage_nodes_to_find:
+            return None
+        return Share(self.percentage_nodes_to_find, self.minimum_feasible_nodes)
+
+    def faults(self) -> Iterable[str]:
+        """What cannot be meant."""
+        if not all(self.scheduler_name) or not self.scheduler_name:
+            yield "--scheduler-name must not be empty; leave it out for volcano"
+        if self.sharding_mode not in (NO_SHARDS, HARD_SHARDS, SOFT_SHARDS):
+            yield f"--scheduler-sharding-mode is {self.sharding_mode!r}; it is none, hard or soft"
+        elif self.sharding_mode != NO_SHARDS:
+            yield f"--scheduler-sharding-mode={self.sharding_mode} needs NodeShards, which are not read yet; write none"
+        for text in self.node_selector:
+            if not all(text.partition(":")):
+                yield f"--node-selector {text!r} is no label:value; write, for instance, pool:batch"
+        if self.schedule_period.seconds <= 0:
+            yield "--schedule-period must be above zero"
+
+    def manages(self, node: Node) -> bool:
+        """Whether any of the selectors names the node; all of them do where there is none."""
+        labels: Mapping[str, Any] = node.metadata.labels
+        pairs = [text.partition(":")[::2] for text in self.node_selector]
+        return not pairs or any(labels.get(key) == value for key, value in pairs)

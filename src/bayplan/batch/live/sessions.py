@@ -1,0 +1,223 @@
+"""The batch engine on a cluster: one session after another, and what the API server tells meanwhile.
+
+One loop owns everything. A session is plain code that yields; whenever a slice of a few milliseconds is over the loop
+has its turn, so that connections, watches, bindings and probes are served during a session of any size. What a session
+has committed by then is sent on its way at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.binding import Binds
+from bayplan.batch.live.dumping import lines_of
+from bayplan.batch.live.evicting import PodEvictions
+from bayplan.batch.live.following import Following
+from bayplan.batch.live.observing import BatchObserver, NoBatchObserver
+from bayplan.batch.live.telling import Telling
+from bayplan.batch.live.writing import Writer
+from bayplan.batch.outcome import Outcome
+from bayplan.clock import LoopClock
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.telemetry.logs import StructuredLog
+
+log = logging.getLogger(__name__)
+details = StructuredLog(__name__)
+
+SLICE_S = 0.004
+PERIOD_S = 1.0
+_DECISIONS, _STEPS = 3, 5
+"""Verbosities, as Volcano means them: what came of a session; when each began and ended."""
+
+
+async def _nothing_to_prepare() -> None: ...
+
+
+@dataclass(slots=True)
+class LiveBatch:
+    """Runs one batch engine. `hear` is the handler of every informer; `run` goes on until it is cancelled."""
+
+    engine: BatchEngine
+    following: Following
+    binds: Binds
+    evictions: PodEvictions
+    telling: Telling
+    writes: Writer
+    clock: LoopClock
+    period_s: float = PERIOD_S
+    slice_s: float = SLICE_S
+    observer: BatchObserver = field(default_factory=NoBatchObserver)
+    prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
+    """What must be there before the first session; only who leads does it."""
+    between_sessions: list[Callable[[], None]] = field(default_factory=list)
+    """Called before each session: what may change only while none is open."""
+    sessions: int = 0
+    """How many there were."""
+    _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _deciding: bool = True
+    _slice_ends_s: float = 0.0
+    _jobs: set[str] = field(default_factory=set)
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """The API server told of a change."""
+        if isinstance(new, Pod) and old is None and not new.spec.node_name and self.following.serves(new):
+            self.observer.task_stage("Watched", new)
+        self._heard.append((old, new))
+        self._woken.set()
+
+    async def follow(self) -> None:
+        """Keep cache and engine true, in slices, until cancelled."""
+        while True:
+            self._woken.clear()
+            if self._follow_a_slice():
+                await self._woken.wait()
+            else:
+                await asyncio.sleep(0)
+
+    async def catch_up(self) -> None:
+        """Follow all that was told so far."""
+        while not self._follow_a_slice():
+            await asyncio.sleep(0)
+
+    def _follow_a_slice(self) -> bool:
+        ends_s = self.clock.monotonic_s() + self.slice_s
+        while self._heard:
+            old, new = self._heard.popleft()
+            try:
+                self.following.follow(old, new)
+            except Exception:  # one change that cannot be followed must not stop all others
+                item = new if new is not None else old
+                log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+            if self.clock.monotonic_s() > ends_s:
+                return not self._heard
+        return True
+
+    # the loop ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sessions, a period apart, as long as the process leads."""
+        following = asyncio.ensure_future(self.follow())
+        deciding = asyncio.ensure_future(self._decide())
+        try:
+            done, _ = await asyncio.wait((following, deciding), return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in (following, deciding):
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await each
+
+    async def _decide(self) -> None:
+        await self.prepare()
+        await self.catch_up()  # nobody decides on half a picture
+        while self._deciding:
+            await self.session()
+            await self.clock.sleep(self.period_s)
+        await asyncio.Event().wait()  # whoever stopped us ends us, too
+
+    async def session(self) -> Outcome:
+        """One session from opening to closing; the loop has its turn whenever a slice is over."""
+        for change in self.between_sessions:
+            change()
+        outcome, sent = Outcome(), _Sent()
+        start_s = open_s = self.clock.monotonic_s()
+        self._slice_ends_s = start_s + self.slice_s
+        details.info("Start scheduling ...", v=_STEPS)
+        turns = self.engine.turns(outcome)
+        try:
+            for _ in turns:
+                if not outcome.session:
+                    open_s = self.clock.monotonic_s()
+                if self.clock.monotonic_s() > self._slice_ends_s:
+                    self._send(outcome, sent)
+                    await self._give_turn()
+        except asyncio.CancelledError:
+            turns.close()
+            self._send(outcome, sent)  # what is committed is assumed: it must not be left behind
+            raise
+        except Exception:  # a bug of ours costs one session
+            log.exception("a session broke off; what it had committed is carried out, and the next one begins anew")
+        self._send(outcome, sent)
+        await self._sliced(self.telling.tell(outcome))
+        self.sessions += 1
+        self._observe(outcome, self.clock.monotonic_s() - start_s, open_s - start_s)
+        return outcome
+
+    def _observe(self, outcome: Outcome, seconds: float, open_s: float) -> None:
+        self.observer.session(outcome, seconds, open_s)
+        self.observer.forget(self._jobs - outcome.groups.keys())
+        self._jobs = set(outcome.groups)
+        if details.enabled(_DECISIONS):
+            details.info(
+                "session",
+                v=_DECISIONS,
+                uid=outcome.session,
+                bound=len(outcome.binds),
+                evicted=len(outcome.evicts),
+                waiting=len(outcome.messages),
+                milliseconds=round(seconds * 1e3, 1),
+            )
+        details.info("End scheduling ...", v=_STEPS)
+
+    async def _sliced(self, work: Iterable[None]) -> None:
+        for _ in work:
+            if self.clock.monotonic_s() > self._slice_ends_s:
+                await self._give_turn()
+
+    async def _give_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
+
+    def _send(self, outcome: Outcome, sent: _Sent) -> None:
+        """Start the writes of what was committed since the last look."""
+        pods = self.following.pods
+        for key, reason in islice(outcome.evicts.items(), sent.evictions, None):
+            if (victim := pods.get(key)) is not None:
+                self.evictions.start(victim, reason)
+        sent.evictions = len(outcome.evicts)
+        for key, node_name in islice(outcome.binds.items(), sent.binds, None):
+            pod = pods.get(key)
+            if pod is not None:
+                needs, annotations = outcome.pre_binds.get(pod.uid), outcome.annotations.get(key)
+                self.binds.start(pod, node_name, needs, annotations)
+        sent.binds = len(outcome.binds)
+
+    # the end ----------------------------------------------------------------------------------------------------
+
+    def stop_deciding(self) -> None:
+        """No session begins any more; what is under way goes on."""
+        self._deciding = False
+
+    async def drain(self) -> None:
+        """Wait for what is being written."""
+        await self.binds.drain()
+        await self.writes.drain()
+
+    async def abandon(self) -> None:
+        """Leave everything that is under way as it is; who starts next finds out how far it came."""
+        await self.binds.abandon()
+        await self.writes.abandon()
+
+    def described(self) -> Iterable[str]:
+        """What is known, for people."""
+        return lines_of(self.engine)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """How much of an outcome is on its way."""
+
+    binds: int = 0
+    evictions: int = 0

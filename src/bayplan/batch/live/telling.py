@@ -1,0 +1,200 @@
+"""What people and controllers are told after a session: conditions of groups, what queues hold, why pods wait.
+
+Nothing is written that is written already, and nothing twice: Volcano repeats its events every second. Writes about one
+object go one after another, and of those that wait only the newest. What is refused is tried again after the next
+session, as long as it is still true.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bayplan.batch.live.following import Following
+from bayplan.batch.live.grievances import grievances
+from bayplan.batch.live.writing import Speaker, Statuses, Writer
+from bayplan.batch.outcome import GroupOutcome, Outcome
+from bayplan.batch.tasks import GROUP_NAME
+from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.errors import ApiError, NotFound
+from bayplan.objects import volcano
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.quantity import Quantity
+from bayplan.telemetry.events import WARNING
+
+log = logging.getLogger(__name__)
+
+UNSCHEDULABLE = "Unschedulable"
+GROUPLESS = (
+    f"the pod names no pod group by the annotation {GROUP_NAME}; the pod group controller adds it, or create a "
+    "PodGroup and name it"
+)
+_WORTH_SWEEPING = 1024
+
+
+@dataclass(slots=True)
+class Telling:
+    """Writes what a session has left."""
+
+    following: Following
+    client: Client
+    writes: Writer
+    statuses: Statuses
+    speaker: Speaker
+    groups: Resource
+    queues: Resource
+    _latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by path: what waits to be written
+    _busy: set[str] = field(default_factory=set)
+    _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by path: version of the object, and what we wrote
+    _told: dict[tuple[str, str], str] = field(default_factory=dict)  # by object and reason: the last event's text
+    _faults: set[str] = field(default_factory=set)
+    _groupless: set[str] = field(default_factory=set)
+
+    def tell(self, outcome: Outcome) -> Iterable[None]:
+        """All that a session has left to say, some of it a turn."""
+        catalog = self.following.engine.cache.catalog
+        table = catalog.table(volcano.PodGroup)
+        for uid, found in outcome.groups.items():
+            group = table.get(uid)
+            if found.changed and group is not None:
+                self._write_group(group, found)
+                yield
+        for event in outcome.events:
+            group = table.get(event.group)
+            if group is not None:
+                self._event(group, event.type, event.reason, event.text)
+                yield
+        for key, message in outcome.messages.items():
+            pod = self.following.pods.get(key)
+            if pod is not None and not self.following.engine.cache.pod(pod.uid):
+                self._explain(pod, message.reason, message.message, message.nominated_node)
+                yield
+        queues = catalog.table(volcano.Queue)
+        for name, held in outcome.queues.items():
+            if name in queues:
+                self._write_queue(queues[name], held)
+                yield
+        yield from self._complain(outcome.faults)
+        self._sweep()
+
+    # groups and queues ------------------------------------------------------------------------------------------
+
+    def _write_group(self, group: volcano.PodGroup, found: GroupOutcome) -> None:
+        """Groups have no status of their own: the object itself is patched, and only what a session decides of it."""
+        status = found.status
+        said: dict[str, Any] = {
+            "phase": status.phase or None,
+            "conditions": [_written(each) for each in status.conditions] or None,
+            "running": status.running or None,
+            "succeeded": status.succeeded or None,
+            "failed": status.failed or None,
+        }
+        meaning = (status.phase, status.running, status.succeeded, status.failed, _meaning(status.conditions))
+        patch = {"metadata": {"uid": group.metadata.uid}, "status": said}
+        self._write(self.groups, group, patch, meaning)
+
+    def _write_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
+        allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in held}
+        allocated |= {name: str(amount) for name, amount in held.items()}
+        patch = {"metadata": {"uid": queue.metadata.uid}, "status": {"allocated": allocated}}
+        self._write(self.queues, queue, patch, allocated, subresource="status")
+
+    def _write(
+        self, resource: Resource, item: KubeObject, patch: dict[str, Any], meaning: Any, subresource: str = ""
+    ) -> None:
+        path = f"{resource} {item.key}"
+        version = item.metadata.resource_version
+        if self._said.get(path) == (version, meaning):
+            return  # the watch has not shown it yet
+        self._said[path] = version, meaning
+        self._latest[path] = patch
+        if path not in self._busy:
+            self._busy.add(path)
+            self.writes.start(self._write_latest(resource, item, path, subresource), f"writing the status of {path}")
+
+    async def _write_latest(self, resource: Resource, item: KubeObject, path: str, subresource: str) -> None:
+        meta = item.metadata
+        try:
+            while (patch := self._latest.pop(path, None)) is not None:
+                try:
+                    await self.client.patch(
+                        resource,
+                        patch,
+                        name=meta.name,
+                        namespace=meta.namespace,
+                        subresource=subresource,
+                        kind=MERGE_PATCH,
+                    )
+                except NotFound:
+                    return
+                except ApiError as fault:
+                    self._said.pop(path, None)  # nobody knows what it says now: the next session writes it again
+                    log.warning("cannot write the status of %s: %s; the next session tries again", path, fault)
+        finally:
+            self._busy.discard(path)
+
+    # pods and people --------------------------------------------------------------------------------------------
+
+    def _explain(self, pod: Pod, reason: str, message: str, nominate: str = "") -> None:
+        if self.statuses.say(pod, reason, message, nominate or None) is not None:
+            self.speaker.tell(pod, WARNING, "FailedScheduling", message)
+
+    def _event(self, item: KubeObject, kind: str, reason: str, text: str) -> None:
+        key = item.metadata.uid, reason
+        if self._told.get(key) != text:
+            self._told[key] = text
+            self.speaker.tell(item, kind, reason, text)
+
+    def _complain(self, faults: Iterable[str]) -> Iterable[None]:
+        """What somebody must mend: on the object where it is one's, and in the log once."""
+        current = set(faults)
+        for sentence in sorted(current - self._faults):
+            log.warning("%s", sentence)
+        self._faults = current
+        for item, sentence in grievances(self.following.engine):
+            if isinstance(item, Pod):
+                self._explain(item, UNSCHEDULABLE, sentence)
+            else:
+                self._event(item, WARNING, UNSCHEDULABLE, sentence)
+            yield
+        yield from self._name_groupless()
+
+    def _name_groupless(self) -> Iterable[None]:
+        """Pods of ours without a group. Controllers need a moment: who is without one for two sessions is told."""
+        following, found = self.following, set[str]()
+        for pod in list(following.waiting.values()):
+            if GROUP_NAME in pod.metadata.annotations:
+                continue
+            found.add(pod.uid)
+            if pod.uid in self._groupless:
+                self._explain(pod, UNSCHEDULABLE, GROUPLESS)
+                yield
+        self._groupless = found
+
+    def _sweep(self) -> None:
+        """Forget what was said about objects that are gone."""
+        if len(self._said) < _WORTH_SWEEPING and len(self._told) < _WORTH_SWEEPING:
+            return
+        catalog = self.following.engine.cache.catalog
+        groups, queues = catalog.table(volcano.PodGroup), catalog.table(volcano.Queue)
+        paths = {f"{self.groups} {key}" for key in groups} | {f"{self.queues} {key}" for key in queues}
+        uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
+        self._said = {path: said for path, said in self._said.items() if path in paths}
+        self._told = {key: text for key, text in self._told.items() if key[0] in uids}
+
+
+def _written(condition: volcano.PodGroupCondition) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.to_builtins(condition)
+    if condition.last_transition_time is not None:
+        tree["lastTransitionTime"] = condition.last_transition_time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return tree
+
+
+def _meaning(conditions: Iterable[volcano.PodGroupCondition]) -> tuple[tuple[str, str, str, str], ...]:
+    """What counts of conditions: not when they were set, nor by which session."""
+    return tuple((each.type, each.status, each.reason, each.message) for each in conditions)

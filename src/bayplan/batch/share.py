@@ -1,0 +1,40 @@
+"""Of how many nodes does one task's search look at, where people want it to look at fewer than all?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.snapshot import BoolVector
+
+
+class Share:
+    """How many nodes are looked at for one task: a percentage, but never fewer than a number.
+
+    Volcano's way to save time: a search ends when it has found so many, and the next one begins where it ended."""
+
+    __slots__ = ("_least", "_next", "_percentage")
+
+    def __init__(self, percentage: int, least: int) -> None:
+        self._percentage = percentage
+        self._least = least
+        self._next = 0
+
+    def wanted(self, nodes: int) -> int:
+        if nodes <= self._least or self._percentage >= 100:
+            return nodes
+        return max(nodes * self._percentage // 100, self._least)
+
+    def taken(self, feasible: BoolVector, among: BoolVector | None) -> BoolVector:
+        """The first of the feasible rows, from where the last search ended, as many as are wanted."""
+        rows = np.arange(len(feasible)) if among is None else np.flatnonzero(among)
+        wanted = self.wanted(len(rows))
+        if wanted >= len(rows):
+            return feasible
+        start = self._next % len(rows)
+        order = np.concatenate((rows[start:], rows[:start]))
+        good = np.flatnonzero(feasible[order])[:wanted]
+        looked_at = int(good[-1]) + 1 if len(good) == wanted else len(rows)
+        self._next = (start + looked_at) % len(rows)
+        found: BoolVector = np.zeros(len(feasible), dtype=np.bool_)
+        found[order[good]] = True
+        return found

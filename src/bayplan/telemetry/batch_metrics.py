@@ -1,0 +1,193 @@
+"""What does a dashboard made for Volcano look for? Its metrics: names, labels and buckets; and some that it lacks.
+
+The live batch engine calls the methods below. Numbers about jobs go when the job goes; Volcano keeps them for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from bayplan.objects.core import Pod
+from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability, exponential_buckets
+
+_PREFIX = "volcano_"
+_NONE = Stability.NONE
+_CYCLE = exponential_buckets(5, 2, 10)
+_TASK = exponential_buckets(5, 2, 15)
+_EVICTING = ("preempt", "reclaim", "gangpreempt", "gangreclaim")
+_AMOUNTS = ("allocated", "request", "deserved", "capacity", "real_capacity")
+_UNITS = ("milli_cpu", "memory_bytes")
+_NUMBERS = ("share", "weight", "overused")
+
+
+class SessionOutcome(Protocol):
+    """What is counted of a session: `batch.outcome.Outcome` has it."""
+
+    @property
+    def binds(self) -> Mapping[str, str]: ...
+    @property
+    def evicts(self) -> Mapping[str, str]: ...
+    @property
+    def groups(self) -> Mapping[str, Any]: ...
+    @property
+    def messages(self) -> Mapping[str, Any]: ...
+    @property
+    def final_gauges(self) -> Mapping[str, Mapping[str, float]]: ...
+    @property
+    def action_s(self) -> Mapping[str, float]: ...
+    @property
+    def plugin_s(self) -> Mapping[tuple[str, str], float]: ...
+    @property
+    def faults(self) -> list[str]: ...
+
+
+class BatchMetrics:
+    """Every `volcano_*` metric. `now`: the time of the day."""
+
+    def __init__(self, registry: Registry, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._sessions(registry)
+        self._pods(registry)
+        self._jobs(registry)
+        self._queue_gauges(registry)
+
+    def _sessions(self, registry: Registry) -> None:
+        def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+            return Histogram(f"{_PREFIX}{name}", text, labels, buckets=_CYCLE, stability=_NONE)
+
+        self.e2e = histogram("e2e_scheduling_latency_milliseconds", "Latency of one session.")
+        self.opened = histogram("open_session_duration_milliseconds", "How long a session took to open.")
+        self.plugins = histogram(
+            "plugin_scheduling_latency_milliseconds", "Latency of a plugin.", ("plugin", "OnSession")
+        )
+        self.actions = histogram("action_scheduling_latency_milliseconds", "Latency of an action.", ("action",))
+        self.faults = Gauge(
+            f"{_PREFIX}faults", "Things that somebody has to mend; the log names them.", stability=_NONE
+        )
+        registry.add(self.e2e, self.opened, self.plugins, self.actions, self.faults)
+
+    def _pods(self, registry: Registry) -> None:
+        self.tasks = Histogram(
+            f"{_PREFIX}task_scheduling_latency_milliseconds",
+            "How long after its creation a pod came so far.",
+            ("stage",),
+            buckets=_TASK,
+            stability=_NONE,
+        )
+        self.stages = Histogram(
+            f"{_PREFIX}scheduling_stage_duration_milliseconds",
+            "How long a step took.",
+            ("stage",),
+            buckets=_CYCLE,
+            stability=_NONE,
+        )
+        self.attempts = Counter(
+            f"{_PREFIX}schedule_attempts_total", "Attempts to schedule pods, by result.", ("result",), stability=_NONE
+        )
+        self.victims = Gauge(
+            f"{_PREFIX}pod_preemption_victims", "Victims of the last session that chose some.", stability=_NONE
+        )
+        self.preemptions = Counter(
+            f"{_PREFIX}total_preemption_attempts", "Sessions that chose victims so far.", stability=_NONE
+        )
+        self.bound_total = Counter(f"{_PREFIX}pods_bound_total", "Pods bound.", stability=_NONE)
+        self.evictions = Counter(
+            f"{_PREFIX}evictions_total", "Pods that sessions evicted, by reason.", ("reason",), stability=_NONE
+        )
+        registry.add(self.tasks, self.stages, self.attempts, self.victims)
+        registry.add(self.preemptions, self.bound_total, self.evictions)
+
+    def _jobs(self, registry: Registry) -> None:
+        self.waiting_tasks = Gauge(
+            f"{_PREFIX}unschedule_task_count", "Tasks that could not be scheduled.", ("job_id",), stability=_NONE
+        )
+        self.waiting_jobs = Gauge(
+            f"{_PREFIX}unschedule_job_count", "Jobs that could not be scheduled.", stability=_NONE
+        )
+        registry.add(self.waiting_tasks, self.waiting_jobs)
+
+    def _queue_gauges(self, registry: Registry) -> None:
+        names = [*(f"{amount}_{unit}" for amount in _AMOUNTS for unit in _UNITS), *_NUMBERS]
+        self._queues = {
+            name: Gauge(
+                f"{_PREFIX}queue_{name}", f"{name.replace('_', ' ')} of a queue.", ("queue_name",), stability=_NONE
+            )
+            for name in names
+        }
+        self._scalars = {
+            amount: Gauge(
+                f"{_PREFIX}queue_{amount}_scalar_resources",
+                f"{amount.replace('_', ' ')} of a queue, other resources.",
+                ("queue_name", "resource"),
+                stability=_NONE,
+            )
+            for amount in _AMOUNTS
+        }
+        registry.add(*self._queues.values(), *self._scalars.values())
+
+    # what the engine tells --------------------------------------------------------------------------------------
+
+    def task_stage(self, stage: str, pod: Pod) -> None:
+        created = pod.metadata.creation_timestamp
+        if created is not None:
+            self.tasks.labels(stage).observe(max(0.0, (self._now() - created).total_seconds() * 1e3))
+
+    def stage(self, stage: str, seconds: float) -> None:
+        self.stages.labels(stage).observe(seconds * 1e3)
+
+    def bound(self, pod: Pod) -> None:
+        self.attempts.labels("scheduled").inc()
+        self.bound_total.inc()
+        self.task_stage("Bound", pod)
+
+    def failed(self, pod: Pod) -> None:  # noqa: ARG002
+        self.attempts.labels("error").inc()
+
+    def evicted(self, reason: str) -> None:
+        self.evictions.labels(reason).inc()
+
+    def session(self, outcome: SessionOutcome, seconds: float, open_s: float) -> None:
+        self.e2e.observe(seconds * 1e3)
+        self.opened.observe(open_s * 1e3)
+        for action, took_s in outcome.action_s.items():
+            self.actions.labels(action).observe(took_s * 1e3)
+        for (plugin, when), took_s in outcome.plugin_s.items():
+            self.plugins.labels(plugin, when).observe(took_s * 1e3)
+        self.faults.set(len(outcome.faults))
+        if outcome.messages:
+            self.attempts.labels("unschedulable").inc(len(outcome.messages))
+        victims = sum(reason in _EVICTING for reason in outcome.evicts.values())
+        if victims:
+            self.victims.set(victims)
+            self.preemptions.inc()
+        self._count_waiting(outcome)
+        self._show_queues(outcome.final_gauges)
+
+    def _show_queues(self, gauges: Mapping[str, Mapping[str, float]]) -> None:
+        """Queues that are gone go from here, too."""
+        for family in (*self._queues.values(), *self._scalars.values()):
+            family.reset()
+        for queue, numbers in gauges.items():
+            for name, value in numbers.items():
+                if name in self._queues:
+                    self._queues[name].labels(queue).set(value)
+                    continue
+                amount, _, resource = name.partition("_scalar_resources/")
+                if resource and amount in self._scalars:
+                    self._scalars[amount].labels(queue, resource).set(value)
+
+    def _count_waiting(self, outcome: SessionOutcome) -> None:
+        waiting = 0
+        for uid, group in outcome.groups.items():
+            if group.status.phase in ("Pending", "Inqueue", "Unknown"):
+                waiting += 1
+                self.waiting_tasks.labels(uid).set(group.waiting)
+            else:
+                self.waiting_tasks.forget(uid)
+        self.waiting_jobs.set(waiting)
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        for uid in jobs:
+            self.waiting_tasks.forget(uid)

@@ -1,0 +1,105 @@
+"""Gangs on a cluster: all of their pods or none, whole life long, whatever happens in between."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_corner import GANGS, BatchCorner
+from cluster.run import Cluster
+from scheduling import condition, until
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
+    mine = BatchCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def test_a_gang_starts_whole_and_one_that_does_not_fit_not_at_all(corner: BatchCorner) -> None:
+    corner.add_nodes(2, cpu="4")
+    fits = corner.gang("fits", 4)
+    large = corner.gang("large", 6)
+    with corner.scheduling(conf=GANGS.replace("  - name: proportion\n", "")):
+        corner.bound(fits)
+        corner.start(*fits)
+        corner.reaches("fits", "Running")
+        until(lambda: any("Insufficient cpu" in each for each in corner.reasons(large)), "the gang knows why")
+        assert set(corner.nodes_of(large)) == {""}
+        said = corner.group_condition("large", "Unschedulable")
+        assert said["status"] == "True"
+        assert "6/6 tasks in gang unschedulable: pod group is not ready" in said["message"]
+        assert any("tasks in gang unschedulable" in each for each in corner.told("large"))
+        assert any("Successfully assigned" in each for each in corner.told(fits[0]))
+        corner.add_nodes(1, cpu="4")
+        corner.api.delete_all("Pod", fits)
+        corner.bound(large)
+    corner.fits()
+    corner.bound_once()
+
+
+def test_a_gang_goes_on_after_a_kill_in_its_middle(corner: BatchCorner) -> None:
+    corner.add_nodes(4, cpu="8")
+    names = corner.gang("job", 24)
+    with corner.scheduling() as process:
+        until(lambda: any(corner.nodes_of(names)), "the first of them has a node")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with corner.scheduling():
+        corner.bound(names)
+        corner.start(*names)
+        corner.reaches("job", "Running")
+    corner.fits()
+
+
+def test_pods_of_nobody_take_room_and_are_left_alone(corner: BatchCorner) -> None:
+    (node,) = corner.add_nodes(1, cpu="4")
+    alone = corner.pod("alone", cpu="2", nodeName=node, schedulerName="elsewhere")
+    other = corner.pod("other", cpu="100m", schedulerName="elsewhere")
+    corner.api.create(alone, other)
+    small, large = corner.gang("small", 2), corner.gang("large", 3)
+    with corner.scheduling():
+        corner.bound(small)
+        until(lambda: bool(condition(corner.api.pod(large[0])).get("message")), "the larger gang is told why")
+        assert corner.nodes_of(["other", *large]) == ["", "", "", ""]
+        assert condition(corner.api.pod("other")) == {}
+
+
+def test_hypernodes_keep_a_job_together(corner: BatchCorner) -> None:
+    conf = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: predicates
+  - name: network-topology-aware
+"""
+    nodes = corner.add_nodes(4, cpu="2")
+    left, right = corner.hyper_node("left", 1, nodes[:2]), corner.hyper_node("right", 1, nodes[2:])
+    corner.hyper_node("top", 2, [left, right], kind="HyperNode")
+    together = {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}
+    names = corner.gang("close", 4, group=together)
+    apart = corner.gang("wide", 5, group=together)
+    with corner.scheduling(conf=conf):
+        corner.bound(names)
+        used = set(corner.nodes_of(names))
+        assert used in ({*nodes[:2]}, {*nodes[2:]})
+        until(lambda: bool(corner.group_condition("wide", "Unschedulable")), "the wide one knows that it cannot")
+        assert set(corner.nodes_of(apart)) == {""}
+
+
+def test_pods_that_ask_for_nothing_fill_the_gaps(corner: BatchCorner) -> None:
+    corner.add_nodes(1, cpu="1")
+    full = corner.gang("full", 1)
+    corner.group("idle", 1)
+    idle = corner.member("idle", 0)
+    idle["spec"]["containers"][0]["resources"] = {}
+    corner.api.create(idle)
+    with corner.scheduling():
+        corner.bound([*full, "idle-w-0"])

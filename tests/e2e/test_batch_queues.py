@@ -1,0 +1,117 @@
+"""Queues on a cluster: shares, reclaim, hierarchies, and preemption inside one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_corner import GANGS, BatchCorner
+from cluster.run import Cluster
+from scheduling import node_of, until
+
+CAPACITY = """
+actions: "enqueue, allocate, reclaim, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: predicates
+  - name: capacity
+    enableHierarchy: true
+  - name: nodeorder
+"""
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
+    mine = BatchCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def _started(corner: BatchCorner, names: list[str]) -> None:
+    corner.bound(names)
+    corner.start(*names)
+
+
+def test_a_queue_gets_its_share_back_from_another(corner: BatchCorner) -> None:
+    corner.add_nodes(2, cpu="4")
+    greedy, late = corner.queue("greedy"), corner.queue("late")
+    with corner.scheduling():
+        first = corner.gang("first", 8, minimum=1, queue=greedy)
+        _started(corner, first)
+        until(
+            lambda: corner.api.get("Queue", greedy)["status"].get("allocated", {}).get("cpu") == "8",
+            "the queue says what it holds",
+        )
+        second = corner.gang("second", 4, minimum=4, queue=late)
+        corner.bound(second)
+        left = [name for name in first if name in corner.api.pods()]
+        assert len(left) == 4  # half of the cluster, and not one more
+        assert any("Pod is evicted, because of reclaim" in each for name in first for each in corner.told(name))
+        corner.start(*second)
+        corner.reaches("second", "Running")
+        allocated = {"cpu": "4"}
+        until(
+            lambda: corner.api.get("Queue", late)["status"].get("allocated", {}).get("cpu") == allocated["cpu"],
+            "the other queue says what it holds",
+        )
+    corner.fits()
+
+
+def test_queues_below_queues_share_what_their_parent_has(corner: BatchCorner) -> None:
+    corner.add_nodes(2, cpu="4")
+    amount = {"cpu": "4", "memory": "16Gi"}
+    team = corner.queue("team", deserved=amount, capability=amount)
+    one, two = (
+        corner.queue(name, parent=team, deserved={"cpu": "2", "memory": "8Gi"}, capability=amount)
+        for name in ("one", "two")
+    )
+    with corner.scheduling(conf=CAPACITY):
+        first = corner.gang("first", 4, minimum=1, queue=one)
+        _started(corner, first)
+        above = corner.gang("above", 1, queue=one)
+        second = corner.gang("second", 2, queue=two)
+        corner.bound(second)  # a sibling gets back what it deserves
+        pods = corner.api.pods()
+        assert len([name for name in first if name in pods]) == 2
+        assert not any(corner.nodes_of(above))  # no more than the parent may have, though there are nodes
+    corner.fits()
+
+
+def test_who_is_more_important_goes_first_within_a_queue(corner: BatchCorner) -> None:
+    corner.add_nodes(1, cpu="4")
+    high = corner.priority("high", 1000)
+    queue = corner.queue("only")
+    with corner.scheduling():
+        weak = corner.gang("weak", 4, minimum=1, queue=queue)
+        _started(corner, weak)
+        strong = corner.gang("strong", 2, queue=queue, priorityClassName=high, group={"priorityClassName": high})
+        corner.bound(strong)
+        pods = corner.api.pods()
+        assert len([name for name in weak if name in pods and node_of(pods[name])]) == 2
+        assert any("Pod is evicted, because of preempt" in each for name in weak for each in corner.told(name))
+    corner.fits()
+
+
+def test_a_gang_keeps_its_minimum(corner: BatchCorner) -> None:
+    """With gang's veto nobody falls below what it needs to run."""
+    corner.add_nodes(1, cpu="4")
+    high = corner.priority("high", 1000)
+    queue = corner.queue("only")
+    conf = GANGS.replace("    enablePreemptable: false\n", "")
+    with corner.scheduling(conf=conf):
+        weak = corner.gang("weak", 4, minimum=3, queue=queue)
+        _started(corner, weak)
+        strong = corner.gang(
+            "strong", 2, minimum=1, queue=queue, priorityClassName=high, group={"priorityClassName": high}
+        )
+        until(lambda: any(corner.nodes_of(strong)), "one of the strong has a node")
+        pods = corner.api.pods()
+        assert len([name for name in weak if name in pods and node_of(pods[name])]) == 3
+    corner.fits()
