@@ -95,6 +95,12 @@ class Wiring:
         return election
 
 
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it and see it end, so that it does not find closed what is closed next."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def _offered(client: Client, kinds: Sequence[Kind], needed: Sequence[Kind]) -> Offered:
     told: list[str] = []
     while True:

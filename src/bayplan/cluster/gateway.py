@@ -88,7 +88,9 @@ class Gateway:
     def _allow(self, user: User, verb: str, path: ResourcePath, resource: Resource | None) -> None:
         if user.is_master:
             return
-        asked = Attributes(verb, path.group, path.plural, path.subresource, path.namespace, path.name)
+        # A namespace is in itself, so that who may do something there may do it to the namespace too.
+        namespace = path.name if path.plural == "namespaces" and not path.group else path.namespace
+        asked = Attributes(verb, path.group, path.plural, path.subresource, namespace, path.name)
         if not self.roles.allows(user, asked):
             subject = resource or Resource(path.group, path.version, "", path.plural, "")
             name = path.name if verb != "create" or path.subresource else ""

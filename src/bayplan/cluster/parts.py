@@ -134,7 +134,9 @@ class Parts:
             return {**tree, "metadata": {**tree["metadata"], "resourceVersion": given}}
 
         written = self.writer.revise(write, ask.name, revision)
-        return self._shown_scale(ask, written.tree)
+        reply = self._shown_scale(ask, written.tree)
+        reply.warnings = write.warnings
+        return reply
 
     def _shown_scale(self, ask: Ask, tree: Tree) -> Reply:
         shown = Shown(

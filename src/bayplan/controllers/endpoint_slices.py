@@ -1,6 +1,6 @@
 """Who serves a Service? EndpointSlices with the pods that its selector means, as they come, become ready and go.
 
-A pod's change costs a look at the services of its namespace; a service's sync a walk over the pods there, a moment
+A pod's change costs a look-up for each of its labels; a service's sync a walk over the pods there, a moment
 after the last change, and a write for each slice that is not as it should be.
 """
 
@@ -30,7 +30,8 @@ class EndpointSlices(Controller):
         self.pods = self.feed(PODS, SeenPod)
         self.nodes = self.feed(NODES, Node)
         self.slices = self.feed(SLICES, SeenSlice)
-        self._of_service = self.slices.index(_service_of)
+        self._of_service = self.slices.index("service", _service_of)
+        self._choosing = self.services.index("chosen by", _first_choice)
         self.services.listen(self.enqueue)
         self.slices.listen(self._on_slice)
         self.pods.listen(self._on_pod)
@@ -43,12 +44,10 @@ class EndpointSlices(Controller):
     def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
         if old is not None and new is not None and _looks(old) == _looks(new):
             return
-        pod = new if new is not None else old
-        assert pod is not None
-        for service in self.services.within(pod.namespace):
-            selector: dict[str, str] = service.spec.get("selector") or {}
-            if any(each is not None and selector and selector.items() <= each.labels.items() for each in (old, new)):
-                self.queue.add((service.namespace, service.name), after_s=BREATH_S)
+        for pod in filter(None, (old, new)):
+            for label in pod.labels.items():
+                for service in self._choosing.get(_choice(pod.namespace, label)):
+                    self.queue.add((service.namespace, service.name), after_s=BREATH_S)
 
     async def sync(self, key: Key) -> float | None:
         service = self.services.get(*key)
@@ -84,6 +83,16 @@ class EndpointSlices(Controller):
         }
         whole = {"apiVersion": SLICES.api_version, "kind": "EndpointSlice", "metadata": meta, **body}
         await self.client.create(SLICES, whole, namespace=service.namespace)
+
+
+def _choice(namespace: str, label: tuple[str, str]) -> str:
+    return f"{namespace}/{label[0]}={label[1]}"
+
+
+def _first_choice(service: Whole) -> str:
+    """One label that every pod behind a service has: pods find their services by it, however many there are."""
+    selector: dict[str, str] = service.spec.get("selector") or {}
+    return _choice(service.namespace, min(selector.items())) if selector else ""
 
 
 def _service_of(item: SeenSlice) -> str:

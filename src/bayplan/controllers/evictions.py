@@ -34,7 +34,7 @@ class TaintEviction(Controller):
         super().__init__(world)
         self.nodes = self.feed(NODES, Node)
         self.pods = self.feed(PODS, SeenPod)
-        self._on_node_name = self.pods.index(lambda pod: pod.spec.node_name)
+        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
         self._since: dict[str, float] = {}
         """When each pod's time on a tainted node began, by uid."""
         self.nodes.listen(self._on_node)
@@ -111,7 +111,7 @@ class PodGarbage(Controller):
         super().__init__(world)
         self.nodes = self.feed(NODES, Node)
         self.pods = self.feed(PODS, SeenPod)
-        self._on_node_name = self.pods.index(lambda pod: pod.spec.node_name)
+        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
         self._ended: dict[str, SeenPod] = {}
         self._gone_since: dict[str, float] = {}
         self.nodes.listen(self._on_node)

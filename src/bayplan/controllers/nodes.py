@@ -39,7 +39,7 @@ class NodeLifecycle(Controller):
         self.nodes = self.feed(NODES, Node)
         self.leases = self.feed(NODE_LEASES, Whole)
         self.pods = self.feed(PODS, SeenPod)
-        self._on_node_name = self.pods.index(lambda pod: pod.spec.node_name)
+        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
         self._heard: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._next_eviction: dict[str, float] = {}

@@ -63,7 +63,7 @@ class PodOwner(Controller):
             self.expected.saw_new(owner.uid)
         if new is None or new.terminating:
             self.expected.saw_end(owner.uid, pod.uid)
-        many = len(self.pods.owned_by(owner.uid)) > FEW
+        many = self.pods.count_owned_by(owner.uid) > FEW
         self.queue.add((pod.namespace, owner.name), after_s=BREATH_S if many else 0.0)
 
     def _wake(self, pod: SeenPod) -> None:

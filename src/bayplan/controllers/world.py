@@ -58,6 +58,7 @@ class Feed(Generic[T]):
         self.resource = resource
         self._struct = struct
         self._listeners: list[Listener[T]] = []
+        self._indexes: dict[str, Index[T]] = {}
         self._owned: dict[str, dict[Key, T]] = defaultdict(dict)
         self._in_namespace: dict[str, dict[Key, T]] = defaultdict(dict)
         self._orphans: dict[str, dict[Key, T]] = defaultdict(dict)
@@ -67,10 +68,12 @@ class Feed(Generic[T]):
         """Tell of every change from now on, those of the first list included."""
         self._listeners.append(listener)
 
-    def index(self, of: Callable[[T], str]) -> Index[T]:
-        """An index by what this says of each object; asked for before the feed runs."""
-        made = Index(of)
-        self._listeners.insert(0, made.change)  # who listens may look things up
+    def index(self, name: str, of: Callable[[T], str]) -> Index[T]:
+        """An index by what this says of each object, one of each name; asked for before the feed runs."""
+        made = self._indexes.get(name)
+        if made is None:
+            made = self._indexes[name] = Index(of)
+            self._listeners.insert(0, made.change)  # who listens may look things up
         return made
 
     def get(self, namespace: str, name: str) -> T | None:
@@ -87,6 +90,10 @@ class Feed(Generic[T]):
     def owned_by(self, uid: str) -> list[T]:
         """What is controlled by the object of this uid."""
         return list(self._owned.get(uid, {}).values())
+
+    def count_owned_by(self, uid: str) -> int:
+        """How many that are: the list would cost as much as there are."""
+        return len(self._owned.get(uid, ()))
 
     def orphans(self, namespace: str) -> list[T]:
         """What nobody controls in one namespace."""

@@ -26,9 +26,11 @@ def test_all_of_them_where_no_cluster_is_known(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     found, err = printed(capsys)
     assert found == list(volcano_definitions())
-    assert "there is no API server to talk to" in err
+    assert "there is no cluster to talk to" in err
 
 
 def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:
