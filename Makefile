@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-api bench-demo docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-batch   the sessions of the batch engine alone"
 	@echo "make bench-queue   one event against ten thousand parked pods"
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
+	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
 	@echo "make bench-api     what the embedded API server gets done on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers; an hour and more"
@@ -76,6 +77,9 @@ bench-queue: .venv/.dev
 
 bench-e2e: .venv/.dev
 	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)
+
+bench-batch-e2e: .venv/.dev
+	$(BIN)/python benchmarks/batch_e2e.py $(ARGS)
 
 # The second half: end-to-end tests that take too long for every day, such as those against other API servers.
 soak: .venv/.dev

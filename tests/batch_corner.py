@@ -107,7 +107,11 @@ class BatchCorner(Corner):
 
     @contextmanager
     def scheduling(
-        self, *arguments: str, conf: str | None = GANGS, verb: tuple[str, ...] = ("batch", "run")
+        self,
+        *arguments: str,
+        conf: str | None = GANGS,
+        verb: tuple[str, ...] = ("batch", "run"),
+        may_end_with: int = -signal.SIGKILL,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """`bayplan batch run`, ended by its own id when the block is left."""
         given = [*arguments]
@@ -124,7 +128,7 @@ class BatchCorner(Corner):
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         try:
             yield process
-            assert process.poll() in (None, -signal.SIGKILL), self.log()[-4000:]
+            assert process.poll() in (None, may_end_with), self.log()[-4000:]
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -135,11 +139,11 @@ class BatchCorner(Corner):
                     process.wait()
             log.close()
 
-    def both(self, *arguments: str, conf: str | None = GANGS) -> Any:
+    def both(self, *arguments: str, conf: str | None = GANGS, **more: Any) -> Any:
         """`bayplan run`: both engines in one process."""
         flags = ("--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=10000")
         given = [each for each in flags if not any(own.startswith(each.partition("=")[0]) for own in arguments)]
-        return self.scheduling(*arguments, *given, conf=conf, verb=("run",))
+        return self.scheduling(*arguments, *given, conf=conf, verb=("run",), **more)
 
     @property
     def conf(self) -> Path:

@@ -27,7 +27,7 @@ from cluster.run import BENCHMARK_FLAGS, Cluster
 
 QUIET_S = 60.0
 _WINDOW_S = 0.25
-_FLAGS = (
+FLAGS = (
     *BENCHMARK_FLAGS,
     "--disable-admission-plugins=Priority,StorageObjectInUseProtection",
     "--delete-collection-workers=8",
@@ -121,7 +121,7 @@ class Race:
 
 def raced(stage: Stage, folder: Path, told: Told) -> Race:
     """Everybody, on a cluster in this folder."""
-    with Cluster(folder, flags=_FLAGS) as cluster:
+    with Cluster(folder, flags=FLAGS) as cluster:
         return asyncio.run(_race(cluster, stage, told))
 
 

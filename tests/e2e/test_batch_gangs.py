@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_corner import GANGS, BatchCorner
+from batch_corner import GANGS, GROUP_NAME, BatchCorner
 from cluster.run import Cluster
+from needs import bind_claim, claim, late_class, volume, with_claim
 from scheduling import condition, until
 
 
@@ -103,3 +104,26 @@ def test_pods_that_ask_for_nothing_fill_the_gaps(corner: BatchCorner) -> None:
     corner.api.create(idle)
     with corner.scheduling():
         corner.bound([*full, "idle-w-0"])
+
+
+def test_volumes_that_wait_for_their_pod_are_promised_first(corner: BatchCorner) -> None:
+    nodes = corner.add_nodes(2, cpu="4")
+    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    made = volume(corner, "v", nodes[1], kind)
+    name = made["metadata"]["name"]
+    corner.api.create(made, claim("data", kind))
+    corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
+    with corner.scheduling("--ignored-provisioners=kubernetes.io/no-provisioner"):
+        corner.group("job", 1)
+        pod = with_claim(corner, "job-w-0", "data")
+        pod["metadata"]["annotations"] = {GROUP_NAME: "job"}
+        pod["spec"]["schedulerName"] = "volcano"
+        corner.api.create(pod)
+        until(
+            lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"],
+            "the volume is promised",
+            why=lambda: f"{corner.reasons(['job-w-0'])} {corner.log()[-3000:]}",
+        )
+        bind_claim(corner, "data", name)
+        corner.bound(["job-w-0"])
+        assert corner.nodes_of(["job-w-0"]) == [nodes[1]]

@@ -65,7 +65,7 @@ def test_a_queue_gets_its_share_back_from_another(corner: BatchCorner) -> None:
 
 
 def test_queues_below_queues_share_what_their_parent_has(corner: BatchCorner) -> None:
-    corner.add_nodes(2, cpu="4")
+    corner.add_nodes(1, cpu="4")
     amount = {"cpu": "4", "memory": "16Gi"}
     team = corner.queue("team", deserved=amount, capability=amount)
     one, two = (
@@ -75,12 +75,17 @@ def test_queues_below_queues_share_what_their_parent_has(corner: BatchCorner) ->
     with corner.scheduling(conf=CAPACITY):
         first = corner.gang("first", 4, minimum=1, queue=one)
         _started(corner, first)
-        above = corner.gang("above", 1, queue=one)
         second = corner.gang("second", 2, queue=two)
         corner.bound(second)  # a sibling gets back what it deserves
         pods = corner.api.pods()
         assert len([name for name in first if name in pods]) == 2
-        assert not any(corner.nodes_of(above))  # no more than the parent may have, though there are nodes
+        corner.start(*second)
+        corner.add_nodes(1, cpu="4")
+        above = corner.gang("above", 1, queue=one)
+        beside = corner.gang("beside", 1)
+        corner.bound(beside)
+        until(lambda: any(corner.reasons(above)), "the one above is told that it waits")
+        assert not any(corner.nodes_of(above))  # no more than the parent may have, though there is a node
     corner.fits()
 
 

@@ -321,6 +321,7 @@ def build_batch_engine(
     mends: Iterable[str] = (),
     scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
     default_queue: str = DEFAULT_QUEUE,
+    ignored_provisioners: Iterable[str] = (),
 ) -> BatchEngine:
     """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
 
@@ -343,6 +344,7 @@ def build_batch_engine(
         mends=mends,
         scheduler_names=scheduler_names,
         default_queue=default_queue,
+        ignored_provisioners=ignored_provisioners,
     )
 
 

@@ -85,6 +85,7 @@ class BatchSettings:
             mends=self.mends,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
+            ignored_provisioners=self.options.ignored_provisioners,
         )
 
     def reloading(self, engine: BatchEngine) -> BatchReloading:
@@ -238,6 +239,7 @@ async def batch_process(
             told=wiring.sink.drained,
             patience_s=own.stop_seconds,
             when_synced=freeze_memory,
+            before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=side.describe,
             beside=(collector.run,),
         )

@@ -146,6 +146,7 @@ async def both_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
+            before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
             beside=(*reloading, collector.run),
         )

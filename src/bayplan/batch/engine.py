@@ -68,6 +68,7 @@ class BatchEngine:
         chance: random.Random,
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
         default_queue: str = DEFAULT_QUEUE,
+        ignored_provisioners: Iterable[str] = (),
         nominations: NominationLedger | None = None,
         file: ConfFile | None = None,
         outside: Outside | None = None,
@@ -89,6 +90,7 @@ class BatchEngine:
             scheduler_names=scheduler_names,
             default_queue=default_queue,
             nominations=self.handle.nominations,
+            ignored_provisioners=ignored_provisioners,
         )
         if outside is not None:
             self.handle.post_now = lambda url, body, timeout_s: Reply(*outside.post(url, body, timeout_s))

@@ -51,6 +51,7 @@ class Ledger:
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
         default_queue: str = volcano.DEFAULT_QUEUE,
         nominations: NominationLedger | None = None,
+        ignored_provisioners: Iterable[str] = (),
     ) -> None:
         self.cache = cache
         self.snapshot: Snapshot = cache.snapshot()
@@ -83,7 +84,7 @@ class Ledger:
         self._read: dict[str, NodeObject] = {}  # nodes by name, as last looked at
         self._offers: dict[str, Amounts] = {}
         self._images = ImageLedger()
-        self._volumes = VolumeCounts(cache.catalog)
+        self._volumes = VolumeCounts(cache.catalog, ignored_provisioners)
         self.templates = Templates(cache.vocabulary)
         self._layout = -1
         self._renewed = -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.tasks import Task
@@ -34,8 +34,10 @@ _KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass)
 class VolumeCounts:
     """Volumes of tasks, and limits of nodes, as the catalog has them."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, ignored: Iterable[str] = ()) -> None:
+        """`ignored`: provisioners that do not count, besides those that never do."""
         self._catalog = catalog
+        self._ignored = IGNORED_PROVISIONERS.union(ignored)
         self._unresolved: set[str] = set()  # uids of pods of which something is not there yet
         self._revisions: tuple[int, ...] = ()
         self._csi_nodes: dict[str, CsiNode] = {}
@@ -83,7 +85,7 @@ class VolumeCounts:
 
     def _count(self, pod: Pod) -> Mapping[str, int]:
         try:
-            return Counter(driver for driver in self._drivers(pod) if driver and driver not in IGNORED_PROVISIONERS)
+            return Counter(driver for driver in self._drivers(pod) if driver and driver not in self._ignored)
         except LookupError:  # nothing counts until everything is there
             self._unresolved.add(pod.uid)
             return {}

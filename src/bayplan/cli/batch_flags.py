@@ -54,6 +54,14 @@ BATCH_FLAGS = (
     _flag(_NODES, "percentage-nodes-to-find", go_int32, 0, "Of how many nodes a search is content; 0: all."),
     _flag(_NODES, "minimum-feasible-nodes", go_int32, 100, "But of so many at least."),
     _flag(_NODES, "minimum-percentage-nodes-to-find", go_int32, 5, "Accepted; it bounds what 0 chooses upstream."),
+    _flag(
+        _NODES,
+        "ignored-provisioners",
+        go_strings,
+        (),
+        "Provisioners whose volumes nodes need not offer, besides rancher.io/local-path and hostpath.csi.k8s.io.",
+        many=True,
+    ),
     _flag(_NODES, "scheduler-sharding-mode", str, "none", "none; hard and soft are refused."),
     _flag(_NODES, "scheduler-sharding-name", str, "volcano", "The shard, if there were shards."),
     _flag(_CLUSTER, "master", str, "", "The API server's address, in place of the kubeconfig's."),
@@ -85,7 +93,6 @@ BATCH_FLAGS = (
     _flag(_ACCEPTED, "gate-removal-worker-num", go_int, 5, "There are no threads."),
     _flag(_ACCEPTED, "priority-class", go_bool, True, "PriorityClasses always count."),
     _flag(_ACCEPTED, "csi-storage", go_bool, False, "Storage capacity is read where the server has it."),
-    _flag(_ACCEPTED, "ignored-provisioners", go_strings, (), "The built-in list counts.", many=True),
     _flag(
         _ACCEPTED,
         "ca-cert-file",

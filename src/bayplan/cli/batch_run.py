@@ -102,6 +102,7 @@ def batch_settings(
         schedule_period=flags["schedule-period"],
         default_queue=flags["default-queue"],
         node_selector=flags["node-selector"],
+        ignored_provisioners=flags["ignored-provisioners"],
         percentage_nodes_to_find=flags["percentage-nodes-to-find"],
         minimum_feasible_nodes=flags["minimum-feasible-nodes"],
         sharding_mode=flags["scheduler-sharding-mode"],

@@ -26,7 +26,14 @@ from bayplan.cli.scheduler import process_options, start_logging, with_flags
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.client import find_target
 
-_OF_BATCH = ("scheduler-name", "scheduler-conf", "schedule-period", "default-queue", "percentage-nodes-to-find")
+_OF_BATCH = (
+    "scheduler-name",
+    "scheduler-conf",
+    "schedule-period",
+    "default-queue",
+    "percentage-nodes-to-find",
+    "ignored-provisioners",
+)
 RUN_FLAGS = (*FLAGS, *(flag for flag in BATCH_FLAGS if flag.name in _OF_BATCH))
 """kube-scheduler's flags, and those of vc-scheduler that say something about decisions."""
 

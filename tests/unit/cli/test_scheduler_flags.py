@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.scheduler import _options, _with_flags, command
+from bayplan.cli.scheduler import command, process_options, with_flags
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.config.duration import Duration
 from bayplan.config.load import dump, load, load_default
@@ -122,7 +122,7 @@ def test_what_is_refused(arguments: list[str], words: str) -> None:
 )
 def test_values_that_cannot_be_meant(arguments: list[str], words: str) -> None:
     with pytest.raises(BayplanError) as told:
-        _options(flags(*arguments), {}, None)
+        process_options(flags(*arguments), {}, None)
     assert words in str(told.value)
 
 
@@ -137,7 +137,7 @@ def test_the_server_gets_every_flag_of_its_own() -> None:
         "--pod-max-in-unschedulable-pods-duration=1m",
     ]
     assert isinstance(command, GoCommand)
-    options = _options(flags(*arguments), command.texts(given(*arguments)), None)
+    options = process_options(flags(*arguments), command.texts(given(*arguments)), None)
     serving = options.serving
     assert (serving.bind_address, serving.secure_port, serving.client_ca_file) == ("127.0.0.1", 0, "/ca")
     assert serving.authorization_always_allow_paths == ("/healthz", "/metrics")
@@ -149,7 +149,7 @@ def test_the_server_gets_every_flag_of_its_own() -> None:
 
 def test_without_flags_the_server_has_its_defaults() -> None:
     assert isinstance(command, GoCommand)
-    serving = _options(flags(), command.texts(given()), None).serving
+    serving = process_options(flags(), command.texts(given()), None).serving
     assert serving == ServingFlags(told=serving.told)
     assert set(serving.told) == {flag.name for flag in FLAGS}
 
@@ -162,7 +162,7 @@ def configuration(**settings: str) -> Configuration:
 
 
 def test_flags_about_the_election_win_over_the_file() -> None:
-    found = _with_flags(
+    found = with_flags(
         configuration(leaderElection="{leaderElect: true, resourceName: mine}"),
         flags("--leader-elect=false", "--leader-elect-resource-namespace=here"),
         alone=False,
@@ -172,8 +172,8 @@ def test_flags_about_the_election_win_over_the_file() -> None:
 
 def test_flags_about_the_connection_count_without_a_file_only() -> None:
     some = flags("--kube-api-qps=7", "--kube-api-burst=8", "--kubeconfig=/k", "--profiling=false")
-    alone = _with_flags(configuration(), some, alone=True)
-    beside = _with_flags(configuration(clientConnection="{qps: 3}"), some, alone=False)
+    alone = with_flags(configuration(), some, alone=True)
+    beside = with_flags(configuration(clientConnection="{qps: 3}"), some, alone=False)
     connection = alone.client_connection
     assert (connection.qps, connection.burst, connection.kubeconfig) == (7.0, 8, "/k")
     assert (alone.enable_profiling, beside.enable_profiling) == (False, True)
@@ -189,7 +189,7 @@ def test_flags_about_the_connection_count_without_a_file_only() -> None:
 )
 def test_flags_that_make_the_configuration_wrong(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        _with_flags(configuration(), flags(*arguments), alone=True)
+        with_flags(configuration(), flags(*arguments), alone=True)
 
 
 def run(*arguments: str) -> None:

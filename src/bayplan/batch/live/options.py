@@ -25,6 +25,7 @@ class BatchOptions:
     schedule_period: Duration = _A_SECOND
     default_queue: str = DEFAULT_QUEUE
     node_selector: tuple[str, ...] = ()
+    ignored_provisioners: tuple[str, ...] = ()
     percentage_nodes_to_find: int = 0
     minimum_feasible_nodes: int = 100
     minimum_percentage_nodes_to_find: int = 5

@@ -29,7 +29,7 @@ from bayplan.telemetry.events import WARNING
 
 log = logging.getLogger(__name__)
 
-UNSCHEDULABLE = "Unschedulable"
+UNSCHEDULABLE, MISCONFIGURED = "Unschedulable", "Misconfigured"
 GROUPLESS = (
     f"the pod names no pod group by the annotation {GROUP_NAME}; the pod group controller adds it, or create a "
     "PodGroup and name it"
@@ -160,7 +160,7 @@ class Telling:
             if isinstance(item, Pod):
                 self._explain(item, UNSCHEDULABLE, sentence)
             else:
-                self._event(item, WARNING, UNSCHEDULABLE, sentence)
+                self._event(item, WARNING, MISCONFIGURED, sentence)
             yield
         yield from self._name_groupless()
 

@@ -1,0 +1,198 @@
+"""How fast does the batch engine start gangs on a real API server, beside a loop that only makes the same writes?
+
+    python benchmarks/batch_e2e.py                      100 gangs of 50 at 1,000 nodes; some minutes
+    python benchmarks/batch_e2e.py --gangs 4 --size 5 --nodes 20
+
+Prints a table and writes build/bench/batch_e2e.json. The engine writes more than the loop: the status of every group
+and of the queue. docs/benchmarks.md says what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bayplan.client import Client
+from bayplan.clock import SystemClock
+from bayplan.errors import NotFound
+from benchmarks.live.bare_loop import BURST, QPS
+from benchmarks.live.contenders import CONCURRENCIES, Contender, bare_loop
+from benchmarks.live.measuring import FLAGS, Reached, Told, measured
+from benchmarks.live.stagehand import Stagehand
+from benchmarks.live.staging import Stage
+from benchmarks.perf.templates import Raw
+from benchmarks.progress import Progress
+from benchmarks.report import machine, print_wide
+from cluster.run import Cluster
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "batch_e2e.json"
+GOAL = 0.8
+"""Of what the bare loop binds in a second."""
+
+_NAMESPACE = "gangs"
+_VOLCANO = "scheduling.volcano.sh/v1beta1"
+
+
+def stage_of(gangs: int, size: int, nodes: int) -> Stage:
+    """Nodes and groups, and pods that wait."""
+    pods = [_pod(gang, number) for gang in range(gangs) for number in range(size)]
+    return Stage(
+        config=None,
+        trees=[*_nodes(nodes), *_groups(gangs, size)],
+        pods=pods,
+        measured=frozenset(f"{_NAMESPACE}/{pod['metadata']['name']}" for pod in pods),
+        nodes=nodes,
+        namespace=_NAMESPACE,
+        claims={},
+        claim_names={},
+        beside=(),
+    )
+
+
+def _nodes(count: int) -> Iterator[Raw]:
+    room = {"cpu": "32", "memory": "128Gi", "pods": "110"}
+    for number in range(count):
+        name = f"node-{number}"
+        yield {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {
+                "capacity": room,
+                "allocatable": room,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+
+
+def _groups(count: int, size: int) -> Iterator[Raw]:
+    for number in range(count):
+        meta = {"name": f"gang-{number}", "namespace": _NAMESPACE}
+        spec = {"minMember": size, "queue": "default"}
+        yield {"apiVersion": _VOLCANO, "kind": "PodGroup", "metadata": meta, "spec": spec}
+
+
+def _pod(gang: int, number: int) -> Raw:
+    asked = {"requests": {"cpu": "500m", "memory": "500Mi"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"gang-{gang}-worker-{number}",
+            "namespace": _NAMESPACE,
+            "annotations": {"scheduling.k8s.io/group-name": f"gang-{gang}"},
+        },
+        "spec": {
+            "schedulerName": "volcano",
+            "containers": [{"name": "main", "image": "example.com/main:1", "resources": asked}],
+        },
+    }
+
+
+def batch_engine(cluster: Cluster) -> Contender:
+    flags = [
+        f"--kubeconfig={cluster.kubeconfig()}",
+        "--leader-elect=false",
+        f"--kube-api-qps={QPS:g}",
+        f"--kube-api-burst={BURST}",
+    ]
+    return Contender("bayplan-batch", [sys.executable, "-m", "bayplan", "batch", "run", *flags])
+
+
+def race(stage: Stage, folder: Path, told: Told) -> tuple[Reached, list[Reached]]:
+    """The engine, then loops of several widths, on one cluster."""
+    with Cluster(folder, flags=FLAGS) as cluster:
+        command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(cluster.kubeconfig())]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        return asyncio.run(_race(cluster, stage, told))
+
+
+async def _race(cluster: Cluster, stage: Stage, told: Told) -> tuple[Reached, list[Reached]]:
+    clock = SystemClock()
+    async with Client(
+        cluster.target(), clock=clock, chance=random.Random(0), qps=-1.0, user_agent="bayplan-benchmark"
+    ) as client:
+        await _served(client)
+        hand = Stagehand(client, stage)
+        told(f"putting up {len(stage.trees):,} objects")
+        await hand.put_up()
+        contenders = [batch_engine(cluster), *(bare_loop(cluster, _NAMESPACE, each) for each in CONCURRENCIES)]
+        reached = []
+        for contender in contenders:
+            reached.append(await measured(client, hand, stage, contender, cluster, told))
+            await hand.clear()
+    return reached[0], reached[1:]
+
+
+async def _served(client: Client) -> None:
+    """Definitions are served a moment after they are made."""
+    while True:
+        try:
+            answer = await client.transport.request("GET", f"/apis/{_VOLCANO}")
+            if b'"podgroups"' in answer.body:
+                return
+        except NotFound:
+            pass
+        await client.clock.sleep(0.1)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--gangs", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--size", type=click.IntRange(min=1), default=50, show_default=True, help="Pods of a gang.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--check", is_flag=True, help="End with an error where the goal is missed.")
+def main(gangs: int, size: int, nodes: int, check: bool) -> None:
+    """Measure, print, and keep what was found."""
+    with Progress().telling() as told, tempfile.TemporaryDirectory(prefix="bayplan-bench-") as folder:
+        ours, loops = race(stage_of(gangs, size, nodes), Path(folder) / "cluster", told)
+    limit = max(loops, key=lambda each: each.pods_per_s)
+    found: dict[str, Any] = {
+        "machine": machine(),
+        "gangs": gangs,
+        "size": size,
+        "nodes": nodes,
+        "ratio_limit": round(ours.pods_per_s / limit.pods_per_s, 3),
+        "bayplan": ours.as_json(),
+        "bare_loop": {**limit.as_json(), "by_concurrency": {each.name: each.as_json() for each in loops}},
+    }
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(found, indent=1))
+    _print(found, ours, loops)
+    missed = ours.unbound or found["ratio_limit"] < GOAL
+    if missed:
+        click.echo(f"the goal is missed: {found['ratio_limit']} of the bare loop, {GOAL} wanted", err=True)
+    if missed and check:
+        sys.exit(1)
+
+
+def _print(found: dict[str, Any], ours: Reached, loops: list[Reached]) -> None:
+    table = Table(title=f"{found['gangs']} gangs of {found['size']} at {found['nodes']:,} nodes")
+    for column in ("", "pods/s", "last gang after", "CPU a pod", "unbound"):
+        table.add_column(column, justify="right" if column else "left")
+    for each in (ours, *loops):
+        table.add_row(
+            each.name,
+            f"{each.pods_per_s:,.0f}",
+            f"{each.lasted_s:.2f} s",
+            f"{each.cpu_us:,.0f} µs",
+            str(each.unbound),
+        )
+    print_wide(table)
+    click.echo(f"{found['ratio_limit']} of the bare loop's pods a second")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Another configuration and another plugin file while gangs come and go: no session is lost by it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from batch_corner import GANGS, BatchCorner
+from cluster.run import Cluster, free_ports
+from scheduling import until
+
+PLUGIN = """
+class Favourite:
+    name = "favourite"
+
+    def __init__(self, arguments):
+        pass
+
+    def on_session_open(self, session):
+        session.add_node_order_fn(self.name, lambda task, node: 1000.0 if node.name.endswith("SUFFIX") else 0.0)
+"""
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
+    mine = BatchCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+@contextmanager
+def load(corner: BatchCorner) -> Iterator[list[str]]:
+    """Gangs of two, one after another, that go again; their pods as they come."""
+    made: list[str] = []
+    over = threading.Event()
+
+    def work() -> None:
+        number = 0
+        while not over.is_set():
+            names = corner.gang(f"load-{number}", 2, cpu="100m")
+            corner.bound(names)
+            corner.api.delete_all("Pod", names)
+            corner.api.delete_all("PodGroup", [f"load-{number}"])
+            made.extend(names)
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield made
+    finally:
+        over.set()
+        thread.join()
+
+
+def sessions(port: int) -> int:
+    """How many sessions there were, by the metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    name = "volcano_e2e_scheduling_latency_milliseconds_count"
+    return int(float(next(line.split()[1] for line in text.splitlines() if line.startswith(name))))
+
+
+def test_configuration_and_plugins_change_under_load(corner: BatchCorner, tmp_path: Path) -> None:
+    nodes = corner.add_nodes(3, cpu="8")
+    plugins = tmp_path / "plugins"
+    plugins.mkdir(mode=0o755)
+    file = plugins / "favourite.py"
+
+    def write(text: str) -> None:
+        fresh = tmp_path / ".fresh.py"
+        fresh.write_text(text)
+        fresh.chmod(0o644)
+        fresh.replace(file)
+
+    def placed(name: str) -> str:
+        (pod,) = corner.gang(name, 1, cpu="100m")
+        corner.bound([pod])
+        return corner.nodes_of([pod])[0]
+
+    write(PLUGIN.replace("SUFFIX", "-0"))
+    (port,) = free_ports(1)
+    flags = ("--enable-metrics", f"--listen-address=127.0.0.1:{port}", f"--plugins-dir={plugins}")
+    with corner.scheduling(*flags) as process, load(corner) as made:
+        until(lambda: len(made) >= 2, "the load runs")
+        corner.write_conf(GANGS.replace("  - name: nodeorder\n", "  - name: favourite\n"))
+        until(lambda: corner.log().count("is in force") >= 3, "the new configuration is in force")
+        assert placed("first") == nodes[0]
+        write(PLUGIN.replace("SUFFIX", "-1"))
+        until(lambda: "plugins are reloaded" in corner.log(), "the plugin is reloaded")
+        assert placed("second") == nodes[1]
+        write("class Favourite(:\n")
+        corner.write_conf("actions: nonsense")
+        until(lambda: "plugins are not reloaded" in corner.log(), "the broken file is named")
+        until(lambda: "nonsense" in corner.log(), "the broken configuration is named")
+        before, start_s = sessions(port), time.monotonic()
+        assert placed("third") == nodes[1]  # the last good ones go on
+        until(lambda: sessions(port) >= before + 5, "sessions go on")
+        so_far = len(made)
+        until(lambda: len(made) >= so_far + 2, "so does the load")
+        assert process.poll() is None, json.dumps({"after_s": time.monotonic() - start_s})
+    corner.fits()

@@ -1,0 +1,195 @@
+"""The batch engine's rules against the server's audit log: nothing that it asks is denied, and no rule is idle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batch_corner import BatchCorner, install
+from cluster.api import Tree
+from cluster.run import Cluster
+from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
+from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
+from scheduling import until
+
+BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "batch"
+ACCOUNT = "system:serviceaccount:volcano-system:bayplan-batch"
+NAME = "bayplan-batch"
+
+Right = tuple[str, str, str]
+"""A group, a resource with its subresource, and a verb."""
+
+POLICY = f"""
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+  - {{level: Metadata, users: ["{ACCOUNT}"]}}
+  - {{level: None}}
+"""
+
+ANNOTATING = '''
+class Notes:
+    """Notes something on every pod that it sees."""
+
+    name = "notes"
+
+    def __init__(self, arguments):
+        pass
+
+    def on_session_open(self, session):
+        for job in session.jobs.values():
+            for task in job.pending.values():
+                session.annotations[task.key] = {"example.com/noted": "yes"}
+'''
+
+ASKED_BY_THE_SERVER_ITSELF: set[Right] = {
+    ("resource.k8s.io", "resourceclaims/binding", "patch"),
+}
+"""Checked within other requests, so that no request of its own shows in the log."""
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that keeps account of what our ServiceAccount asks, under exactly the rules that we hand out."""
+    folder = tmp_path_factory.mktemp("audited")
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY)
+    flags = (
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={folder / 'audit.log'}",
+        "--audit-log-mode=blocking-strict",
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+    )
+    with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
+        cluster.kubectl("apply", "-k", str(BASE))
+        cluster.tokens[NAME] = cluster.kubectl("-n", "volcano-system", "create", "token", NAME).strip()
+        yield cluster
+
+
+def objects() -> list[Tree]:
+    return [tree for path in sorted(BASE.glob("*.yaml")) for tree in yaml.safe_load_all(path.read_text()) if tree]
+
+
+def rights() -> set[Right]:
+    """Everything that our own rules allow."""
+    found = set()
+    for role in (tree for tree in objects() if tree["kind"] in ("Role", "ClusterRole")):
+        for rule in role["rules"]:
+            found |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
+    return found
+
+
+def log(cluster: Cluster) -> list[Tree]:
+    text = (cluster.folder.parent / "audit.log").read_text()
+    return [tree for tree in map(json.loads, text.splitlines()) if tree["user"]["username"] == ACCOUNT]
+
+
+def used(entries: list[Tree]) -> set[Right]:
+    found = set()
+    for entry in entries:
+        if "objectRef" in entry:
+            about = entry["objectRef"]
+            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+            found.add((about.get("apiGroup", ""), resource, entry["verb"]))
+    return found
+
+
+def denied(entries: list[Tree]) -> list[str]:
+    return [
+        f"{each['verb']} {each['requestURI']}"
+        for each in entries
+        if each.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+        or each.get("responseStatus", {}).get("code") == 403
+    ]
+
+
+def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path) -> None:
+    audited.kubectl("create", "namespace", "work")
+    corner = BatchCorner(audited, "work", tmp_path)
+    install(audited, corner.api)
+    corner.add_nodes(2, cpu="4")
+    (given,) = [tree for tree in objects() if tree["kind"] == "ConfigMap"]
+    conf = given["data"]["volcano-scheduler.conf"] + "  - name: notes\n"
+    plugins = tmp_path / "plugins"
+    plugins.mkdir(mode=0o755)
+    (plugins / "notes.py").write_text(ANNOTATING)
+    with faulty(audited, tmp_path) as proxy:
+        flags = (
+            "--leader-elect=true",
+            f"--kubeconfig={proxy.kubeconfig(NAME)}",
+            f"--plugins-dir={plugins}",
+            "--ignored-provisioners=kubernetes.io/no-provisioner,example.com/maker",
+        )
+        with corner.scheduling(*flags, conf=conf):
+            places_and_preempts(corner)
+            binds_volumes(corner)
+            allocates_devices(corner, proxy)
+            loses_an_answer(corner, proxy)
+            until(lambda: ("coordination.k8s.io", "leases", "update") in used(log(audited)), "the lease is renewed")
+            until(lambda: ("events.k8s.io", "events", "patch") in used(log(audited)), "a series is told")
+        proxy.add(Fault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
+        with corner.scheduling(*flags, conf=conf):
+            corner.bound(corner.gang("last", 1, cpu="100m"))
+    entries = log(audited)
+    assert denied(entries) == []
+    assert rights() - used(entries) == ASKED_BY_THE_SERVER_ITSELF
+    assert used(entries) - rights() == set()
+
+
+def places_and_preempts(corner: BatchCorner) -> None:
+    strong = corner.priority("strong", 1000)
+    weak = corner.gang("weak", 6, minimum=1)
+    corner.bound(weak)
+    corner.start(*weak)
+    names = corner.gang("strong", 3, priorityClassName=strong, group={"priorityClassName": strong})
+    corner.bound(names)
+    corner.api.delete_all("Pod", [*weak, *names])
+    corner.api.delete_all("PodGroup", ["weak", "strong"])
+
+
+def in_group(corner: BatchCorner, pod: Tree) -> Tree:
+    name = pod["metadata"]["name"]
+    corner.group(name, 1)
+    pod["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": name}
+    pod["spec"]["schedulerName"] = "volcano"
+    return pod
+
+
+def binds_volumes(corner: BatchCorner) -> None:
+    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    made = volume(corner, "v", corner.nodes[1], kind)
+    name = made["metadata"]["name"]
+    corner.api.create(made, claim("data", kind))
+    corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
+    corner.api.create(in_group(corner, with_claim(corner, "local", "data")))
+    until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    bind_claim(corner, "data", name)
+    corner.bound(["local"])
+    corner.api.create(claim("made", late_class(corner, "made", "example.com/maker")))
+    corner.api.create(in_group(corner, with_claim(corner, "made", "made")))
+    until(lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named")
+
+
+def allocates_devices(corner: BatchCorner, proxy: FaultProxy) -> None:
+    kind = f"{corner.label[:40]}-gpu"
+    corner.api.create(*devices(corner, corner.nodes[1], kind, count=4))
+    corner.api.create(device_claim("mine", kind))
+
+    def allocating(ask: Ask) -> bool:
+        return ask.method == "PATCH" and "/resourceclaims/mine/status" in ask.path
+
+    proxy.add(Fault(allocating, times=1, refuse=refusal(409, "Conflict")))
+    user = in_group(corner, corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
+    user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    corner.api.create(user)
+    corner.bound(["mine"])
+
+
+def loses_an_answer(corner: BatchCorner, proxy: FaultProxy) -> None:
+    proxy.add(Fault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
+    corner.bound(corner.gang("doubtful", 1, cpu="100m"))
