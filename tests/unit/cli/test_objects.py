@@ -66,8 +66,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(cluster, capsys)
+def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:  # noqa: ARG001
+    return CommandLine(capsys)
 
 
 @pytest.fixture
@@ -259,8 +259,8 @@ def test_one_sentence_and_what_to_do(bayplan: CommandLine, arguments: list[str],
     assert words in sentence(bayplan(*arguments), code)
 
 
-def test_no_permission(bayplan: CommandLine, tmp_path: Path) -> None:
-    config = json.loads(bayplan.cluster.kubeconfig.read_text())
+def test_no_permission(cluster: Cluster, bayplan: CommandLine, tmp_path: Path) -> None:
+    config = json.loads(cluster.kubeconfig.read_text())
     config["users"][0]["user"] |= {"as": "somebody"}
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
@@ -272,8 +272,8 @@ def test_no_permission(bayplan: CommandLine, tmp_path: Path) -> None:
     assert "does not know us" in sentence(bayplan("get", "pods", "--kubeconfig", path))
 
 
-def test_nobody_there(bayplan: CommandLine, tmp_path: Path, unused_port: int) -> None:
-    config = json.loads(bayplan.cluster.kubeconfig.read_text())
+def test_nobody_there(cluster: Cluster, bayplan: CommandLine, tmp_path: Path, unused_port: int) -> None:
+    config = json.loads(cluster.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{unused_port}"
     path = tmp_path / "config"
     path.write_text(json.dumps(config))
