@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
 
-START_S = 30.0
+START_S = 60.0
 START_NODE_S = 0.02
 
 named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several.")
