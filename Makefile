@@ -8,10 +8,10 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo docs lock soak test-kernel kernel clean
 
 help:
-	@echo "make demo    place pods on a small cluster and say why, in a minute from a fresh clone"
+	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
 	@echo "make test    every test"
 	@echo "make coverage   every test once more, counting the lines that they reach; takes twice as long"
 	@echo "make test-kernel   the tests of the core against its compiled copy"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
 	@echo "make bench-api     what the embedded API server gets done on one core"
+	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers; an hour and more"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
@@ -33,7 +34,7 @@ help:
 setup: .venv/.dev
 
 demo: .venv/.runtime
-	@$(BIN)/bayplan place -f examples/cluster
+	@$(BIN)/bayplan demo $(ARGS)
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
@@ -88,6 +89,9 @@ soak: .venv/.dev
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)
+
+bench-demo: .venv/.dev
+	$(BIN)/python benchmarks/demo.py $(ARGS)
 
 docs: .venv/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

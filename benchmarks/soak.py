@@ -145,7 +145,11 @@ def main(pods: int, nodes: int, alive: int, file: Path) -> None:
     mark, end, ratio = (found[f"memory_{name}"] for name in ("mark_mib", "end_mib", "ratio"))
     click.echo(f"{pods:,} pods through {nodes:,} nodes, {found['pods_per_s']:,.0f} a second")
     click.echo(f"memory: {mark:,.1f} MiB after {MARK:.0%} of them, {end:,.1f} MiB in the end, {ratio:.3f} of it")
-    click.echo(f"the longest hold of the loop: {found['longest_hold_ms']:.1f} ms ({found['longest_holds'][0]['what']})")
+    longest = found["longest_holds"][0]
+    click.echo(
+        f"the longest hold of the loop: {longest['ms']:.1f} ms, {longest['collecting_ms']:.1f} ms of them for garbage, "
+        f"{longest['at_s']:.0f} s after the start ({longest['what']})"
+    )
     click.echo(f"written to {file}")
     if ratio > MORE_AT_MOST or found["longest_hold_ms"] > HOLD_MS:
         raise click.ClickException(f"memory may be {MORE_AT_MOST:g} of its mark, a hold {HOLD_MS:g} ms")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 
 from bayplan.client import CORE_EVENTS, MERGE_PATCH, Client, Informer, Resource, Selection, Target
 from bayplan.clock import SystemClock
-from bayplan.controllers import FakeKubelet, NodeTemplate
+from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES, BatchControllers
 from bayplan.controllers.batch.kinds import POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.controllers.seen import PODS, SeenPod, Whole
@@ -30,6 +30,7 @@ Tree = dict[str, Any]
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 DEADLINE_S = 60.0
+_CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
 
 
 class Rig:
@@ -143,10 +144,9 @@ def _phase(pod: Tree | None) -> str:
 class StandIn:
     """Lets groups in and binds pods of one namespace."""
 
-    def __init__(self, client: Client, namespace: str, nodes: Collection[str], schedulers: Collection[str]) -> None:
+    def __init__(self, client: Client, namespace: str, nodes: Collection[str]) -> None:
         self._client = client
         self._nodes = itertools.cycle(nodes)
-        self._schedulers = schedulers
         self._work: asyncio.Queue[KubeObject] = asyncio.Queue()
         mine = Selection(namespace=namespace)
         self._informers: list[Informer] = [
@@ -177,7 +177,7 @@ class StandIn:
 
     async def _one(self, item: KubeObject) -> None:
         if isinstance(item, SeenPod):
-            waits = item.spec.scheduler_name in self._schedulers and not item.spec.node_name and not item.terminating
+            waits = item.spec.scheduler_name == "volcano" and not item.spec.node_name and not item.terminating
             if waits and GROUP_NAME in item.metadata.annotations:
                 await self._client.bind(item.namespace, item.name, next(self._nodes), uid=item.uid)
         elif isinstance(item, Whole) and (item.status.get("phase") or "Pending") == "Pending":
@@ -212,8 +212,11 @@ async def rig(
     only: Collection[str] = BATCH_CONTROLLER_NAMES,
     nodes: int = 2,
     stand_in: bool = True,
+    workloads: Collection[str] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Rig]:
-    """`through`: how the controllers reach the server, where that differs."""
+    """`through`: how the controllers reach the server, where that differs. `workloads`: which of Kubernetes' own
+    controllers run besides. `labels`: of the nodes."""
     options: Tree = {"clock": SystemClock(), "qps": -1.0}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(target, chance=random.Random(0), **options))
@@ -222,12 +225,15 @@ async def rig(
         with suppress(AlreadyExists):
             await client.create(NAMESPACES, {"metadata": {"name": namespace}})
         controllers = BatchControllers(working, only=only)
+        template = {"metadata": {"name": f"{namespace[:40]}-node", "labels": dict(labels or {})}}
         kubelet = FakeKubelet(
-            client, count=nodes, template=NodeTemplate({"metadata": {"name": f"{namespace[:40]}-node"}})
+            client, count=nodes, template=NodeTemplate({**template, "status": {"capacity": _CAPACITY}})
         )
         jobs = [controllers.run(), kubelet.run()]
         if stand_in:
-            jobs.append(StandIn(client, namespace, list(kubelet.nodes.names), ("volcano",)).run())
+            jobs.append(StandIn(client, namespace, list(kubelet.nodes.names)).run())
+        if workloads:
+            jobs.append(Controllers(working, only=workloads).run())
         tasks = [asyncio.create_task(each) for each in jobs]
         try:
             async with asyncio.timeout(DEADLINE_S):

@@ -56,6 +56,10 @@ class Controlled:
         namespace = "default" if resource.namespaced else ""
         await self.client.patch(resource, body, namespace=namespace, name=name, subresource=sub, kind=MERGE_PATCH)
 
+    async def patch_pod(self, name: str, body: Tree) -> None:
+        """What a kubelet would tell of a pod."""
+        await self.patch(PODS, name, body, sub="status")
+
     async def delete(self, resource: Resource, name: str, *, propagation: str = "") -> None:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
@@ -80,7 +84,10 @@ class Controlled:
 
         async def look() -> Tree | None:
             found = await self.get(resource, name)
-            return found if so(found) else None
+            try:
+                return found if so(found) else None
+            except KeyError:
+                return None  # nothing is told of that yet
 
         try:
             seen: Tree = await self.until(look, f"{resource} {name}")
@@ -110,9 +117,14 @@ async def controlled(
     only: Collection[str] | None = None,
     scheduling: bool = True,
     habits: PodHabits | None = None,
+    housekeeping: bool = True,
 ) -> AsyncIterator[Controlled]:
-    """Everything in this process; `only`: these controllers."""
-    async with served(folder) as cluster, cluster.client() as client, contextlib.AsyncExitStack() as stack:
+    """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself."""
+    async with (
+        served(folder, housekeeping=housekeeping) as cluster,
+        cluster.client() as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
         controllers = Controllers(client, only=only)
         kubelet = FakeKubelet(client, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodHabits())
         work = [controllers.run(), kubelet.run()]

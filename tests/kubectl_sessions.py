@@ -3,6 +3,12 @@
 A session is a list of steps; each is a command line as a person types it, perhaps with a manifest on its standard
 input. Both clusters get the same steps in the same order, and every output is compared after `settled` has replaced
 what no two clusters can have in common.
+
+    $ get pods                          one command
+    $ KUBE_EDITOR='sed -i s/a/b/' edit configmap c
+    $ until wait namespace/n --for=delete   waits for something: only its exit code is compared
+    $ & 2 get pods -w                   begins, and goes on beside the steps that follow once it has printed two lines
+    $ fg 5                              what it has printed, once there are five lines; then it is ended
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +27,9 @@ _REPLACED = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
+    (re.compile(r"/tmp/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
+    (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
     (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
     (re.compile(r"https://127\.0\.0\.1:\d+"), "<server>"),
     (re.compile(r"10\.0\.0\.\d+"), "<address>"),
@@ -54,17 +64,83 @@ def settled(text: str) -> str:
     return text.strip()
 
 
-def run(cluster: Cluster, step: Step) -> str:
-    """What kubectl prints, its complaints and its exit code, settled."""
-    command = [str(program("kubectl")), f"--kubeconfig={cluster.kubeconfig()}", *shlex.split(step.line)]
-    done = subprocess.run(
-        command,
-        input=step.stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": str(cluster.folder)},
-    )
-    said = settled(done.stdout)
-    complained = settled(done.stderr)
-    return f"{said}\n-- {complained}\n-- {done.returncode}"
+DEADLINE_S = 30.0
+
+
+class Terminal:
+    """Somebody who types commands for one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._beside: _Beside | None = None
+
+    def run(self, step: Step) -> str:
+        """What a step prints, its complaints and its exit code, settled."""
+        words = shlex.split(step.line)
+        if words[0] == "&":
+            self._beside = _Beside(self._command(words[2:]), self._environment())
+            return self._beside.printed(int(words[1]))
+        if words[0] == "fg":
+            assert self._beside is not None, f"nothing runs beside: {step}"
+            beside, self._beside = self._beside, None
+            try:
+                return beside.printed(int(words[1]))
+            finally:
+                beside.end()
+        waits = words[0] == "until"
+        more = {}
+        words = words[waits:]
+        while "=" in words[0]:
+            name, _, more[name] = words.pop(0).partition("=")
+        done = subprocess.run(
+            self._command(words),
+            input=step.stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env={**self._environment(), **more},
+        )
+        if waits:
+            return f"-- {done.returncode}"
+        return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
+
+    def close(self) -> None:
+        if self._beside is not None:
+            self._beside.end()
+
+    def _command(self, words: list[str]) -> list[str]:
+        return [str(program("kubectl")), f"--kubeconfig={self._cluster.kubeconfig()}", *words]
+
+    def _environment(self) -> dict[str, str]:
+        return {"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": str(self._cluster.folder)}
+
+
+class _Beside:
+    """A command that goes on while others are typed."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._lines.append(line)
+                self._news.notify_all()
+
+    def printed(self, count: int) -> str:
+        """The first lines, as soon as there are so many; fewer if that takes too long."""
+        with self._news:
+            self._news.wait_for(lambda: len(self._lines) >= count, DEADLINE_S)
+            return settled("".join(self._lines[:count]))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()

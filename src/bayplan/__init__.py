@@ -1,3 +1,28 @@
-"""Bayplan: the Kubernetes scheduler that people extend in Python."""
+"""Bayplan: the Kubernetes scheduler that people extend in Python.
+
+    from bayplan import Cluster
+
+    async with Cluster(nodes=3) as cluster:
+        ...
+
+`Cluster` is loaded when it is first used: importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayplan.app.library import Cluster as Cluster
 
 __version__ = "0.1.0"
+
+__all__ = ["Cluster", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Cluster":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module("bayplan.app.library").Cluster

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlencode
 
 from cluster.run import ADMIN, Cluster
 
@@ -59,8 +60,9 @@ class Api:
     def get(self, kind: str, name: str) -> Tree:
         return self._ask("GET", self.path(kind, name))
 
-    def list(self, kind: str) -> list[Tree]:
-        found: list[Tree] = self._ask("GET", self.path(kind))["items"]
+    def list(self, kind: str, **selectors: str) -> list[Tree]:
+        query = f"?{urlencode(selectors)}" if selectors else ""
+        found: list[Tree] = self._ask("GET", self.path(kind) + query)["items"]
         return found
 
     def patch(self, kind: str, name: str, body: Tree, *, sub: str = "", strategic: bool = False) -> Tree:
@@ -71,6 +73,10 @@ class Api:
         options = {"gracePeriodSeconds": 0} if now else {}
         for name in names:
             self._ask("DELETE", self.path(kind, name), options)
+
+    def delete_collection(self, kind: str) -> None:
+        """All of the namespace, at once."""
+        self._ask("DELETE", self.path(kind), {"gracePeriodSeconds": 0})
 
     def delete_all(self, kind: str, names: Iterable[str]) -> None:
         """Whatever is still there of these."""

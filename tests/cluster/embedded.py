@@ -46,6 +46,9 @@ class Embedded(Cluster):
 
     def _api_server_flags(self) -> list[str]:
         return [
+            "--nodes=0",
+            "--no-scheduler",
+            "--no-controllers",
             f"--port={self._port}",
             f"--data={self.folder / 'objects.db'}",
             f"--token-file={self.folder / 'tokens.csv'}",

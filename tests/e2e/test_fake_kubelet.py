@@ -115,7 +115,7 @@ async def test_a_pod_runs_and_succeeds(cluster: Cluster, namespace: str) -> None
         assert conditions == dict.fromkeys(
             ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"), "True"
         )
-        assert (found["status"]["podIP"], found["status"]["hostIP"]) == ("127.0.0.1", "127.0.0.1")
+        assert (found["status"]["podIP"][:3], found["status"]["hostIP"]) == ("10.", "127.0.0.1")
         (container,) = found["status"]["containerStatuses"]
         assert (container["ready"], list(container["state"])) == (True, ["running"])
         assert container["allocatedResources"] == {"cpu": "100m", "memory": "64Mi"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from cluster.api import Tree
+from cluster.embedded import Embedded
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import Corner, quick
 from scheduling import condition, node_of, until
@@ -375,7 +375,7 @@ def mixed(corner: Corner, number: int) -> Tree:
 
 
 def test_many_pods_of_many_kinds_and_nothing_is_left_over(corner: Corner) -> None:
-    count = int(os.environ.get("BAYPLAN_E2E_PODS", "2000"))
+    count = 2_000 if isinstance(corner.cluster, Embedded) else 10_000
     nodes = count // 25
     for zone in range(3):
         corner.add_nodes(nodes // 4, labels={"zone": f"zone-{zone}"})

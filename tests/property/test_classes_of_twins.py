@@ -13,9 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
+from bayplan.plugins.node_declared_features import RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK
 from histories import HOST, PREFERRED, RACK, REQUIRED, ZONE, History
 
 Tree = dict[str, Any]
@@ -60,6 +63,11 @@ def on_disks(how: Tree) -> Change:
     return lambda _, spec: spec.setdefault("affinity", {}).update(nodeAffinity=how)
 
 
+def another_feature(_: Tree, spec: Tree) -> None:
+    spec["hostUsers"] = True
+    spec["containers"][0]["restartPolicyRules"] = [{"action": "RestartAllContainers"}]
+
+
 SSD = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
 CHANGES: dict[str, Change] = {
     "namespace": lambda metadata, _: metadata.update(namespace="ml"),
@@ -71,6 +79,7 @@ CHANGES: dict[str, Change] = {
     "version of the owner": owned("example.com/v1", "StatefulSet", "owner"),
     "tolerates everything": lambda _, spec: spec.update(tolerations=[{"operator": "Exists"}]),
     "tolerates a key": lambda _, spec: spec.update(tolerations=[{"key": "gpu", "operator": "Exists"}]),
+    "operator of a toleration": lambda _, spec: spec["tolerations"][0].update(operator="Exists"),
     "tolerates another value": lambda _, spec: spec["tolerations"][0].update(value="no"),
     "tolerates another effect": lambda _, spec: spec["tolerations"][0].update(effect="PreferNoSchedule"),
     "node selector": lambda _, spec: spec.update(nodeSelector={"disk": "hdd"}),
@@ -86,14 +95,15 @@ CHANGES: dict[str, Change] = {
     "namespaces of terms": related(namespaces=["ml"]),
     "topology of terms": related(topologyKey=RACK),
     "whom terms are about": related(labelSelector={"matchLabels": {"app": "a1"}}),
-    "image": container(image="app:2"),
-    "image, twice": lambda _, spec: spec["containers"].append({"name": "d", "image": "app:1"}),
-    "a container without an image": lambda _, spec: spec["containers"].append({"name": "d"}),
+    "which image is there twice": container(image="app:2"),
+    "another image": container(image="app:3"),
+    "a container without an image": lambda _, spec: spec["containers"].append({"name": "f"}),
     "port": container(ports=[{"hostPort": 81, "protocol": "TCP"}]),
     "protocol of the port": container(ports=[{"hostPort": 80, "protocol": "UDP"}]),
     "address of the port": container(ports=[{"hostPort": 80, "protocol": "TCP", "hostIP": "10.0.0.1"}]),
     "no requests": container(resources={}),
     "what is counted for no requests": container(resources={"requests": {"cpu": "100m", "memory": "200Mi"}}),
+    "feature of the kubelet": another_feature,
     "overhead": lambda _, spec: spec.update(overhead={"cpu": "900m"}),
     "an init container": lambda _, spec: spec.update(
         initContainers=[{"name": "d", "resources": {"requests": {"memory": "3Gi"}}}]
@@ -126,7 +136,8 @@ class Twins(History):
         container: Tree = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": "50m"}}, "ports": ports}
         if self.chance.random() < 0.5:
             container["resources"] = {}
-        spec: Tree = {"containers": [container]}
+        others = [{"name": name, "image": image} for name, image in (("d", "app:1"), ("e", "app:2"))]
+        spec: Tree = {"containers": [container, *others], "hostNetwork": True, "hostUsers": False}
         spec["tolerations"] = [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]
         metadata: Tree = {"namespace": "default", "labels": {"app": "a0", "rev": "1"}}
         owned("apps/v1", "StatefulSet", "owner")(metadata, spec)
@@ -141,6 +152,13 @@ class Twins(History):
             wanted = {REQUIRED: [{**term, "topologyKey": HOST}]}
         spec["affinity"] = {"podAntiAffinity": wanted}
         return {"metadata": metadata, "spec": spec}
+
+    def node(self, name: str) -> Node:
+        node, pick = super().node(name), self.chance.choice
+        taints = tuple(replace(taint, value=pick(["yes", "no"])) for taint in node.spec.taints)
+        features = [each for each in (RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK) if pick([1, 1, 1, 0])]
+        status = replace(node.status, declared_features=tuple(features))
+        return replace(node, spec=replace(node.spec, taints=taints), status=status)
 
     def step(self) -> None:
         if len(self.placed) > 6:

@@ -109,7 +109,7 @@ class World:
         nodes = [_node(rng, name) for name in NAMES[: rng.randint(1, len(NAMES))]]
         pods = [pod for name in NAMES for pod in _crowd(rng, name)]
         snapshot = make_snapshot(nodes, pods, _storage(rng))
-        guests = rng.sample(NAMES, rng.choice([0, 0, 1]))
+        guests = rng.sample(NAMES, rng.choice([0, 0, 1, 3, len(NAMES)]))
         return cls(
             pod=make_pod(
                 "vip",
@@ -120,7 +120,9 @@ class World:
             ),
             snapshot=snapshot,
             pdbs=[_budget(rng, number) for number in range(rng.choice([0, 1, 3]))],
-            nominated={name: [PodInfo(_guest(rng, name))] for name in guests},
+            nominated={
+                name: [PodInfo(_guest(rng, name, turn)) for turn in range(rng.choice([1, 1, 2]))] for name in guests
+            },
             wanted=rng.randint(0, 5),
             offset=rng.randrange(len(nodes)),
             plugins=rng.choice([PLUGINS, PLUGINS[1:]]),
@@ -164,8 +166,8 @@ def _crowd(rng: Random, node: str) -> list[Pod]:
     ]
 
 
-def _guest(rng: Random, node: str) -> Pod:
-    return make_pod(f"guest-{node}", requests={"cpu": "1"}, host_ports=_ports(rng), priority=rng.choice([1, 9]))
+def _guest(rng: Random, node: str, turn: int) -> Pod:
+    return make_pod(f"guest-{node}-{turn}", requests={"cpu": "1"}, host_ports=_ports(rng), priority=rng.choice([1, 9]))
 
 
 def _amounts(rng: Random) -> dict[str, str | int | float]:

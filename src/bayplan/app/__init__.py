@@ -217,7 +217,7 @@ async def scheduler_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(wiring.client.warm, wiring.telling.warm),
+            before_deciding=wiring.before_deciding,
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=reloading,
         )
@@ -261,6 +261,7 @@ def wired_scheduler(
         observer=monitor.metrics,
         timings=monitor.timings,
     )
+    wiring.sink.gives_way = lambda: live.is_writing
     wiring.stack.callback(live.engine.close)
     return live
 
@@ -289,8 +290,9 @@ def freeze_memory() -> None:
     """What is there now stays for long: collections need not look at it each time.
 
     Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
-    looked at then is little, and holds the loop for a few milliseconds only."""
-    gc.collect()
+    looked at then is little, and holds the loop for a few milliseconds only. Of what was read only the youngest is
+    looked through for garbage: all of a large cluster would hold the loop for half a second."""
+    gc.collect(1)
     gc.freeze()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from bayplan.client import (
     Target,
     event_resource,
 )
-from bayplan.client.event_sink import SENDERS
+from bayplan.client.event_sink import HELPERS, SENDERS
 from bayplan.client.transport import Observer
 from bayplan.clock import LoopClock
 from bayplan.config.model import LeaderElection
@@ -65,10 +65,15 @@ class Wiring:
             wire(qps=qps, burst=burst, user_agent=f"bayplan/{__version__}/scheduler")
         )
         offered = await _offered(client, kinds, list(needed))
-        telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS))
+        telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + HELPERS))
         sink = EventSink(telling, resource=event_resource(offered))
-        stack.callback(asyncio.ensure_future(sink.run()).cancel)
+        stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
         return cls(stack, wire, client, telling, sink, offered)
+
+    @property
+    def before_deciding(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Connections are opened before the first pods are bound: a burst need not wait for handshakes."""
+        return self.client.warm, partial(self.telling.warm, SENDERS)
 
     async def candidate(
         self, leases: Sequence[tuple[LeaderElection, str]], identity: str
@@ -88,6 +93,12 @@ class Wiring:
         self.client.guard(election)
         self.telling.guard(election)
         return election
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it and see it end, so that it does not find closed what is closed next."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _offered(client: Client, kinds: Sequence[Kind], needed: Sequence[Kind]) -> Offered:

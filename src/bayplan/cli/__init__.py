@@ -12,17 +12,28 @@ from bayplan import __version__
 from bayplan.errors import BayplanError
 
 _VERBS = {
+    "admission": "Serve Volcano's webhooks: what they fill in and what they refuse.",
+    "apply": "Make a cluster have what manifests say.",
     "batch": "Schedule gangs and queues, in vc-scheduler's place; check and show its configuration.",
     "cluster": "Run a Kubernetes API on this machine, with nothing but Python.",
+    "completion": "Print a script that completes commands in bash, zsh or fish.",
     "config": "Check and show a KubeSchedulerConfiguration.",
     "conformance": "Compare Bayplan with recorded answers of the real scheduler.",
+    "controllers": "Run the controllers of a cluster, in kube-controller-manager's place.",
     "crds": "Print the definitions of Volcano's kinds that a cluster lacks.",
+    "delete": "Delete objects of a cluster.",
+    "demo": "See a cluster at work: pods land, spread, evict and are refused, in half a minute.",
+    "get": "Show what there is in a cluster.",
+    "job": "Run, list, view, suspend, resume and delete Volcano's jobs.",
     "kubeconfig": "Print how kubectl reaches the cluster of `bayplan cluster up`.",
     "kubelet": "Run fake nodes on an API server: Ready nodes, Running pods, nothing behind them.",
     "place": "Place the pods of a cluster in files, and show where each went and why.",
     "plugin": "Start a plugin of your own, and see which ones there are.",
+    "podgroup": "List, view and delete Volcano's groups of pods.",
+    "queue": "List, make, open, close and delete Volcano's queues.",
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
+    "top": "Watch nodes fill, pods wait and decisions come.",
 }
 
 
@@ -50,6 +61,11 @@ def cli() -> None:
     """Bayplan: the Kubernetes scheduler that people extend in Python.
 
     \b
+    See it at work:
+      bayplan demo
+    Run a cluster of your own, and use it:
+      bayplan cluster up --detach --nodes 10 --zones 3
+      bayplan get nodes
     Try it on a cluster in files:
       bayplan place -f examples/cluster
     See what a configuration really runs:
@@ -60,7 +76,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: errors that a person can mend are one sentence and an exit code."""
     try:
-        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        cli.main(args=list(arguments) if arguments is not None else None, prog_name="bayplan", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as fault:

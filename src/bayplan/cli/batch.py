@@ -24,7 +24,8 @@ from bayplan.batch.declared import misgiven, takes_of
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.usage_sources import mistakes_in
 from bayplan.cli.batch_run import command as run
-from bayplan.cli.options import file_text, plugin_options
+from bayplan.cli.options import file_text
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_table, print_value
 from bayplan.errors import ConfigError
 from bayplan.objects.go_text import go_value

@@ -24,7 +24,8 @@ from bayplan.batch.live.sessions import LiveBatch
 from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_ELECTION, BATCH_FLAGS
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.options import file_text, plugin_options
+from bayplan.cli.options import file_text
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.running import run_process
 from bayplan.client import find_target
 from bayplan.clock import SystemClock

@@ -9,13 +9,24 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolderError, Running
+from bayplan.cli.plugin_options import plugin_options
+from bayplan.cli.terminal import progress
+from bayplan.controllers.node_pools import NodePool, nodes_of
+
+if TYPE_CHECKING:
+    from bayplan.app.whole_cluster import SchedulerSetup, WholeCluster
+    from bayplan.cluster.credentials import Credentials
+    from bayplan.cluster.embedded import EmbeddedCluster
 
 START_S = 30.0
+START_NODE_S = 0.02
 
 named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several.")
 
@@ -24,11 +35,11 @@ named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Wh
 def command() -> None:
     """A Kubernetes API on this machine: kubectl and every other client take it for a cluster.
 
-    It has no nodes and runs nothing; `bayplan kubelet` gives it nodes, `bayplan scheduler` places pods on them.
+    Nodes, controllers and a scheduler come with it, all in one process.
 
     \b
     Examples:
-      bayplan cluster up --detach
+      bayplan cluster up --detach --nodes 10 --zones 3
       bayplan cluster up --data ~/cluster.db --port 6443
       bayplan cluster status
       bayplan cluster reset
@@ -36,9 +47,85 @@ def command() -> None:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Up:
+    """What `cluster up` was told."""
+
+    name: str
+    port: int
+    host: str
+    data: Path | None
+    token_file: Path | None
+    client_ca: Path | None
+    nodes: tuple[str, ...]
+    zones: int
+    scheduler: bool
+    controllers: bool
+    config: Path | None
+    plugin_folders: tuple[Path, ...]
+    trust_writable_plugins: bool
+
+    def arguments(self) -> list[str]:
+        """The same as a command line, for a process of its own in another folder."""
+        given = ["cluster", "up", "--name", self.name, "--port", str(self.port), "--host", self.host]
+        paths = {"--data": self.data, "--token-file": self.token_file, "--client-ca": self.client_ca}
+        for flag, path in {**paths, "--config": self.config}.items():
+            given += [flag, str(path.absolute())] if path is not None else []
+        for spec in self.nodes:
+            given += ["--nodes", spec]
+        for folder in self.plugin_folders:
+            given += ["--plugins-dir", str(folder.absolute())]
+        switches = {
+            "--no-scheduler": not self.scheduler,
+            "--no-controllers": not self.controllers,
+            "--trust-writable-plugins": self.trust_writable_plugins,
+        }
+        return [*given, "--zones", str(self.zones), *(flag for flag, on in switches.items() if on)]
+
+    def pools(self) -> list[NodePool]:
+        return [NodePool.parse(spec) for spec in self.nodes]
+
+    @property
+    def node_count(self) -> int:
+        return sum(pool.count for pool in self.pools())
+
+    @property
+    def api_alone(self) -> bool:
+        return not (self.scheduler or self.controllers or self.node_count)
+
+    def manifests(self) -> list[dict[str, Any]]:
+        return nodes_of(self.pools(), self.zones)
+
+    def setup(self) -> SchedulerSetup | None:
+        if not self.scheduler:
+            return None
+        from bayplan.app.whole_cluster import SchedulerSetup
+        from bayplan.cli.options import chosen_plugins, explained, file_text
+
+        text = file_text(self.config) if self.config is not None else None
+        registry = chosen_plugins(self.plugin_folders, trust_writable=self.trust_writable_plugins)
+        with explained(self.config, registry):
+            return SchedulerSetup.of(text, self.plugin_folders, trust_writable=self.trust_writable_plugins)
+
+
 @command.command("up")
 @named
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; without it the command runs until Ctrl-C.")
+@click.option(
+    "--nodes",
+    metavar="SPEC",
+    multiple=True,
+    default=["3"],
+    show_default="3",
+    help="How many, or a pool: gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8. May be given several times; 0: none.",
+)
+@click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over so many zones.")
+@click.option("--scheduler/--no-scheduler", default=True, help="Whether pods are placed.  [default: scheduler]")
+@click.option(
+    "--controllers/--no-controllers", default=True, help="Whether Deployments make pods.  [default: controllers]"
+)
+@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration for the scheduler.")
+@plugin_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a port that is free.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Any other address lets others on the network try the token."
@@ -58,29 +145,27 @@ def command() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Know users by certificates of this authority.",
 )
-def up(
-    name: str,
-    detach: bool,
-    port: int,
-    host: str,
-    data: Path | None,
-    token_file: Path | None,
-    client_ca: Path | None,
-) -> None:
-    """Start a cluster and say what to type next.
+def up(detach: bool, **told: Any) -> None:
+    """Start a cluster and say what to type next: an API server, nodes, controllers and a scheduler in one process.
+
+    Nodes are fake: pods that are placed on them are Running, and nothing runs. All else is as on any cluster.
 
     \b
     Examples:
       bayplan cluster up
-      bayplan cluster up --detach --data ./cluster.db
-      bayplan cluster up --name second --port 7443
+      bayplan cluster up --detach --nodes 50 --zones 3
+      bayplan cluster up --nodes web=10 --nodes gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8 --zones 3
+      bayplan cluster up --config scheduler.yaml --plugins-dir plugins
+      bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
-    folder = ClusterFolder.named(name, os.environ)
+    settings = _Up(**told)
+    settings.manifests()  # what is wrong with them is told before anything is started
+    folder = ClusterFolder.named(settings.name, os.environ)
     if detach:
-        _start_detached(folder, port, host, data, token_file, client_ca)
+        _start_detached(folder, settings)
         return
     with folder.held():
-        asyncio.run(_serve(folder, port, host, data, token_file, client_ca))
+        asyncio.run(_serve(folder, settings))
 
 
 @command.command("down")
@@ -125,58 +210,102 @@ def reset(name: str) -> None:
     click.echo(f'the cluster "{name}" is as new, at {running.url}')
 
 
-def _start_detached(
-    folder: ClusterFolder, port: int, host: str, data: Path | None, token_file: Path | None, client_ca: Path | None
-) -> None:
+def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
     with folder.held():  # refuses when it is up already
         pass
-    arguments = ["cluster", "up", "--name", folder.name, "--port", str(port), "--host", host]
-    for flag, path in (("--data", data), ("--token-file", token_file), ("--client-ca", client_ca)):
-        if path is not None:
-            arguments += [flag, str(path.absolute())]
     with folder.log.open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "bayplan", *arguments],
+            [sys.executable, "-m", "bayplan", *settings.arguments()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    deadline = time.monotonic() + START_S
-    while (running := folder.running()) is None:
-        if child.poll() is not None or time.monotonic() > deadline:
-            said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
-            raise ClusterFolderError(f"the cluster did not come up: {said or 'it said nothing'}")
-        time.sleep(0.02)
-    _tell_next(folder, running, detached=True)
+    deadline = time.monotonic() + START_S + START_NODE_S * settings.node_count
+    with progress(f"starting a cluster of {settings.node_count} node(s)"):
+        while (running := folder.running()) is None:
+            if child.poll() is not None or time.monotonic() > deadline:
+                said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
+                raise ClusterFolderError(f"the cluster did not come up: {said or 'it said nothing'}")
+            time.sleep(0.02)
+    _tell_next(folder, running, settings, detached=True)
 
 
-async def _serve(
-    folder: ClusterFolder, port: int, host: str, data: Path | None, token_file: Path | None, client_ca: Path | None
-) -> None:
-    from bayplan.cluster.credentials import read_tokens
-    from bayplan.cluster.embedded import EmbeddedCluster, credentials_for
+async def _serve(folder: ClusterFolder, settings: _Up) -> None:
+    from bayplan.cluster.embedded import credentials_for
     from bayplan.cluster.journal import remove
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    credentials = credentials_for(folder.path, host)
-    users = read_tokens(token_file) if token_file is not None else {}
+    credentials = credentials_for(folder.path, settings.host)
     stop, anew = _signals()
-    starts = 0
+    starts, port, data = 0, settings.port, settings.data
     while not stop.is_set():
         anew.clear()
-        async with EmbeddedCluster(
-            credentials, host=host, port=port, data=data, users=users, client_authority=client_ca
-        ) as cluster:
+        async with _cluster(settings, credentials, port) as cluster:
             port, starts = cluster.port, starts + 1
-            running = Running(os.getpid(), cluster.url, str(data.absolute()) if data else "", starts)
             cluster.write_kubeconfig(folder.kubeconfig, folder.name)
+            if not await _ready(cluster, settings, stop):
+                return
+            running = Running(os.getpid(), cluster.url, str(data.absolute()) if data else "", starts)
             folder.tell(running)
             if starts == 1:
-                _tell_next(folder, running, detached=False)
-            await _first_of(stop, anew)
+                _tell_next(folder, running, settings, detached=False)
+            await _until(cluster, stop, anew)
         if anew.is_set() and data is not None:
             remove(data)
+
+
+def _cluster(settings: _Up, credentials: Credentials, port: int) -> EmbeddedCluster | WholeCluster:
+    from bayplan.cluster.credentials import read_tokens
+    from bayplan.cluster.embedded import EmbeddedCluster
+
+    users = read_tokens(settings.token_file) if settings.token_file is not None else {}
+    host, data, authority = settings.host, settings.data, settings.client_ca
+    if settings.api_alone:  # starts in half the time: nothing that decides has to be loaded
+        return EmbeddedCluster(credentials, host=host, port=port, data=data, users=users, client_authority=authority)
+    from bayplan.app.whole_cluster import ClusterPlan, WholeCluster
+
+    plan = ClusterPlan(
+        credentials=credentials,
+        host=host,
+        port=port,
+        data=data,
+        users=users,
+        client_authority=authority,
+        nodes=settings.manifests(),
+        scheduler=settings.setup(),
+        controllers=settings.controllers,
+        alone=True,
+    )
+    return WholeCluster(plan)
+
+
+async def _ready(cluster: EmbeddedCluster | WholeCluster, settings: _Up, stop: asyncio.Event) -> bool:
+    """Whether all of it is there, before somebody said stop."""
+    from bayplan.cluster.embedded import EmbeddedCluster
+
+    if isinstance(cluster, EmbeddedCluster):
+        return True
+    with progress(f"{settings.node_count} node(s) are coming up"):
+        ready, stopping = asyncio.ensure_future(cluster.ready()), asyncio.ensure_future(stop.wait())
+        await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+    if ready.done():
+        ready.result()
+        return True
+    ready.cancel()
+    return False
+
+
+async def _until(cluster: EmbeddedCluster | WholeCluster, *ends: asyncio.Event) -> None:
+    """Wait for one of the events; a part of the cluster that breaks raises."""
+    from bayplan.cluster.embedded import EmbeddedCluster
+
+    waiting = asyncio.ensure_future(_first_of(*ends))
+    if isinstance(cluster, EmbeddedCluster):
+        await waiting
+    else:
+        await cluster.unbroken(waiting)
 
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:
@@ -190,23 +319,27 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 async def _first_of(*events: asyncio.Event) -> None:
     waiting = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
-def _tell_next(folder: ClusterFolder, running: Running, *, detached: bool) -> None:
+def _tell_next(folder: ClusterFolder, running: Running, settings: _Up, *, detached: bool) -> None:
     option = "" if folder.name == DEFAULT_NAME else f" --name {folder.name}"
     kept = f"objects are kept in {running.data}" if running.data else "objects are kept in memory"
+    nodes = f" with {settings.node_count} node(s)" if settings.node_count else ""
     lines = [
-        f"a cluster is up at {running.url}; {kept}",
+        f"a cluster{nodes} is up at {running.url}; {kept}",
         "",
         "type next:",
         f"  export KUBECONFIG={folder.kubeconfig}",
         "  kubectl get namespaces",
-        "  bayplan kubelet --nodes 3 &",
-        "  bayplan scheduler &",
+        *([] if settings.node_count else ["  bayplan kubelet --nodes 3 &"]),
+        *([] if settings.scheduler else ["  bayplan scheduler &"]),
         "  kubectl run web --image=nginx",
+        "  bayplan top",
         "",
         f"bayplan cluster down{option} ends it" if detached else "Ctrl-C ends it",
     ]

@@ -9,7 +9,8 @@ import click
 from rich.table import Table
 
 from bayplan.cache import Cache
-from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
+from bayplan.cli.options import chosen_plugins, running_engine
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_table, print_value
 from bayplan.config.load import dump
 from bayplan.framework.points import ATTEMPT_ORDER

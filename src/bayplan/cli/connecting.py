@@ -1,4 +1,7 @@
-"""What verbs that ask an API server share: the options that name it, and a client for as long as the verb runs."""
+"""What the verbs about Volcano's kinds share: vcctl's options for the API server, and a client while the verb runs.
+
+Which cluster is meant where nothing is said is the rule of all verbs, in `connection`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from bayplan.cli.connection import Connection
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 
@@ -32,7 +36,10 @@ def server_options(command: F) -> F:
 
 
 def chosen_server(kubeconfig: Path | None, context: str, master: str) -> Target:
-    return find_target(kubeconfig, env=os.environ, context=context, server=master)
+    """The cluster that is meant; `master` replaces its address."""
+    if master:
+        return find_target(kubeconfig, env=os.environ, context=context, server=master)
+    return Connection(kubeconfig, context).target()
 
 
 def asked(target: Target, question: Callable[[Client], Awaitable[T]]) -> T:

@@ -13,21 +13,25 @@ import click
 
 from bayplan.app import fake_kubelet
 from bayplan.client import Target, find_target
-from bayplan.config.duration import SECOND, DurationError, parse_duration
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
+from bayplan.controllers.pod_stages import seconds_of, share_of
 from bayplan.errors import UsageError
 
 
 def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        seconds = parse_duration(text).nanoseconds / SECOND
-    except DurationError:
-        seconds = -1.0
-    if seconds < 0:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise UsageError(f"{option.opts[0]} {text}: that is no duration; write one such as 90s or 1h30m")
     return seconds
+
+
+def _share(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    share = share_of(text) if text is not None else None
+    if text is not None and share is None:
+        raise UsageError(f"{option.opts[0]} {text}: that is no share; write one such as 0.2 or 20%")
+    return share
 
 
 @click.command("kubelet")
@@ -60,6 +64,18 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     show_default=True,
     help="Pods take this long to stop.",
 )
+@click.option(
+    "--ready-after",
+    metavar="DURATION",
+    callback=_seconds,
+    default="0s",
+    show_default=True,
+    help="Pods are ready this long after they start.",
+)
+@click.option(
+    "--exit-code", type=click.IntRange(0, 255), default=0, show_default=True, help="How pods end; not 0 is a failure."
+)
+@click.option("--failure-rate", metavar="SHARE", callback=_share, help="Only this share of pods fails: 0.2 or 20%.")
 @click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
@@ -75,6 +91,9 @@ def command(
     runs_for: float | None,
     starts_after: float,
     stops_after: float,
+    ready_after: float,
+    exit_code: int,
+    failure_rate: float | None,
     remove_nodes: bool,
     kubeconfig: Path | None,
     context: str,
@@ -86,7 +105,12 @@ def command(
 
     It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them is told to be
     Running; it succeeds when its time is over, is resized when it asks for that, and goes when it is deleted. A pod
-    may speak for itself by annotations: bayplan.dev/runs-for: 90s, bayplan.dev/stops-after: 5s.
+    may speak for itself by annotations:
+
+    \b
+      bayplan.dev/starts-after: 2s     bayplan.dev/ready-after: 5s
+      bayplan.dev/runs-for: 90s        bayplan.dev/stops-after: 5s
+      bayplan.dev/exit-code: 1         bayplan.dev/failure-rate: 20%
 
     \b
     Examples:
@@ -108,7 +132,14 @@ def command(
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)
-    habits = PodHabits(starts_after_s=starts_after, runs_for_s=runs_for, stops_after_s=stops_after)
+    habits = PodHabits(
+        starts_after_s=starts_after,
+        ready_after_s=ready_after,
+        runs_for_s=runs_for,
+        stops_after_s=stops_after,
+        exit_code=exit_code,
+        failure_rate=failure_rate,
+    )
 
     async def run() -> None:
         kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)

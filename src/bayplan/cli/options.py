@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
 
 from bayplan.app import build_engine, configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.errors import ConfigError, UsageError
 from bayplan.framework.registry import Registry
 from bayplan.scheduler.engine import PodEngine
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def plugin_options(command: F) -> F:
-    """`--plugins-dir` and `--trust-writable-plugins`."""
-    trust = click.option(
-        "--trust-writable-plugins", is_flag=True, help="Load plugin files even if others may write them."
-    )
-    folders = click.option(
-        "--plugins-dir",
-        "plugin_folders",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        help="A folder of .py files with plugins of your own. May be given several times.",
-    )
-    return folders(trust(command))
 
 
 def chosen_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Registry:

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayplan.app import filled_cache
-from bayplan.cli.options import chosen_plugins, plugin_options, running_engine
+from bayplan.cli.options import chosen_plugins, running_engine
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_table, print_value
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod

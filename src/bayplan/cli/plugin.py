@@ -18,7 +18,8 @@ from bayplan.batch.conf import BatchConfiguration, PluginOption, load_default
 from bayplan.batch.registry import PluginSet
 from bayplan.cache import Cache
 from bayplan.cli.batch_scaffold import batch_plugin_and_test, slug_of
-from bayplan.cli.options import chosen_plugins, plugin_options
+from bayplan.cli.options import chosen_plugins
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_value
 from bayplan.cli.scaffold import FORMS, plugin_and_test
 from bayplan.errors import UsageError

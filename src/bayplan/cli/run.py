@@ -19,7 +19,8 @@ from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.batch_run import batch_settings
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.options import explained, file_text, plugin_options
+from bayplan.cli.options import explained, file_text
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.running import run_process
 from bayplan.cli.scheduler import process_options, start_logging, with_flags
 from bayplan.cli.scheduler_flags import FLAGS

@@ -17,7 +17,8 @@ from bayplan import __version__
 from bayplan.app import build_engine, configured, freeze_memory, plugin_source, scheduler_process
 from bayplan.cache import Cache
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.options import explained, file_text, plugin_options
+from bayplan.cli.options import explained, file_text
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import yaml_text
 from bayplan.cli.running import run_process
 from bayplan.cli.scheduler_flags import CONNECTION, DEBUGGING, ELECTION, FLAGS

@@ -3,7 +3,9 @@
 Whoever needs the API server imports from this package alone.
 """
 
+from bayplan.client.applying import Applied, Applier
 from bayplan.client.blocking import BlockingService
+from bayplan.client.catalogue import Catalogue, NamedKind, UnknownKind, read_catalogue
 from bayplan.client.client import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -31,6 +33,7 @@ from bayplan.client.resources import (
 )
 from bayplan.client.secret import Secret
 from bayplan.client.services import NotPosted, Service
+from bayplan.client.tables import Column, Row, Table, Wanted, read_table, watch_objects, watch_table
 from bayplan.client.target import Target, find_target, in_cluster
 from bayplan.client.transport import Guard, Transport
 
@@ -46,8 +49,12 @@ __all__ = [
     "PODS",
     "STRATEGIC_PATCH",
     "TOKEN_REVIEWS",
+    "Applied",
+    "Applier",
     "BlockingService",
+    "Catalogue",
     "Client",
+    "Column",
     "Election",
     "Elections",
     "EventSink",
@@ -55,18 +62,27 @@ __all__ = [
     "Informer",
     "Informers",
     "Listed",
+    "NamedKind",
     "NotPosted",
     "Offered",
     "Resource",
+    "Row",
     "Secret",
     "Selection",
     "Service",
+    "Table",
     "Target",
     "Timings",
     "Transport",
+    "UnknownKind",
     "Unreadable",
+    "Wanted",
     "event_resource",
     "find_target",
     "in_cluster",
+    "read_catalogue",
+    "read_table",
     "resource_of",
+    "watch_objects",
+    "watch_table",
 ]

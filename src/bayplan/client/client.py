@@ -20,7 +20,7 @@ from bayplan.client.decoding import Decoder, Unreadable
 from bayplan.client.discovery import Offered, discover
 from bayplan.client.informer import EVERYTHING, Complaint, Handler, Informer, Selection
 from bayplan.client.lists import Listed, list_all
-from bayplan.client.pool import LIMIT
+from bayplan.client.pool import EAGER, LIMIT
 from bayplan.client.resources import PODS, Resource, query, resource_of
 from bayplan.client.target import Target
 from bayplan.client.transport import TIMEOUT_S, Guard, Observer, Transport
@@ -104,9 +104,9 @@ class Client:
         """Close all connections. Requests under way fail; informers must have been cancelled before."""
         await self.transport.close()
 
-    async def warm(self) -> None:
+    async def warm(self, count: int = EAGER) -> None:
         """Open connections before they are needed: the first of many writes then need not wait for handshakes."""
-        await self.transport.warm()
+        await self.transport.warm(count)
 
     def guard(self, guard: Guard | None) -> None:
         """From now on every write asks this first, at the last moment before it is sent."""

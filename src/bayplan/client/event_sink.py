@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from bayplan.client.client import Client
 from bayplan.client.discovery import Offered
@@ -28,8 +29,9 @@ RETRY_JITTER = 0.25
 MOST_WAITING = 20_000
 """Upstream lets 1,000 wait for a goroutine and any number of goroutines for the server: this is the sum of both."""
 
-SENDERS = 8
-"""Few beside the bindings that are on the wire: while a server is busy, pods come before the news about them."""
+SENDERS, HELPERS = 8, 24
+"""Few beside the bindings that are on the wire: while a server is busy with pods, they come before the news about them.
+When nothing else is under way, helpers send what has heaped up, so that it is not in the way of the next pods."""
 
 
 class EventSink:
@@ -42,6 +44,7 @@ class EventSink:
         resource: Resource = EVENTS,
         senders: int = SENDERS,
         most_waiting: int = MOST_WAITING,
+        gives_way: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dropped = 0
         """Events that found no room in the queue."""
@@ -56,6 +59,9 @@ class EventSink:
         self._most_waiting = most_waiting
         self._waiting: deque[EventWrite] = deque()
         self._following: dict[tuple[str, str], EventWrite | None] = {}
+        self.gives_way = gives_way
+        """Whether there is something more important under way; unless told otherwise, there always may be."""
+        self._helping: set[asyncio.Task[None]] = set()
         self._work = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -84,10 +90,14 @@ class EventSink:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._sweep(), name="event series")
-            for number in range(self._senders):
-                group.create_task(self._send(), name=f"event sender {number}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._sweep(), name="event series")
+                for number in range(self._senders):
+                    group.create_task(self._send(), name=f"event sender {number}")
+        finally:
+            for helper in self._helping:
+                helper.cancel()
 
     # The queue.
 
@@ -118,15 +128,31 @@ class EventSink:
 
     async def _send(self) -> None:
         while True:
-            await self._work.acquire()
-            write = self._waiting.popleft()
-            try:
-                await self._deliver(write)
-            except Exception:
-                self.refused += 1
-                log.exception("event %s/%s could not be written", write.namespace, write.name)
-            finally:
-                self._settle(write)
+            await self._send_next()
+            if len(self._waiting) > self._senders:
+                self._call_for_help()
+
+    async def _send_next(self) -> None:
+        await self._work.acquire()
+        write = self._waiting.popleft()
+        try:
+            await self._deliver(write)
+        except Exception:
+            self.refused += 1
+            log.exception("event %s/%s could not be written", write.namespace, write.name)
+        finally:
+            self._settle(write)
+
+    def _call_for_help(self) -> None:
+        """The server has just taken an event, and more of them wait."""
+        if len(self._helping) < HELPERS and not self.gives_way():
+            helper = asyncio.ensure_future(self._help())
+            self._helping.add(helper)
+            helper.add_done_callback(self._helping.discard)
+
+    async def _help(self) -> None:
+        while not self._work.locked() and not self.gives_way():
+            await self._send_next()
 
     async def _deliver(self, write: EventWrite) -> None:
         """Try until it is stored, refused, or tried often enough."""

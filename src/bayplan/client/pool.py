@@ -35,6 +35,9 @@ IDLE_S = 60.0
 """Below the 90 s after which kube-apiserver closes: better that we do, a request could cross its closing."""
 
 CONNECT_S = 30.0
+_WARM_S = 3.0
+"""How long connections may take that nobody needs yet: whoever opens them beforehand waits for them."""
+
 _TICK_S = 0.25
 _PATIENCE_S = 0.5
 """A server that is merely busy answers sooner, and would be busier with every connection more."""
@@ -96,11 +99,11 @@ class Pool:
             eager = True  # one is gone, or this has waited long enough
         raise Unreachable("the client is closed")
 
-    async def warm(self) -> None:
-        """Open as many connections as are opened eagerly, so that a burst of requests finds them. Failing is nothing:
-        whoever needs one is told why there is none."""
-        missing = min(EAGER, self._limit) - (len(self._all) + self._opening - len(self._streams))
-        opening = (self._open(CONNECT_S) for _ in range(missing))
+    async def warm(self, count: int) -> None:
+        """Open connections until there are so many, for a burst of requests to find. Failing is nothing: whoever needs
+        one is told why there is none."""
+        missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
+        opening = (self._open(_WARM_S) for _ in range(missing))
         for opened in await asyncio.gather(*opening, return_exceptions=True):
             if isinstance(opened, Connection):
                 self._keep(opened)
@@ -194,6 +197,10 @@ class Pool:
         return connection
 
     async def _dial(self, context: ssl.SSLContext | None) -> Connection:
+        if self._target.dial is not None:
+            connection = Connection()
+            self._target.dial(connection)
+            return connection
         loop, url = asyncio.get_running_loop(), self._target.url
         host, port = url.hostname or "", url.port or (443 if context else 80)
         name = self._tls.server_name if context else None

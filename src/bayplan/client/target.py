@@ -6,9 +6,10 @@ secrets wrapped and files named, not read, so that they can be read again when t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _INTERACTIVE = ("", "Never", "IfAvailable", "Always")
+
+Dial = Callable[[asyncio.Protocol], None]
+"""Puts a server behind a client's protocol: calls its `connection_made`, and answers what it writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Target:
     namespace: str = "default"
     origin: str = field(default="", compare=False)
     """Where this was read, for complaints."""
+    dial: Dial | None = None
+    """How a server in this process is reached, without a socket; `server` is then only its name."""
 
     @property
     def url(self) -> SplitResult:

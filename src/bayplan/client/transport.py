@@ -21,6 +21,7 @@ from bayplan.client.tls import Tls
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, TimedOut, Unreachable
 
+JSON = "application/json"
 TIMEOUT_S = 60.0
 RETRIES = 10
 """How often a request is tried again because the server asked for it with Retry-After: as often as upstream does."""
@@ -84,9 +85,9 @@ class Transport:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def warm(self) -> None:
-        """Open connections before they are needed."""
-        await self._pool.warm()
+    async def warm(self, count: int) -> None:
+        """Open so many connections before they are needed."""
+        await self._pool.warm(count)
 
     async def request(
         self,
@@ -94,11 +95,12 @@ class Transport:
         path: str,
         body: bytes = b"",
         *,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         timeout_s: float = 0.0,
     ) -> Answer:
         """The answer to one request, if it is below 400; else the refusal as an exception."""
-        wire = self._wire(method, path, body, content_type, "application/json")
+        wire = self._wire(method, path, body, content_type, accept)
         tries = 0
         while True:
             await self._limiter.take()
@@ -141,14 +143,16 @@ class Transport:
             self._observe(method, status, started)
 
     @asynccontextmanager
-    async def stream(self, path: str, *, quiet_s: float, timeout_s: float = 0.0) -> AsyncIterator[Stream]:
+    async def stream(
+        self, path: str, *, quiet_s: float, timeout_s: float = 0.0, accept: str = JSON
+    ) -> AsyncIterator[Stream]:
         """A GET whose answer is read while it lasts; leaving the block ends it."""
         await self._limiter.take()
         started = self._clock.monotonic_s()
         timeout_s = timeout_s or self.timeout_s
         connection = await self._connected(timeout_s, stream=True)
         try:
-            self._send(connection, "GET", self._wire("GET", path, b"", "", "application/json"), started + timeout_s)
+            self._send(connection, "GET", self._wire("GET", path, b"", "", accept), started + timeout_s)
             head = await connection.head()
             self._observe("WATCH", head.status, started)
             if head.status >= 400:

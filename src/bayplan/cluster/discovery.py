@@ -73,7 +73,9 @@ class Discovery:
         for resource in sorted(self._resources.of_group(group, version), key=lambda each: each.plural):
             listed.append(_plain(resource))
             listed += [_plain_subresource(resource, each) for each in resource.subresources]
-        name = f"{group}/{version}" if group else version
+        if not group:  # the oldest group has an older form
+            return {"kind": "APIResourceList", "groupVersion": version, "resources": listed}
+        name = f"{group}/{version}"
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": listed}
 
     # Aggregated.

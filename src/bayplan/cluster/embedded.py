@@ -63,7 +63,9 @@ class EmbeddedCluster:
         client_authority: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
+        housekeeping: bool = True,
     ) -> None:
+        """`housekeeping`: whether it cleans up after deletions itself; not where controllers do so from outside."""
         self.credentials = credentials
         self._host, self._port = host, port
         self._client_authority = client_authority
@@ -82,7 +84,9 @@ class EmbeddedCluster:
         self._furniture = FirstObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
         if client_authority is not None and client_authority.exists():
             self._furniture.client_authority = client_authority.read_text()
-        self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
+        self._housekeeping: Housekeeping | None = None
+        if housekeeping:
+            self._housekeeping = Housekeeping(self.store, self.writer, self.resources, self._furniture.furnish)
         self._http: HttpServer | None = None
 
     def gateway(self) -> Gateway:
@@ -101,7 +105,8 @@ class EmbeddedCluster:
             where = f"{self._host}:{self._port}"
             raise ListenError(f"nobody can listen on {where}: {fault.strerror}; name another address") from None
         self.furnish()
-        self._housekeeping.wake()
+        if self._housekeeping is not None:
+            self._housekeeping.wake()
         await self.store.settled()
         return self
 

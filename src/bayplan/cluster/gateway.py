@@ -79,6 +79,8 @@ class Gateway:
         _check_served(resource, path, verb)
         ask = Ask(verb, resource, path, query, user, raw.headers)
         reply = await self.endpoints.answer(ask, raw.body)
+        if resource.deprecated:
+            reply.warnings = [resource.deprecated, *reply.warnings]
         if isinstance(reply, Reply) and wanted(raw.headers.get("Accept", "")).yaml:
             return as_yaml(reply)
         return reply
@@ -86,7 +88,9 @@ class Gateway:
     def _allow(self, user: User, verb: str, path: ResourcePath, resource: Resource | None) -> None:
         if user.is_master:
             return
-        asked = Attributes(verb, path.group, path.plural, path.subresource, path.namespace, path.name)
+        # A namespace is in itself, so that who may do something there may do it to the namespace too.
+        namespace = path.name if path.plural == "namespaces" and not path.group else path.namespace
+        asked = Attributes(verb, path.group, path.plural, path.subresource, namespace, path.name)
         if not self.roles.allows(user, asked):
             subject = resource or Resource(path.group, path.version, "", path.plural, "")
             name = path.name if verb != "create" or path.subresource else ""

@@ -2,8 +2,8 @@
 
 Dependents of what is gone are deleted, or orphaned, or waited for (`ownerReferences`); a namespace that is deleted is
 emptied and then removed; claims and volumes lose the finalizers that protect them once nobody uses them; a new
-namespace gets its service account and the cluster's certificate. Changes are noted down as they happen and worked off
-in turns of the loop, so that no request waits for them.
+namespace gets its service account and the cluster's certificate; roles that are put together of others follow them.
+Changes are noted down as they happen and worked off in turns of the loop, so that no request waits for them.
 Cost: two dictionary writes a change; an index of uids.
 """
 
@@ -22,6 +22,7 @@ from bayplan.cluster.definitions import DEFINITIONS, brought_by
 from bayplan.cluster.deleting import CLEANUP, FOREGROUND, ORPHAN, DeleteOptions
 from bayplan.cluster.entries import Entry
 from bayplan.cluster.kinds import Resource, Resources, Tree
+from bayplan.cluster.rbac import gathered_rules
 from bayplan.cluster.ring import Change
 from bayplan.cluster.store import Place, PlaceName, Store
 from bayplan.cluster.writing import Writer
@@ -30,10 +31,12 @@ LOG = logging.getLogger(__name__)
 
 NAMESPACES: PlaceName = ("", "namespaces")
 PODS: PlaceName = ("", "pods")
+CLUSTER_ROLES: PlaceName = ("rbac.authorization.k8s.io", "clusterroles")
 CLAIMS: PlaceName = ("", "persistentvolumeclaims")
 VOLUMES: PlaceName = ("", "persistentvolumes")
 _PROTECTS = {CLAIMS: "kubernetes.io/pvc-protection", VOLUMES: "kubernetes.io/pv-protection"}
 _AT_ONCE = 50
+_GATHERER = "clusterrole-aggregation-controller"
 _WHO = User("system:bayplan:housekeeping", (MASTERS,))
 
 
@@ -71,6 +74,8 @@ class Housekeeping:
 
     def _changed(self, place: Place, change: Change) -> None:
         where = _where(place, change.entry)
+        if place.name == CLUSTER_ROLES:
+            self._gather_roles(place)
         if change.type == "DELETED":
             self._forget(where, change)
         else:
@@ -140,6 +145,8 @@ class Housekeeping:
             return
         if where.place == NAMESPACES:
             self._look_after_namespace(resource, entry)
+        elif where.place == CLUSTER_ROLES and not entry.deleting:
+            self._gather_rules(resource, entry)
         if entry.deleting:
             self._finish(resource, entry)
         elif entry.owners:
@@ -220,6 +227,22 @@ class Housekeeping:
             return not len(place)
         return True
 
+    # Roles that are put together of others.
+
+    def _gather_roles(self, place: Place) -> None:
+        """Any of them may be put together of the one that has changed."""
+        for entry in place.entries():
+            if b'"aggregationRule"' in entry.raw:
+                self._enqueue(_where(place, entry))
+
+    def _gather_rules(self, resource: Resource, entry: Entry) -> None:
+        role = entry.tree()
+        if role.get("aggregationRule") is None:
+            return
+        rules = gathered_rules(role, [each.tree() for each in self._store.place(CLUSTER_ROLES).entries()])
+        if rules != (role.get("rules") or []):
+            self._revise(resource, entry, lambda live: {**live, "rules": rules}, manager=_GATHERER)
+
     # Claims and volumes.
 
     def _in_use(self, resource: Resource, entry: Entry) -> bool:
@@ -262,9 +285,15 @@ class Housekeeping:
         self._writer.delete(write, entry.name, DeleteOptions(policy=policy, uid=entry.uid))
 
     def _revise(
-        self, resource: Resource, entry: Entry, revision: Callable[[Tree], Tree], *, subresource: str = ""
+        self,
+        resource: Resource,
+        entry: Entry,
+        revision: Callable[[Tree], Tree],
+        *,
+        subresource: str = "",
+        manager: str = _WHO.name,
     ) -> None:
-        write = Writing(resource, entry.namespace, _WHO, WriteOptions(), _WHO.name, subresource)
+        write = Writing(resource, entry.namespace, _WHO, WriteOptions(), manager, subresource)
         if self._store.place(resource.storage).get(entry.namespace, entry.name) is not None:
             self._writer.revise(write, entry.name, revision)
 

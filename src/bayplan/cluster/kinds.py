@@ -55,6 +55,8 @@ class Resource:
     """Whether its objects may have been stored by another version, with another schema."""
     memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
     """What others worked out from it once: the type of a custom resource."""
+    deprecated: str = field(default="", compare=False)
+    """What everybody who asks for it is warned of."""
 
     def __hash__(self) -> int:
         """By name alone: it is asked for with every change that a watch is told of."""
@@ -132,8 +134,11 @@ def _rows(group_version: str, text: str) -> Iterator[Resource]:
             storage_group="" if plural == "events" else group,
             storage_plural=plural,
             list_kind=f"{kind}List",
+            deprecated=_DEPRECATED.get((group, plural), ""),
         )
 
+
+_DEPRECATED = {("", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"}
 
 _CORE = """
 bindings Binding verbs=create

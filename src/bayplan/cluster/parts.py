@@ -13,17 +13,21 @@ from bayplan.clock import Clock
 from bayplan.cluster import answers
 from bayplan.cluster.asking import Ask, User, WriteOptions, Writing
 from bayplan.cluster.deleting import DeleteOptions
-from bayplan.cluster.kinds import Tree
+from bayplan.cluster.entries import encode
+from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.metadata import timestamp
+from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.people import People
 from bayplan.cluster.rbac import Attributes, Roles
 from bayplan.cluster.replies import Reply, json_reply, text_reply
 from bayplan.cluster.rules import reviews, subresources
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.shapes import media_type, read_body, read_patch
+from bayplan.cluster.showing import Shown
 from bayplan.cluster.tokens import ISSUER, Tokens
 from bayplan.cluster.writing import Writer
 
+_SCALES = Resource("autoscaling", "v1", "Scale", "scales", "scale")
 STREAMS = ("attach", "exec", "portforward")
 SPECIAL = frozenset({"binding", "eviction", "log", "proxy", "scale", "token", *STREAMS})
 
@@ -109,16 +113,16 @@ class Parts:
         return text_reply("", 204)
 
     def _stream(self, ask: Ask) -> Reply:
-        wanted = ask.query.get("container", "") if ask.path.subresource != "portforward" else ""
+        container = ask.query.get("container", "") if ask.path.subresource != "portforward" else ""
         pod, upgrade = self._object(ask), bool(ask.headers.get("Upgrade"))
-        subresources.check_stream(pod, wanted, self.lookup, upgrade=upgrade)
+        subresources.check_stream(pod, container, self.lookup, upgrade=upgrade)
         raise answers.bad_request("Upgrade request required")
 
     # Scales.
 
     def _scale(self, ask: Ask, content: bytes) -> Reply:
         if ask.verb == "get":
-            return json_reply(subresources.scale_of(ask.resource, self._object(ask)))
+            return self._shown_scale(ask, self._object(ask))
         kind = "PatchOptions" if ask.verb == "patch" else "UpdateOptions"
         options = WriteOptions.of(kind, ask.query)
         write = Writing(ask.resource, ask.namespace, ask.user, options, ask.manager, "scale")
@@ -130,7 +134,15 @@ class Parts:
             return {**tree, "metadata": {**tree["metadata"], "resourceVersion": given}}
 
         written = self.writer.revise(write, ask.name, revision)
-        return json_reply(subresources.scale_of(ask.resource, written.tree))
+        reply = self._shown_scale(ask, written.tree)
+        reply.warnings = write.warnings
+        return reply
+
+    def _shown_scale(self, ask: Ask, tree: Tree) -> Reply:
+        shown = Shown(
+            _SCALES, wanted(ask.headers.get("Accept", "")), self.clock.now, ask.query.get("includeObject", "")
+        )
+        return Reply(shown.one(encode(subresources.scale_of(ask.resource, tree))) + b"\n")
 
     def _new_scale(self, ask: Ask, content: bytes, options: WriteOptions) -> Tree:
         if ask.verb == "update":

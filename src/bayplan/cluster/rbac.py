@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bayplan.cluster.asking import EVERYBODY, User
 from bayplan.cluster.kinds import Tree
+from bayplan.cluster.rules.checking.metadata import selects
 from bayplan.cluster.store import Place, Store
 
 _GROUP = "rbac.authorization.k8s.io"
@@ -74,16 +75,7 @@ class Roles:
             role = self._all("clusterroles").get(ref.get("name", ""))
         else:
             role = self._all("roles").get(f"{namespace}/{ref.get('name', '')}")
-        return self._whole(role) if role else ()
-
-    def _whole(self, role: Tree) -> Iterator[Tree]:
-        """The rules of a role, with those of the roles that it gathers by label."""
-        yield from role.get("rules") or ()
-        for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ():
-            wanted = (selector.get("matchLabels") or {}).items()
-            for other in self._all("clusterroles").values():
-                if wanted and wanted <= (other["metadata"].get("labels") or {}).items():
-                    yield from other.get("rules") or ()
+        return (role.get("rules") or ()) if role else ()
 
     def _all(self, name: str) -> dict[str, Tree]:
         known = self._read.get(name)
@@ -94,6 +86,19 @@ class Roles:
 
     def _changed(self, place: Place) -> None:
         self._changes += place.name[0] == _GROUP
+
+
+def gathered_rules(role: Tree, others: Iterable[Tree]) -> list[Tree]:
+    """The rules of a role that is put together of others, which it selects by their labels; each rule once."""
+    by_name = sorted(others, key=lambda each: str(each["metadata"]["name"]))
+    found: list[Tree] = []
+    for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ():
+        for other in by_name:
+            if other["metadata"]["name"] != role["metadata"]["name"] and selects(
+                selector, other["metadata"].get("labels") or {}
+            ):
+                found += [rule for rule in other.get("rules") or () if rule not in found]
+    return found
 
 
 def _names(binding: Tree, user: User, namespace: str) -> bool:

@@ -14,14 +14,17 @@ from bayplan.cluster.asking import Writing
 from bayplan.cluster.definitions import DEFINITIONS
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import timestamp
-from bayplan.cluster.rules import admission
+from bayplan.cluster.rules import admission, signing, volcano
 from bayplan.cluster.rules.defaults import fill
 from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
 from bayplan.cluster.rules.validating import on_create, on_update
+from bayplan.cluster.rules.warning import warnings_for
 from bayplan.cluster.schema import definitions
 from bayplan.cluster.schema.applying import track
 from bayplan.cluster.shapes import custom_type, managed_type
+
+_REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
 
 
 class Rulebook:
@@ -37,13 +40,20 @@ class Rulebook:
         self._fill(write, tree)
         self._track(write, tree, None)
         admission.admit(resource, tree, None, "create", self._lookup, write.subresource)
+        if not write.subresource:
+            volcano.mutate(resource, tree, self._lookup)
         prepare_create(resource, tree, lookup=self._lookup)
+        if resource.storage == _REQUESTS:
+            signing.begin_request(tree, write.user.info())
         faults: list[answers.Fault] = [*on_create(resource, tree)]
         if resource.custom:
             faults += custom_type(resource).faults(tree)
         elif resource.storage == DEFINITIONS:
             faults += definitions.faults(tree)
         self._refuse(write, tree, faults)
+        if not write.subresource:
+            volcano.judge(resource, tree, None, "CREATE", self._lookup)
+        write.warnings.extend(warnings_for(resource, tree))
         admission.check(resource, tree, None, "create", self._lookup, write.subresource)
         if resource.storage == DEFINITIONS:
             self._establish(write, tree, None)
@@ -54,13 +64,20 @@ class Rulebook:
         self._fill(write, tree)
         self._track(write, tree, old)
         admission.admit(resource, tree, old, "update", self._lookup, part)
-        prepare_update(resource, tree, old, part, lookup=self._lookup)
+        if resource.storage == _REQUESTS:
+            signing.change_request(tree, old, part, timestamp(self._clock.now()))
+        else:
+            prepare_update(resource, tree, old, part, lookup=self._lookup)
         faults: list[answers.Fault] = [*on_update(resource, tree, old, part)]
         if resource.custom:
             faults += custom_type(resource).faults(tree, old, subresource=part)
         elif resource.storage == DEFINITIONS and not part:
             faults += definitions.faults(tree, old)
         self._refuse(write, tree, faults)
+        if not part:
+            volcano.judge(resource, tree, old, "UPDATE", self._lookup)
+        if part in ("", "scale"):
+            write.warnings.extend(warnings_for(resource, tree, old))
         admission.check(resource, tree, old, "update", self._lookup, part)
         if resource.storage == DEFINITIONS and not part:
             self._establish(write, tree, old)
@@ -68,6 +85,7 @@ class Rulebook:
     def deleted(self, write: Writing, tree: Tree) -> None:
         """Refuse the deletion of what may not go."""
         admission.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
+        volcano.judge(write.resource, None, tree, "DELETE", self._lookup)
 
     def _fill(self, write: Writing, tree: Tree) -> None:
         if write.resource.storage == DEFINITIONS:
@@ -97,10 +115,20 @@ class Rulebook:
     def _establish(self, write: Writing, tree: Tree, old: Tree | None) -> None:
         """A definition is in force as soon as it is stored, unless its names are taken."""
         tree["status"] = definitions.initial_status(tree, old)
+        before = dict(tree)
         name = tree["metadata"]["name"]
         others = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
         tree["status"] = definitions.accepted(tree, others, timestamp(self._clock.now()))
-        write.warnings.extend(definitions.warnings(tree))
+        write.warnings.extend(definitions.warnings(tree, old))
+        tree["metadata"]["managedFields"] = track(
+            before,
+            tree,
+            manager="kube-apiserver",
+            api_version=write.resource.api_version,
+            type=managed_type(write.resource),
+            now=timestamp(self._clock.now()),
+            subresource="status",
+        )
 
     @staticmethod
     def _refuse(write: Writing, tree: Tree, faults: Sequence[answers.Fault]) -> None:

@@ -99,15 +99,7 @@ class HttpServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._silent.discard(request.protocol)
-        try:
-            answer = await self._gateway(self._raw(request))
-        except answers.Refusal as refusal:
-            answer = refusal_reply(refusal)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception as fault:
-            LOG.exception("%s %s failed", request.method, request.path)
-            answer = refusal_reply(answers.internal(f"Internal error occurred: {fault}"))
+        answer = await answered(self._gateway, self._raw(request))
         if isinstance(answer, Stream):
             return await self._stream(request, answer)
         return await self._finish(request, answer)
@@ -139,27 +131,42 @@ class HttpServer:
         response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            await self._pump(response, stream)
+            await pump(stream, response.write, self._version)
         except (ConnectionError, TimeoutError):
             response.force_close()
         finally:
             stream.watch.stop()
         return response
 
-    async def _pump(self, response: web.StreamResponse, stream: Stream) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + stream.timeout_s
-        while (left := end - loop.time()) > 0:
-            lines = await stream.watch.lines(min(left, BOOKMARK_S))
-            if lines is not None:
-                async with asyncio.timeout(SEND_S):
-                    await response.write(lines)
-                if len(lines) < FULL:
-                    await asyncio.sleep(GATHER_S)
-            elif stream.watch.cut:
-                return
-            elif stream.bookmarks:
-                stream.watch.bookmark(self._version())
+
+async def answered(gateway: Gateway, raw: Raw) -> Reply | Stream:
+    """What the gateway says; whatever goes wrong becomes a Status."""
+    try:
+        return await gateway(raw)
+    except answers.Refusal as refusal:
+        return refusal_reply(refusal)
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception as fault:
+        LOG.exception("%s %s failed", raw.method, raw.path)
+        return refusal_reply(answers.internal(f"Internal error occurred: {fault}"))
+
+
+async def pump(stream: Stream, write: Callable[[bytes], Awaitable[None]], version: Versions) -> None:
+    """Send what a watch has, until its time is over or it was cut."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + stream.timeout_s
+    while (left := end - loop.time()) > 0:
+        lines = await stream.watch.lines(min(left, BOOKMARK_S))
+        if lines is not None:
+            async with asyncio.timeout(SEND_S):
+                await write(lines)
+            if len(lines) < FULL:
+                await asyncio.sleep(GATHER_S)
+        elif stream.watch.cut:
+            return
+        elif stream.bookmarks:
+            stream.watch.bookmark(version())
 
 
 async def _body(request: web.BaseRequest) -> bytes:

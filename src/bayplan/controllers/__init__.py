@@ -4,12 +4,25 @@ from bayplan.controllers.fake_kubelet import FakeKubelet
 from bayplan.controllers.manager import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, chosen
 from bayplan.controllers.node_pools import NodePool, nodes_of
 from bayplan.controllers.node_template import NodeTemplate
-from bayplan.controllers.pod_reports import RUNS_FOR, STOPS_AFTER, PodHabits
+from bayplan.controllers.pod_stages import (
+    EXIT_CODE,
+    FAILURE_RATE,
+    READY_AFTER,
+    RUNS_FOR,
+    STARTS_AFTER,
+    STOPS_AFTER,
+    PodHabits,
+)
+from bayplan.controllers.volume_binder import make_default_class
 
 __all__ = [
     "CONTROLLER_NAMES",
+    "EXIT_CODE",
+    "FAILURE_RATE",
     "HOUSEKEEPING",
+    "READY_AFTER",
     "RUNS_FOR",
+    "STARTS_AFTER",
     "STOPS_AFTER",
     "Controllers",
     "FakeKubelet",
@@ -17,5 +30,6 @@ __all__ = [
     "NodeTemplate",
     "PodHabits",
     "chosen",
+    "make_default_class",
     "nodes_of",
 ]

@@ -122,18 +122,18 @@ async def slowly(
 ) -> tuple[int, list[BaseException]]:
     """Do it so many times: one at a time, then two, four, eight, and no further after a failure.
 
-    A quota that is full, or a template that is refused, costs one request and not five hundred. How many succeeded, and
-    what went wrong."""
-    done, at_once = 0, first
-    while done < count:
-        batch = range(done, min(done + at_once, count))
+    A quota that is full, or a template that is refused, costs one request and not five hundred. Returns how many were
+    tried, and what went wrong."""
+    tried, at_once = 0, first
+    while tried < count:
+        batch = range(tried, min(tried + at_once, count))
         answers = await asyncio.gather(*(work(index) for index in batch), return_exceptions=True)
+        tried += len(answers)
         faults = [each for each in answers if isinstance(each, BaseException)]
-        done += len(answers) - len(faults)
         if faults:
-            return done, faults
+            return tried, faults
         at_once *= 2
-    return done, []
+    return tried, []
 
 
 def first_fault(faults: list[BaseException]) -> None:

@@ -53,7 +53,7 @@ class Deployments(Controller):
         if new is not None or old is None:
             return
         owner = old.metadata.controller
-        if owner is None or owner.kind != "ReplicaSet" or self.pods.owned_by(owner.uid):
+        if owner is None or owner.kind != "ReplicaSet" or self.pods.count_owned_by(owner.uid):
             return
         found = self.sets.get(old.namespace, owner.name)
         above = found.metadata.controller if found is not None else None

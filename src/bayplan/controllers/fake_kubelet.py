@@ -18,7 +18,7 @@ from bayplan.client import Client
 from bayplan.controllers.fake_nodes import RENEWALS_A_SECOND, FakeNodes
 from bayplan.controllers.fake_pods import FakePods
 from bayplan.controllers.node_template import NodeTemplate
-from bayplan.controllers.pod_reports import PodHabits
+from bayplan.controllers.pod_stages import PodHabits
 
 _USUAL = PodHabits()
 

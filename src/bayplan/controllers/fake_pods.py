@@ -12,25 +12,22 @@ import logging
 from collections.abc import Container
 from dataclasses import replace
 
-from bayplan.client import Client, Informer, Selection, resource_of
+from bayplan.client import Client, Informer, Selection
 from bayplan.controllers.pod_reports import (
     Memory,
-    PodHabits,
     Remove,
     Report,
     Wait,
-    annotation_problems,
     next_step,
 )
+from bayplan.controllers.pod_stages import PodHabits, annotation_problems
+from bayplan.controllers.seen import PODS, SeenPod
 from bayplan.controllers.work_queue import WorkQueue
 from bayplan.errors import Conflict, Invalid, NotFound
-from bayplan.objects.core import Pod
-from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
 
-PODS = resource_of(kind_of(Pod))
 SELECTION = Selection(field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
 
 Key = tuple[str, str]
@@ -67,10 +64,10 @@ class FakePods:
         if new is None:
             assert old is not None
             self._forget((old.namespace, old.name))
-        elif isinstance(new, Pod) and new.spec.node_name in self._nodes:
+        elif isinstance(new, SeenPod) and new.spec.node_name in self._nodes:
             self._take(new)
 
-    def _take(self, pod: Pod) -> None:
+    def _take(self, pod: SeenPod) -> None:
         key = (pod.namespace, pod.name)
         memory = self._memories.get(key)
         if memory is None:
@@ -90,7 +87,7 @@ class FakePods:
     async def _work(self, key: Key) -> float | None:
         """Do the next thing for a pod as it is now."""
         pod, memory = self._informer.store.get(key), self._memories.get(key)
-        if not isinstance(pod, Pod) or memory is None:
+        if not isinstance(pod, SeenPod) or memory is None:
             return None
         step = next_step(pod, now=self._clock.now(), memory=memory, habits=self._habits)
         if isinstance(step, Wait):
@@ -106,7 +103,7 @@ class FakePods:
             self._done[key] = version
         return None
 
-    async def _do(self, pod: Pod, step: Report | Remove) -> None:
+    async def _do(self, pod: SeenPod, step: Report | Remove) -> None:
         if step.status is not None:
             await self._tell(pod, step.status)
         if isinstance(step, Remove):
@@ -116,7 +113,7 @@ class FakePods:
             if key in self._memories:
                 self._memories[key] = replace(self._memories[key], started=self._clock.now())
 
-    async def _tell(self, pod: Pod, status: dict[str, object]) -> None:
+    async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}
         try:
             await self._client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from bayplan.controllers.controller import Controller, first_fault, slowly
-from bayplan.controllers.expectations import Expectations
-from bayplan.controllers.owning import claimed, count_of, generated_prefix, owner_reference, pod_of, selector_of
-from bayplan.controllers.seen import PODS, REPLICA_SETS, SeenPod, Tree, Whole
-from bayplan.controllers.world import Key, World
-from bayplan.errors import ApiError, Forbidden, NotFound
+from bayplan.controllers.owning import count_of, generated_prefix, owner_reference, pod_of
+from bayplan.controllers.pod_owners import PodOwner
+from bayplan.controllers.seen import REPLICA_SETS, SeenPod, Tree, Whole
+from bayplan.controllers.world import Key
+from bayplan.errors import ApiError
 from bayplan.objects.meta import whole_time
 
 BURST = 500
@@ -25,73 +24,25 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
-class ReplicaSets(Controller):
+class ReplicaSets(PodOwner):
     """Keeps the number of pods of every ReplicaSet."""
 
     name = "replicaset-controller"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.sets = self.feed(REPLICA_SETS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.expected = Expectations(world.clock)
-        self.sets.listen(self._on_set)
-        self.pods.listen(self._on_pod)
-
-    # What is heard.
-
-    def _on_set(self, old: Whole | None, new: Whole | None) -> None:
-        if new is None and old is not None:
-            self.expected.forget(old.uid)
-        self.enqueue(old, new)
-
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
-        pod = new if new is not None else old
-        assert pod is not None
-        if old is not None and new is not None and old.metadata.owner_references != new.metadata.owner_references:
-            self._wake(old)
-        owner = pod.metadata.controller
-        if owner is None:
-            if new is not None and (old is None or old.labels != new.labels or old.metadata.controller is not None):
-                self._wake_adopters(new)
-            return
-        if owner.kind != "ReplicaSet":
-            return
-        if old is None:
-            self.expected.saw_new(owner.uid)
-        if new is None or new.terminating:
-            self.expected.saw_end(owner.uid, pod.uid)
-        self._wake(pod)
-
-    def _wake(self, pod: SeenPod) -> None:
-        owner = pod.metadata.controller
-        if owner is not None and owner.kind == "ReplicaSet":
-            self.queue.add((pod.namespace, owner.name))
-
-    def _wake_adopters(self, pod: SeenPod) -> None:
-        for each in self.sets.within(pod.namespace):
-            if selector_of(each).matches(pod.labels):
-                self.enqueue(None, each)
-
-    # What is done.
+    resource = REPLICA_SETS
 
     async def sync(self, key: Key) -> float | None:
-        found = self.sets.get(*key)
+        found = self.owners.get(*key)
         if found is None:
             return None
-        pods = await claimed(
-            self.client, self.pods, REPLICA_SETS, found, selector_of(found), wanted=lambda pod: not pod.finished
-        )
-        pods = [pod for pod in pods if pod.active]
-        failure: BaseException | None = None
+        pods = [pod for pod in await self.own_pods(found) if pod.active]
+        failure: ApiError | None = None
         if self.expected.settled(found.uid) and not found.terminating:
             try:
                 await self._manage(found, pods)
             except ApiError as fault:
                 failure = fault
         now = self.clock.now()
-        status = _status(found, pods, self._terminating(found), failure, now)
-        await self.write_status(REPLICA_SETS, found, status)
+        await self.write_status(REPLICA_SETS, found, _status(found, pods, self._terminating(found), failure, now))
         if failure is not None:
             raise failure
         return _next_look(pods, found.spec.get("minReadySeconds") or 0, now)
@@ -102,67 +53,21 @@ class ReplicaSets(Controller):
     async def _manage(self, found: Whole, pods: Sequence[SeenPod]) -> None:
         missing = int(found.spec.get("replicas", 1)) - len(pods)
         if missing > 0:
-            await self._create(found, min(missing, BURST))
+            owner = owner_reference(REPLICA_SETS, found)
+            body = pod_of(found.spec.get("template") or {}, owner, generate=generated_prefix(found.name))
+            await self.create_pods(found, [body] * min(missing, BURST))
         elif missing < 0:
             ranked = sorted(pods, key=_ranking(self._related(found), self.clock.now()))
-            await self._remove(found, ranked[: min(-missing, BURST)])
-
-    async def _create(self, found: Whole, count: int) -> None:
-        owner = owner_reference(REPLICA_SETS, found)
-        body = pod_of(found.spec.get("template") or {}, owner, generate=generated_prefix(found.name))
-        self.expected.creating(found.uid, count)
-
-        async def one(_: int) -> None:
-            try:
-                made = await self.client.created(SeenPod, body, namespace=found.namespace, resource=PODS)
-            except ApiError as fault:
-                self.expected.not_created(found.uid)
-                if not _namespace_ends(fault):
-                    self.say(REPLICA_SETS, found, "FailedCreate", f"Error creating: {fault.details}", warning=True)
-                raise
-            self.say(REPLICA_SETS, found, "SuccessfulCreate", f"Created pod: {made.name}")
-
-        done, faults = await slowly(count, one)
-        self.expected.not_created(found.uid, count - done - len(faults))
-        if faults and not all(_namespace_ends(fault) for fault in faults):
-            first_fault(faults)
-
-    async def _remove(self, found: Whole, pods: Iterable[SeenPod]) -> None:
-        chosen = list(pods)
-        for pod in chosen:
-            self.expected.deleting(found.uid, pod.uid)
-
-        async def one(index: int) -> None:
-            pod = chosen[index]
-            try:
-                await self.client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid)
-            except NotFound:
-                self.expected.saw_end(found.uid, pod.uid)
-            except ApiError as fault:
-                self.expected.saw_end(found.uid, pod.uid)
-                self.say(REPLICA_SETS, found, "FailedDelete", f"Error deleting: {fault.details}", warning=True)
-                raise
-            else:
-                self.say(REPLICA_SETS, found, "SuccessfulDelete", f"Deleted pod: {pod.name}")
-
-        done, faults = await slowly(len(chosen), one, first=16)
-        for pod in chosen[done + len(faults) :] if faults else ():
-            self.expected.saw_end(found.uid, pod.uid)
-        first_fault(faults)
+            await self.delete_pods(found, ranked[: min(-missing, BURST)])
 
     def _related(self, found: Whole) -> Counter[str]:
         """How many pods each node has of all the sets of this one's owner."""
         owner = found.metadata.controller
-        sets = self.sets.owned_by(owner.uid) if owner is not None else [found]
+        sets = self.owners.owned_by(owner.uid) if owner is not None else [found]
         on_nodes: Counter[str] = Counter()
         for each in sets:
             on_nodes.update(pod.spec.node_name for pod in self.pods.owned_by(each.uid) if pod.active)
         return on_nodes
-
-
-def _namespace_ends(fault: BaseException) -> bool:
-    """Whether the namespace is being deleted: nothing can be made there, and nothing need be said of it."""
-    return isinstance(fault, Forbidden) and "being terminated" in str(fault)
 
 
 def _ranking(on_nodes: Counter[str], now: datetime) -> Any:
@@ -205,9 +110,7 @@ def deletion_cost(pod: SeenPod) -> int:
     return cost if -(2**31) <= cost < 2**31 else 0
 
 
-def _status(
-    found: Whole, pods: Sequence[SeenPod], terminating: int, failure: BaseException | None, now: datetime
-) -> Tree:
+def _status(found: Whole, pods: Sequence[SeenPod], terminating: int, failure: ApiError | None, now: datetime) -> Tree:
     labels = (found.spec.get("template") or {}).get("metadata", {}).get("labels") or {}
     min_ready_s = found.spec.get("minReadySeconds") or 0
     status: Tree = {
@@ -227,7 +130,7 @@ def _status(
     return {key: value for key, value in status.items() if value != 0 or key in ("replicas", "terminatingReplicas")}
 
 
-def _failure(found: Whole, pods: Sequence[SeenPod], failure: BaseException, now: datetime) -> Tree:
+def _failure(found: Whole, pods: Sequence[SeenPod], failure: ApiError, now: datetime) -> Tree:
     before = next((each for each in found.status.get("conditions") or () if each["type"] == "ReplicaFailure"), None)
     if before is not None:
         return dict(before)
@@ -236,7 +139,7 @@ def _failure(found: Whole, pods: Sequence[SeenPod], failure: BaseException, now:
         "type": "ReplicaFailure",
         "status": "True",
         "reason": "FailedCreate" if fewer else "FailedDelete",
-        "message": getattr(failure, "details", str(failure)),
+        "message": failure.details,
         "lastTransitionTime": whole_time(now),
     }
 

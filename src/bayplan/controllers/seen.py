@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bayplan.client import Resource, resource_of
-from bayplan.objects.core import ContainerStatus, Node, Pod, PodSpec, PodStatus
+from bayplan.objects.core import Container, ContainerPort, ContainerStatus, Node, Pod, PodSpec, PodStatus
 from bayplan.objects.kinds import Kind, kind_of
 from bayplan.objects.meta import Api, Condition, KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeSpec, StorageClass
@@ -54,7 +54,16 @@ class PodAddress(Api, frozen=True):
     ip: str = ""
 
 
+class NamedPort(ContainerPort, frozen=True):
+    name: str = ""
+
+
+class SeenContainerSpec(Container, frozen=True):
+    ports: tuple[NamedPort, ...] = ()
+
+
 class SeenPodSpec(PodSpec, frozen=True):
+    containers: tuple[SeenContainerSpec, ...] = ()
     restart_policy: str = ""
     hostname: str = ""
     subdomain: str = ""

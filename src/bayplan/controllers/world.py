@@ -10,8 +10,8 @@ import asyncio
 import logging
 import platform
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Resource, Selection
 from bayplan.client.informer import EVERYTHING
@@ -29,6 +29,26 @@ Listener = Callable[[T | None, T | None], None]
 """listener(old, new): no old is an add, no new is a delete."""
 
 RESTART_S = 1.0
+_Name = tuple[str, str, Selection]
+"""Group, plural, and which of them."""
+
+
+class Index(Generic[T]):
+    """The objects of a feed by something that they say, such as the node of pods."""
+
+    def __init__(self, of: Callable[[T], str]) -> None:
+        self._of = of
+        self._found: dict[str, dict[Key, T]] = defaultdict(dict)
+
+    def get(self, value: str) -> list[T]:
+        return list(self._found.get(value, {}).values())
+
+    def change(self, old: T | None, new: T | None) -> None:
+        """A listener."""
+        if old is not None:
+            _drop(self._found, self._of(old), (old.namespace, old.name))
+        if new is not None and (value := self._of(new)):
+            self._found[value][(new.namespace, new.name)] = new
 
 
 class Feed(Generic[T]):
@@ -38,6 +58,7 @@ class Feed(Generic[T]):
         self.resource = resource
         self._struct = struct
         self._listeners: list[Listener[T]] = []
+        self._indexes: dict[str, Index[T]] = {}
         self._owned: dict[str, dict[Key, T]] = defaultdict(dict)
         self._in_namespace: dict[str, dict[Key, T]] = defaultdict(dict)
         self._orphans: dict[str, dict[Key, T]] = defaultdict(dict)
@@ -46,6 +67,14 @@ class Feed(Generic[T]):
     def listen(self, listener: Listener[T]) -> None:
         """Tell of every change from now on, those of the first list included."""
         self._listeners.append(listener)
+
+    def index(self, name: str, of: Callable[[T], str]) -> Index[T]:
+        """An index by what this says of each object, one of each name; asked for before the feed runs."""
+        made = self._indexes.get(name)
+        if made is None:
+            made = self._indexes[name] = Index(of)
+            self._listeners.insert(0, made.change)  # who listens may look things up
+        return made
 
     def get(self, namespace: str, name: str) -> T | None:
         found = self._informer.store.get((namespace, name))
@@ -61,6 +90,10 @@ class Feed(Generic[T]):
     def owned_by(self, uid: str) -> list[T]:
         """What is controlled by the object of this uid."""
         return list(self._owned.get(uid, {}).values())
+
+    def count_owned_by(self, uid: str) -> int:
+        """How many that are: the list would cost as much as there are."""
+        return len(self._owned.get(uid, ()))
 
     def orphans(self, namespace: str) -> list[T]:
         """What nobody controls in one namespace."""
@@ -126,16 +159,15 @@ class World:
         self.client = client
         self.clock = client.clock
         self.chance = client.chance
-        self._feeds: dict[tuple[str, str], Feed[KubeObject]] = {}
-        self._selections: dict[tuple[str, str], Selection] = {}
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._feeds: dict[_Name, Feed[KubeObject]] = {}
+        self._tasks: dict[_Name, asyncio.Task[None]] = {}
         self._missing: set[tuple[str, str]] = set()
         self._running = False
         self._sink = EventSink(client, resource=CORE_EVENTS)
 
     def feed(self, resource: Resource, struct: type[T], *, selection: Selection = EVERYTHING) -> Feed[T]:
         """The feed of a kind; made when it is first asked for, and then started at once if the others are."""
-        name = (resource.group, resource.plural)
+        name = (resource.group, resource.plural, selection)
         found = self._feeds.get(name)
         if found is None:
             made: Feed[T] = Feed(self.client, resource, struct, selection)
@@ -147,11 +179,12 @@ class World:
         return found  # type: ignore[return-value]
 
     def known(self, group: str, plural: str) -> Feed[KubeObject] | None:
-        return self._feeds.get((group, plural))
+        """The feed of everything of a kind, if there is one."""
+        return self._feeds.get((group, plural, EVERYTHING))
 
     def forget(self, resource: Resource) -> None:
         """Stop watching a kind that exists no more."""
-        name = (resource.group, resource.plural)
+        name = (resource.group, resource.plural, EVERYTHING)
         self._feeds.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
@@ -178,7 +211,7 @@ class World:
         """Watch and speak until cancelled."""
         self._running = True
         for name in list(self._feeds):
-            if name not in self._missing:
+            if name[:2] not in self._missing:
                 self._start(name)
         try:
             await supervised("events", self._sink.run, self.clock.sleep)
@@ -188,7 +221,7 @@ class World:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _start(self, name: tuple[str, str]) -> None:
+    def _start(self, name: _Name) -> None:
         feed = self._feeds[name]
         work = supervised(f"watch of {feed.resource}", feed.run, self.clock.sleep)
         self._tasks[name] = asyncio.create_task(work, name=f"watch {feed.resource}")
@@ -219,11 +252,14 @@ def reference(resource: Resource, item: KubeObject) -> ObjectReference:
     )
 
 
-def changes(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """The members of a merge patch that makes one of the other, looked at one level deep."""
-    gone = {key: None for key in old if key not in new and old[key] is not None}
-    return {key: value for key, value in new.items() if old.get(key) != value} | gone
-
-
-def names(items: Iterable[KubeObject]) -> list[str]:
-    return sorted(item.name for item in items)
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that makes one of the other; empty where there is nothing to change."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new and old[key] is not None}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := changes(before, value):
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch

@@ -218,12 +218,15 @@ class Filtering:
 
     def _judge_nominated(self, cycle: Cycle, diagnosis: Diagnosis) -> None:
         """Rows that other pods are waiting for must fit with those pods there as well as without."""
-        index, codes = cycle.snapshot.nodes.index, diagnosis.verdicts.codes
-        awaited = {
-            row: guests
-            for name, guests in self.awaited_nodes(cycle).items()
-            if (row := index.get(name)) is not None and codes[row] != NOT_LOOKED_AT
-        }
+        nodes, nominated = cycle.snapshot.nodes, self._nominations.nodes()
+        if not nominated:
+            return
+        looked_at = diagnosis.verdicts.codes != NOT_LOOKED_AT
+        if np.count_nonzero(looked_at) < len(nominated):  # as for a pod that has a node kept for it: one row
+            rows = [row for row in np.flatnonzero(looked_at).tolist() if nodes.names[row] in nominated]
+        else:
+            rows = [row for name in nominated if (row := nodes.index.get(name)) is not None and looked_at[row]]
+        awaited = {row: guests for row in rows if (guests := self._guests(cycle, nodes.names[row]))}
         if not awaited:
             return
         for row, status in zip(awaited, self._with_all_guests(cycle, awaited), strict=True):

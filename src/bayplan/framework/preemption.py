@@ -213,7 +213,7 @@ class DryRun:
             return
         batch = Batch(self._cycle, self._filters, self._budgets, self._now, self._weights)
         done = found = 0
-        likely = wanted
+        likely = wanted * len(rows) // max(batch.not_awaited(rows), 1)
         while done < len(rows):
             missing = max(wanted - found, _FEWEST_ROWS)
             tried = batch.outcomes(rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)], missing)

@@ -45,6 +45,11 @@ class Batch:
         self._awaited = filters.awaited_nodes(cycle)
         weights.follow(cycle.snapshot)
 
+    def not_awaited(self, rows: Sequence[int]) -> int:
+        """How many of the rows are kept for nobody: on the others room is rare."""
+        names, awaited = self.cycle.snapshot.nodes.names, self._awaited
+        return sum(names[row] not in awaited for row in rows) if awaited else len(rows)
+
     def outcomes(self, rows: Sequence[int], enough: int) -> list[tuple[int, Victims | Status | None]]:
         """Who has to go from each row, or why nobody's going helps; None for a row that must be tried alone.
 

@@ -28,19 +28,12 @@ class Code(IntEnum):
 
     @property
     def rejects(self) -> bool:
-        return self in _REJECTING
+        return _REJECTS[self]
 
 
-_LABELS = {
-    Code.SUCCESS: "Success",
-    Code.ERROR: "Error",
-    Code.UNSCHEDULABLE: "Unschedulable",
-    Code.UNRESOLVABLE: "UnschedulableAndUnresolvable",
-    Code.WAIT: "Wait",
-    Code.SKIP: "Skip",
-    Code.PENDING: "Pending",
-}
-_REJECTING = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})
+_LABELS = ("Success", "Error", "Unschedulable", "UnschedulableAndUnresolvable", "Wait", "Skip", "Pending")
+_REJECTS = tuple(code in (Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING) for code in Code)
+"""By number, since a code is hashed by its name, in Python; every decision asks."""
 
 
 class Status:

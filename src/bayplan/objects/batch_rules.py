@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from bayplan.objects.batch_job_rules import topology_fault
 from bayplan.objects.batch_words import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, OPEN, Tree
-from bayplan.objects.cron_schedule import CronSchedule, ScheduleError
+from bayplan.objects.schedules import schedule_problem
 from bayplan.objects.selectors import invalid
 from bayplan.objects.validation import label_key_problems
 
@@ -102,11 +102,7 @@ def _schedule_fault(schedule: str) -> str:
         return " schedule is required, but got empty"
     if "TZ" in schedule:
         return " schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field"
-    try:
-        CronSchedule.parse(schedule)
-    except ScheduleError:
-        return "schedule is not a valid cron expression"
-    return ""
+    return "schedule is not a valid cron expression" if schedule_problem(schedule) else ""
 
 
 def zone_fault(zone: str) -> str:

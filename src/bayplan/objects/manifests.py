@@ -26,7 +26,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Raw:
+class RawObject:
     """An object as it stands in a file."""
 
     value: dict[str, Any]
@@ -34,6 +34,11 @@ class _Raw:
     kind: str
     place: str
     path: Path
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """All of it; an item of a typed list says what it is, too."""
+        return {**self.value, "apiVersion": self.api_version, "kind": self.kind}
 
     @property
     def name(self) -> str:
@@ -51,7 +56,7 @@ def load_manifests(paths: Iterable[Path]) -> Loaded:
     objects: list[KubeObject] = []
     skipped: list[str] = []
     places: list[str] = []
-    for raw in _objects(paths):
+    for raw in raw_objects(paths):
         kind = _kind(raw)
         if kind is None:
             skipped.append(_not_looked_at(raw))
@@ -62,11 +67,12 @@ def load_manifests(paths: Iterable[Path]) -> Loaded:
     return Loaded(tuple(objects), tuple(skipped), tuple(places))
 
 
-def _objects(paths: Iterable[Path]) -> Iterator[_Raw]:
+def raw_objects(paths: Iterable[Path]) -> Iterator[RawObject]:
+    """Every object in the files as it stands there, of whatever kind."""
     # A folder and a file in it may both be named; the file is still one.
     for path in {each.resolve(): each for each in _files(paths)}.values():
         for manifest in read_manifests(path):
-            yield from _flattened(_Raw(manifest.value, "", "", manifest.place, path))
+            yield from _flattened(RawObject(manifest.value, "", "", manifest.place, path))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -82,12 +88,12 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             raise ObjectError(f"{path} does not exist")
 
 
-def _flattened(raw: _Raw) -> Iterator[_Raw]:
+def _flattened(raw: RawObject) -> Iterator[RawObject]:
     """The object itself, or the items of a list; items of a typed list need not repeat what they are."""
     kind = _word(raw, "kind", raw.kind)
     api_version = _word(raw, "apiVersion", raw.api_version)
     if not kind.endswith("List") or "items" not in raw.value:
-        yield _Raw(raw.value, api_version, kind, raw.place, raw.path)
+        yield RawObject(raw.value, api_version, kind, raw.place, raw.path)
         return
     items = raw.value["items"] if raw.value["items"] is not None else []
     if not isinstance(items, list):
@@ -97,10 +103,10 @@ def _flattened(raw: _Raw) -> Iterator[_Raw]:
         place = f"{raw.place}, item {number}"
         if not isinstance(item, dict):
             raise ObjectError(f"{place}: an item of the {kind} is not an object; write one with apiVersion and kind")
-        yield from _flattened(_Raw(item, *own, place, raw.path))
+        yield from _flattened(RawObject(item, *own, place, raw.path))
 
 
-def _word(raw: _Raw, key: str, otherwise: str) -> str:
+def _word(raw: RawObject, key: str, otherwise: str) -> str:
     found = raw.value.get(key) or otherwise
     if isinstance(found, str) and found:
         return found
@@ -111,20 +117,20 @@ def _word(raw: _Raw, key: str, otherwise: str) -> str:
     raise ObjectError(f"{raw.place}: {told}has no {key}; {remedy}")
 
 
-def _kind(raw: _Raw) -> Kind | None:
+def _kind(raw: RawObject) -> Kind | None:
     try:
         return find_kind(raw.api_version, raw.kind)
     except ObjectError as fault:
         raise ObjectError(f"{raw.place}: {fault}") from None
 
 
-def _not_looked_at(raw: _Raw) -> str:
+def _not_looked_at(raw: RawObject) -> str:
     # Somebody else's Pod is not the Pod that the reader has in mind.
     kind = f"{raw.api_version} {raw.kind}" if raw.kind in kinds_by_name() else raw.kind
     return f"{kind} {raw.name} in {raw.path}"
 
 
-def _converted(raw: _Raw, kind: Kind) -> KubeObject:
+def _converted(raw: RawObject, kind: Kind) -> KubeObject:
     try:
         return convert(raw.value, kind.struct)
     except ObjectError as fault:

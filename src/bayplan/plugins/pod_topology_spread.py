@@ -129,10 +129,10 @@ class PodTopologySpread:
 
     def scores_depend_on(self, cycle: Cycle) -> Hashable:
         """The same for soft constraints, which only score."""
-        soft = cycle.find(SOFT)
+        soft, members = cycle.find(SOFT), self._catalog.membership_version
         if soft is None:
-            return self._catalog.membership_version
-        return soft.version if self._catch_up_soft(cycle, soft) else object()
+            return members
+        return soft.version if soft.follow(cycle.snapshot, members, cycle.pod.metadata.namespace) else object()
 
     def sits_out(self, cycle: Cycle) -> bool:
         """Where the pod has no constraints, and belongs to nothing that the defaults would spread."""
@@ -245,14 +245,7 @@ class PodTopologySpread:
         return None
 
     def _catch_up_soft(self, cycle: Cycle, state: SoftState) -> bool:
-        changes = state.bookmark.turn(cycle.snapshot, self._catalog.membership_version)
-        if changes is None:
-            return False
-        namespace = cycle.pod.metadata.namespace
-        for info, row, by in changes:
-            if not info.terminating and info.pod.metadata.namespace == namespace:
-                state.shift(info, row, by)
-        return True
+        return state.follow(cycle.snapshot, self._catalog.membership_version, cycle.pod.metadata.namespace)
 
     def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:
         """What `score_nodes` and `normalize` come to, where rows fall into few groups."""

@@ -1,5 +1,6 @@
 cimport cython
 from bayplan.plugins.pod_following cimport Bookmark as CBookmark
+from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 
 cdef class HostCharge:
     cdef public object constraint, counts
@@ -19,7 +20,9 @@ cdef class SoftState:
     cdef public object version
     cdef public _Groups _groups
     cdef public dict _counted
-    cpdef shift(self, object info, Py_ssize_t row, long long by)
+    @cython.locals(changes=list)
+    cpdef bint follow(self, CSnapshot snapshot, object basis, object namespace)
+    cdef _shift(self, object info, Py_ssize_t row, long long by)
 
 cdef class _Groups:
     cdef public list _by_domain, _by_level

@@ -8,6 +8,8 @@ are computed for each pair of them (`_Groups`) and only handed out to the rows. 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import MAX_SCORE, ScoreGroups
 from bayplan.plugins.pod_following import Bookmark, new_version
 from bayplan.plugins.spread_constraints import Constraint
-from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, PodInfo, PodKind, RowVector
+from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, PodInfo, PodKind, RowVector, Snapshot
 
 FloatVector = npt.NDArray[np.float64]
 
@@ -91,7 +93,17 @@ class SoftState:
         """Whether it was counted for these candidates."""
         return self.whole and nodes.is_all_of(cycle.snapshot)
 
-    def shift(self, info: PodInfo, row: int, by: int) -> None:
+    def follow(self, snapshot: Snapshot, basis: Hashable, namespace: str) -> bool:
+        """Count the pods that came and went since; false where that does not do."""
+        changes = self.bookmark.turn(snapshot, basis)
+        if changes is None:
+            return False
+        for info, row, by in changes:
+            if not info.terminating and info.pod.metadata.namespace == namespace:
+                self._shift(info, row, by)
+        return True
+
+    def _shift(self, info: PodInfo, row: int, by: int) -> None:
         """A pod of the namespace came or went."""
         counted = self._counted.get(info.kind)
         if counted is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as replace_struct
@@ -46,8 +46,7 @@ from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.timings import PluginTimings
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A pod that is counted on its node, and what is needed to bind it or to take it back."""
 
     framework: Framework
@@ -290,7 +289,7 @@ class PodEngine:
 
     def _commit_assumed(self, framework: Framework, cycle: Cycle, decision: Decision, bound: Pod) -> Placed:
         assert decision.node is not None
-        self.nominations.withdraw(bound.uid)
+        self.nominations.withdraw(bound.metadata.uid)
         status = framework.committing.reserve(cycle, decision.node)
         if not status.ok:
             self.cache.forget(bound)

@@ -142,6 +142,11 @@ class LiveScheduler:
         return len(self._binding)
 
     @property
+    def is_writing(self) -> bool:
+        """Whether bindings, evictions or statuses are on their way to the API server."""
+        return self.bindings.on_the_wire > 0 or self.writes.busy
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
         under_way = self._heard or self._rebuilt or self._following or self._binding

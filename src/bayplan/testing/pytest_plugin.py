@@ -1,6 +1,6 @@
-"""What a pytest run finds without asking: the fixture `bayplan_cluster`.
+"""What a pytest run finds without asking: the fixtures `bayplan_cluster` and `bayplan_live_cluster`.
 
-Imported by every pytest run on the machine where Bayplan is installed, so it loads nothing until the fixture is used.
+Imported by every pytest run on the machine where Bayplan is installed, so it loads nothing until a fixture is used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from bayplan import Cluster
     from bayplan.testing.harness import Harness
 
 
@@ -28,3 +29,16 @@ def bayplan_cluster() -> Iterator[Callable[..., Harness]]:
     yield cluster
     for each in reversed(opened):
         each.close()
+
+
+@pytest.fixture
+def bayplan_live_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Starts whole clusters, `bayplan.Cluster` with the same arguments, and ends them when the test is over.
+
+    Each has a loop in a thread of its own: `cluster.run(cluster.placed("web-0"))`."""
+    from contextlib import ExitStack
+
+    from bayplan import Cluster
+
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(Cluster(*args, **options))

@@ -115,6 +115,11 @@ class Candidates:
         )
         return min(fitting, key=volume_size, default=None)
 
+    def anywhere(self) -> PersistentVolume | None:
+        """The volume for this claim whichever node its pods will go to: one that is promised, else the smallest."""
+        self.check()
+        return self._promised[0] if self._promised else min(self._offered, key=volume_size, default=None)
+
     def check(self) -> None:
         """Raise where nothing can be said about any node."""
         if self._fault is not None:

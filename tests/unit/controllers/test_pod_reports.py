@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.pod_reports import (
+from bayplan.controllers.pod_reports import Memory, Remove, Report, Step, Wait, next_step
+from bayplan.controllers.pod_stages import (
+    EXIT_CODE,
+    FAILURE_RATE,
+    READY_AFTER,
     RUNS_FOR,
+    STARTS_AFTER,
     STOPS_AFTER,
-    Memory,
     PodHabits,
-    Remove,
-    Report,
-    Step,
-    Wait,
     annotation_problems,
-    next_step,
 )
-from bayplan.objects.core import Pod
+from bayplan.controllers.seen import SeenPod
 from bayplan.objects.kinds import convert
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -29,24 +28,24 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def pod(*, annotations: dict[str, str] | None = None, **more: Any) -> Pod:
+def pod(*, annotations: dict[str, str] | None = None, **more: Any) -> SeenPod:
     meta = {"name": "p", "namespace": "team", "uid": "u1", "generation": 3, "annotations": annotations or {}}
     spec = {
         "nodeName": "n1",
         "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}],
         "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
     }
-    return convert({"metadata": meta | more.pop("metadata", {}), "spec": spec | more.pop("spec", {}), **more}, Pod)
+    return convert({"metadata": meta | more.pop("metadata", {}), "spec": spec | more.pop("spec", {}), **more}, SeenPod)
 
 
-def status(pod: Pod) -> dict[str, Any]:
+def status(pod: SeenPod) -> dict[str, Any]:
     step = step_of(pod)
     assert isinstance(step, Report | Remove)
     assert step.status is not None
     return step.status
 
 
-def step_of(pod: Pod, *, habits: PodHabits | None = None, **memory: datetime) -> Step:
+def step_of(pod: SeenPod, *, habits: PodHabits | None = None, **memory: datetime) -> Step:
     memory.setdefault("seen", NOW)
     return next_step(pod, now=NOW, memory=Memory(**memory), habits=habits or PodHabits())
 
@@ -67,7 +66,7 @@ def test_a_pod_that_is_bound_runs() -> None:
     assert {key: told[key] for key in ("phase", "startTime", "podIP", "hostIP", "observedGeneration")} == {
         "phase": "Running",
         "startTime": "2026-01-01T12:00:00Z",
-        "podIP": "127.0.0.1",
+        "podIP": "10.79.159.11",
         "hostIP": "127.0.0.1",
         "observedGeneration": 3,
     }
@@ -204,3 +203,81 @@ def test_a_server_that_knows_no_resize_is_not_told_of_one() -> None:
 def test_authors_are_told_what_to_correct() -> None:
     problems = annotation_problems(pod(annotations={RUNS_FOR: "soon", STOPS_AFTER: "1s"}))
     assert problems == ["bayplan.dev/runs-for: 'soon' is no duration; write one such as 90s or 1h30m"]
+
+
+def test_a_pod_on_its_nodes_network_has_its_nodes_address() -> None:
+    assert status(pod(spec={"hostNetwork": True}))["podIP"] == "127.0.0.1"
+
+
+# Stages
+
+
+def ready_state(told: dict[str, Any]) -> tuple[str, bool]:
+    return (
+        {each["type"]: each["status"] for each in told["conditions"]}["Ready"],
+        told["containerStatuses"][0]["ready"],
+    )
+
+
+def test_a_pod_may_start_late_and_be_ready_later() -> None:
+    late = pod(annotations={STARTS_AFTER: "5s"})
+    assert step_of(late, seen=NOW - seconds(2)) == Wait(3.0)
+    slow = {READY_AFTER: "10s"}
+    assert ready_state(status(pod(annotations=slow))) == ("False", False)
+    unready = {**RUNNING, "conditions": [{"type": "Ready", "status": "False"}]}
+    assert step_of(pod(annotations=slow, status=unready), started=NOW - seconds(4)) == Wait(6.0)
+    step = step_of(pod(annotations=slow, status=unready), started=NOW - seconds(10))
+    assert isinstance(step, Report)
+    assert ready_state(step.status) == ("True", True)
+
+
+def test_a_pod_that_somebody_called_unready_says_that_it_is_well() -> None:
+    unready = {**RUNNING, "conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}
+    assert ready_state(status(pod(status=unready))) == ("True", True)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy", "phase", "code"),
+    [
+        ({EXIT_CODE: "3"}, "Never", "Failed", 3),
+        ({EXIT_CODE: "0", RUNS_FOR: "0s"}, "Never", "Succeeded", 0),
+        ({FAILURE_RATE: "100%"}, "Never", "Failed", 1),
+        ({FAILURE_RATE: "1", EXIT_CODE: "42"}, "Never", "Failed", 42),
+        ({FAILURE_RATE: "0", RUNS_FOR: "0s", EXIT_CODE: "42"}, "Always", "Succeeded", 0),
+    ],
+)
+def test_how_a_pod_ends(annotations: dict[str, str], policy: str, phase: str, code: int) -> None:
+    told = status(pod(annotations=annotations, spec={"restartPolicy": policy}, status=RUNNING))
+    assert told["phase"] == phase
+    assert told["containerStatuses"][0]["state"]["terminated"]["exitCode"] == code
+
+
+def test_about_that_share_of_pods_fails() -> None:
+    ends = [
+        step_of(pod(annotations={FAILURE_RATE: "0.3"}, metadata={"uid": str(number)}, status=RUNNING))
+        for number in range(400)
+    ]
+    failed = sum(1 for each in ends if isinstance(each, Report))
+    assert 80 < failed < 160
+
+
+@pytest.mark.parametrize(("restarts", "waited", "expected"), [(0, 0, 1), (1, 9, Wait(1.0)), (1, 10, 2), (9, 300, 10)])
+def test_containers_are_restarted_ever_later(restarts: int, waited: float, expected: int | Wait) -> None:
+    containers = [{**RUNNING["containerStatuses"][0], "restartCount": restarts}]
+    running = {**RUNNING, "containerStatuses": containers}
+    failing = pod(annotations={EXIT_CODE: "1"}, spec={"restartPolicy": "OnFailure"}, status=running)
+    step = step_of(failing, started=NOW - seconds(waited))
+    if isinstance(expected, Wait):
+        assert step == expected
+    else:
+        assert isinstance(step, Report)
+        assert (step.status["phase"], step.status["containerStatuses"][0]["restartCount"]) == ("Running", expected)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [(STARTS_AFTER, "x"), (READY_AFTER, "-1s"), (EXIT_CODE, "256"), (EXIT_CODE, "-1"), (FAILURE_RATE, "1.5")],
+)
+def test_nonsense_is_told(annotation: str, text: str) -> None:
+    (problem,) = annotation_problems(pod(annotations={annotation: text}))
+    assert problem.startswith(f"{annotation}: {text!r} is no ")

@@ -436,6 +436,45 @@ def test_a_node_must_fit_with_and_without_its_guests() -> None:
     assert sorted(room.judged) == [0, 0, 0, 1]
 
 
+class Crowded:
+    """Rejects nodes by their pods alone, so that all may be judged at once."""
+
+    name = "Crowded"
+
+    def __init__(self, broken_on: str = "") -> None:
+        self.broken_on = broken_on
+        self.asked: list[list[str]] = []
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]:  # noqa: ARG002
+        self.asked.append(list(nodes.names))
+        crowds = [list(nodes.columns.pods[row]) for row in nodes.rows.tolist()]
+        if any(crowds) and self.broken_on in nodes.names:
+            raise RuntimeError("cannot count")
+        yield Rejection(np.array([len(crowd) == 1 for crowd in crowds], dtype=np.bool_), "crowded")
+        yield Rejection(np.array([len(crowd) > 1 for crowd in crowds], dtype=np.bool_), "packed")
+
+
+def test_all_nodes_with_guests_are_judged_at_once() -> None:
+    crowded = Crowded()
+    nominations = guests(c=[make_pod("g"), make_pod("h")], b=[make_pod("i")], gone=[make_pod("j")])
+    diagnosis = run(crowded, nominations=nominations)
+    assert by_node(diagnosis) == {
+        "a": OK,
+        "b": ("Unschedulable", "Crowded", "crowded"),
+        "c": ("Unschedulable", "Crowded", "packed"),
+    }
+    assert crowded.asked == [["a", "b", "c"], ["c", "b"]]
+    assert diagnosis.histogram() == {"crowded": 1, "packed": 1}
+
+
+def test_where_that_breaks_each_is_judged_alone() -> None:
+    crowded = Crowded(broken_on="c")
+    diagnosis = run(crowded, nominations=guests(c=[make_pod("g")], b=[make_pod("h")]))
+    assert by_node(diagnosis)["b"] == ("Unschedulable", "Crowded", "crowded")
+    assert diagnosis.status(2).code is Code.ERROR
+    assert crowded.asked == [["a", "b", "c"], ["c", "b"], ["c"], ["b"]]
+
+
 def test_a_pod_that_needs_its_guests_does_not_fit() -> None:
     class WantsCompany(Room):
         def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002

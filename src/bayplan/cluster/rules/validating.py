@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules import signing
 from bayplan.cluster.rules.checking import (
     access,
     autoscalers,
@@ -89,6 +90,7 @@ _CHECKS: Mapping[str, Mapping[str, tuple[OnCreate, OnUpdate]]] = {
     "apps": _APPS,
     "autoscaling": {"HorizontalPodAutoscaler": (autoscalers.check_autoscaler, autoscalers.check_autoscaler_update)},
     "batch": _BATCH,
+    "certificates.k8s.io": {"CertificateSigningRequest": (signing.check_request, signing.check_request_update)},
     "coordination.k8s.io": {"Lease": (basics.check_lease, basics.check_lease_update)},
     "discovery.k8s.io": {"EndpointSlice": (services.check_slice, services.check_slice_update)},
     "events.k8s.io": {"Event": (events.check_new_event, events.check_new_event_update)},
@@ -114,6 +116,7 @@ def on_create(resource: Resource, item: Tree) -> list[FieldError]:
 
 
 _PARTS: Mapping[str, OnUpdate] = {
+    "approval": signing.check_approval,
     "ephemeralcontainers": pod_updates.check_ephemeral_containers,
     "resize": pod_updates.check_resize,
 }
@@ -129,7 +132,7 @@ def on_update(resource: Resource, item: Tree, old: Tree, subresource: str = "") 
     elif subresource == "status" and resource.kind == "Pod" and not resource.group:
         pod_updates.check_pod_status(faults, item, old)
     elif subresource == "status" and not resource.custom:
-        if resource.kind == "Node" and checks is not None:
+        if resource.kind in ("Node", "CertificateSigningRequest") and checks is not None:
             checks[1](faults, item, old)
         check_status(faults, resource, item, old)
     elif not subresource and checks is not None:

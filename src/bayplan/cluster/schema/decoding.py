@@ -53,13 +53,14 @@ def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expecte
     """The object of a request body. Kind and apiVersion may be missing: the URL told them."""
     text, fault = yaml_as_json(raw, expected) if yaml else (raw, None)
     tree = parse_json(text, expected, shown=raw)
+    repeats = validation != "Ignore" and may_repeat_keys(text, tree)  # before what is missing is filled in
     _check_header(tree, expected)
     try:
         before = Reader.unknown
         found = reader_of(type_)(tree)
     except Strange:
         _refuse_wrong(text, type_, tree)
-    strange = Reader.unknown != before or (validation != "Ignore" and may_repeat_keys(text, tree))
+    strange = Reader.unknown != before or repeats
     found["kind"], found["apiVersion"] = expected.kind, expected.api_version
     if validation == "Ignore" or not (strange or fault):
         return Decoded(found)

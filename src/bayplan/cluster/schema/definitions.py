@@ -15,6 +15,7 @@ from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.names import dns_old_label, dns_subdomain
 from bayplan.cluster.schema.definition_schemas import schema_faults, schema_warnings
 from bayplan.cluster.schema.reading import copied
+from bayplan.objects.go_text import quote
 
 Tree = dict[str, Any]
 
@@ -66,6 +67,8 @@ def accepted(tree: Tree, others: Iterable[Tree], now: str) -> Tree:
             ("NamesAccepted", "False", *conflict),
             ("Established", "False", "NotAccepted", "not all names are accepted"),
         ]
+    if (approval := _approval(tree)) is not None:
+        told.insert(0, ("KubernetesAPIApprovalPolicyConformant", *approval))
     status["conditions"] = [_condition(status.get("conditions"), *each, now) for each in told]
     status.setdefault("storedVersions", [])
     return status
@@ -114,16 +117,17 @@ def faults(tree: Tree, old: Tree | None = None) -> Faults:
         told = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         found.invalid("spec.preserveUnknownFields", True, told)
     _check_stored(tree, found)
-    _check_approval(tree, found)
+    _check_approval(tree, old, found)
     if old is not None:
         _check_change(spec, old["spec"], found)
     return found
 
 
-def warnings(tree: Tree) -> list[str]:
-    """What upstream only remarks on."""
+def warnings(tree: Tree, old: Tree | None = None) -> list[str]:
+    """What upstream only remarks on, once: not what was so before."""
     found = (schema_warnings(version) for version in tree["spec"].get("versions") or ())
-    return list(dict.fromkeys(each for listed in found for each in listed))
+    known = warnings(old) if old is not None else ()
+    return [told for told in dict.fromkeys(each for listed in found for each in listed) if told not in known]
 
 
 def _check_group(group: str, found: Faults) -> None:
@@ -319,17 +323,33 @@ _MIGRATE = (
 )
 
 
-def _check_approval(tree: Tree, found: Faults) -> None:
-    group = tree["spec"].get("group", "")
-    protected = any(group == root or group.endswith(f".{root}") for root in ("k8s.io", "kubernetes.io"))
-    value = (tree["metadata"].get("annotations") or {}).get(_APPROVAL, "")
+def _check_approval(tree: Tree, old: Tree | None, found: Faults) -> None:
+    told = _approval(tree)
+    if told is None or (old is not None and (_approval(old) or ("", ""))[1] == told[1]):
+        return
     path = f"metadata.annotations[{_APPROVAL}]"
+    if told[1] == "MissingAnnotation":
+        found.required(path, told[2])
+    elif told[1] == "InvalidAnnotation":
+        found.invalid(path, (tree["metadata"].get("annotations") or {})[_APPROVAL], told[2])
+
+
+def _approval(tree: Tree) -> tuple[str, str, str] | None:
+    """Status, reason and message of the approval that groups of Kubernetes' own need; None for all others."""
+    group = tree["spec"].get("group", "")
+    if not any(group == root or group.endswith(f".{root}") for root in ("k8s.io", "kubernetes.io")):
+        return None
+    value = (tree["metadata"].get("annotations") or {}).get(_APPROVAL, "")
     see = "see https://github.com/kubernetes/enhancements/pull/1111"
-    if protected and not value:
-        found.required(path, f'protected groups must have approval annotation "{_APPROVAL}", {see}')
-    elif protected and not re.match(r"unapproved|[a-z]+://[^/]", value):
-        told = f'protected groups must have approval annotation "{_APPROVAL}" with either a URL or a reason starting '
-        found.invalid(path, value, told + f'with "unapproved", {see}')
+    needed = f'protected groups must have approval annotation "{_APPROVAL}"'
+    if not value:
+        return "False", "MissingAnnotation", f"{needed}, {see}"
+    if value.startswith("unapproved"):
+        return "False", "UnapprovedAnnotation", f"not approved: {quote(value)}"
+    if re.match(r"[a-z]+://[^/]", value):
+        return "True", "ApprovedAnnotation", f"approved in {value}"
+    told = f'{needed} with either a URL or a reason starting with "unapproved", {see}'
+    return "False", "InvalidAnnotation", told
 
 
 def _check_change(spec: Tree, before: Tree, found: Faults) -> None:

@@ -7,6 +7,7 @@ for a pod.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -341,58 +342,64 @@ def _below(rule: Rule, step: str) -> Rule:
     return rule.list.item if rule.list is not None else LEAF
 
 
-def check(value: Any, rule: Rule, *, path: str = "") -> None:
-    """Whether an applied object fits its type; raises `MergeError` with the first thing that does not."""
+def check(value: Any, rule: Rule) -> None:
+    """Whether an applied object fits its type; raises `MergeError` with everything that does not."""
+    found = list(_problems(value, rule, ""))
+    if found:
+        raise MergeError(found[0] if len(found) == 1 else "\n  ".join(("errors:", *found)))
+
+
+def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
     if value is None:
         return
     if isinstance(value, dict) and rule.map is not None:
-        _check_map(value, rule.map, path)
+        yield from _map_problems(value, rule.map, path)
     elif isinstance(value, list) and rule.list is not None:
-        _check_list(value, rule.list, path)
+        yield from _list_problems(value, rule.list, path)
     elif rule.map is not None and not rule.scalar:
-        raise MergeError(f"{path}: expected map, got &{{{go_value(value)}}}")
+        yield f"{path}: expected map, got &{{{go_value(value)}}}"
     elif rule.scalar:
-        _check_scalar_kind(value, rule.scalar, path)
+        yield from _scalar_problems(value, rule.scalar, path)
     else:
-        raise MergeError(f"{path}: expected list, got &{{{go_value(value)}}}")
+        yield f"{path}: expected list, got &{{{go_value(value)}}}"
 
 
-def _check_map(value: dict[str, Any], rule: MapRule, path: str) -> None:
+def _map_problems(value: dict[str, Any], rule: MapRule, path: str) -> Iterator[str]:
     for key, each in value.items():
         known = rule.fields.get(key) or rule.element
         if known is None:
-            raise MergeError(f"{path}.{key}: field not declared in schema")
-        check(each, known, path=f"{path}.{key}")
+            yield f"{path}.{key}: field not declared in schema"
+        else:
+            yield from _problems(each, known, f"{path}.{key}")
 
 
-def _check_list(values: list[Any], rule: ListRule, path: str) -> None:
+def _list_problems(values: list[Any], rule: ListRule, path: str) -> Iterator[str]:
     seen = set()
     for at, each in enumerate(values):
         if not rule.associative:
-            check(each, rule.item, path=f"{path}[{at}]")
+            yield from _problems(each, rule.item, f"{path}[{at}]")
             continue
         try:
             step = element_step(each, rule)
         except MergeError as error:
-            raise MergeError(f"{path}: element {at}: {error}") from None
+            yield f"{path}: element {at}: {error}"
+            return
         if step in seen:
-            raise MergeError(f"{path}: duplicate entries for key {path_text((step,))}")
+            yield f"{path}: duplicate entries for key {path_text((step,))}"
         seen.add(step)
-        check(each, rule.item, path=path + path_text((step,)))
+        yield from _problems(each, rule.item, path + path_text((step,)))
 
 
 _GO_NAMES = {str: "string", bool: "bool", int: "int64", float: "float64", list: "[]interface {}"}
 
 
-def _check_scalar_kind(value: Any, scalar: str, path: str) -> None:
+def _scalar_problems(value: Any, scalar: str, path: str) -> Iterator[str]:
     kind = type(value)
     if scalar == "numeric" and kind not in (int, float):
-        raise MergeError(
-            f"{path}: expected numeric (int or float), got {_GO_NAMES.get(kind, 'map[string]interface {}')}"
-        )
+        yield f"{path}: expected numeric (int or float), got {_GO_NAMES.get(kind, 'map[string]interface {}')}"
     if scalar == "string" and kind is not str:
-        raise MergeError(f"{path}: expected string, got &value.valueUnstructured{{Value:{go_value(value)}}}")
+        yield f"{path}: expected string, got &value.valueUnstructured{{Value:{go_value(value)}}}"
     if scalar == "boolean" and kind is not bool:
-        raise MergeError(f"{path}: expected boolean, got &{{{go_value(value)}}}")
+        yield f"{path}: expected boolean, got &{{{go_value(value)}}}"
     if scalar == "untyped" and kind in (list, dict):
-        raise MergeError(f"{path}: expected any scalar, got &{{{go_value(value)}}}")
+        yield f"{path}: expected any scalar, got &{{{go_value(value)}}}"

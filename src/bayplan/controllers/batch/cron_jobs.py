@@ -7,22 +7,22 @@ the jobs of the schedule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from bayplan.controllers.batch.batch_controller import BatchController
 from bayplan.controllers.batch.job_states import FINISHED
 from bayplan.controllers.batch.kinds import VC_CRON_JOBS, VC_JOBS, tree_of
+from bayplan.controllers.cron_jobs import MANY_MISSED, latest_due
 from bayplan.controllers.owning import owner_reference
 from bayplan.controllers.seen import Tree, Whole
 from bayplan.controllers.world import Key, World
 from bayplan.errors import ApiError
 from bayplan.objects.batch_rules import cron_job_fault
 from bayplan.objects.batch_words import COMPLETED, FAILED, SCHEDULED_AT
-from bayplan.objects.cron_schedule import CronSchedule
 from bayplan.objects.meta import whole_time
+from bayplan.objects.schedules import parse_schedule
 
-MANY_MISSED = 100
 PADDING_S = 0.1
 """Clocks differ a little; a moment too early would find nothing due."""
 
@@ -59,19 +59,19 @@ class VcCronJobs(BatchController):
             self._once(cron, "UnParseableCronJobSchedule", f"unparseable schedule for cronjob: {fault.strip()}")
             await self.replace_status(VC_CRON_JOBS, cron, status)
             return None
-        schedule, zone = CronSchedule.parse(cron.spec["schedule"]), ZoneInfo(cron.spec.get("timeZone") or "UTC")
+        schedule, zone = parse_schedule(cron.spec["schedule"]), ZoneInfo(cron.spec.get("timeZone") or "UTC")
         if not cron.spec.get("suspend"):
-            due, missed = last_due(cron, schedule, zone, now)
+            due, missed = latest_due(cron, schedule, zone, now)
             if missed > MANY_MISSED:
                 note = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
                 self.say(VC_CRON_JOBS, cron, "TooManyMissedTimes", note, warning=True)
             if due is not None:
                 await self._start(cron, due, zone, jobs, status)
         await self.replace_status(VC_CRON_JOBS, cron, status)
-        following = schedule.next_after(now, zone)
+        following = schedule.next(now, zone)
         if schedule.every_s:
             base = _moment(status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
-            following = schedule.next_after(base, zone)
+            following = schedule.next(base, zone)
         return max((following - now).total_seconds(), 0.0) + PADDING_S if following is not None else None
 
     def _once(self, cron: Whole, reason: str, note: str) -> None:
@@ -141,31 +141,6 @@ class VcCronJobs(BatchController):
     async def _uid(self, namespace: str, name: str) -> str:
         found = await self.client.get_raw(VC_JOBS, namespace, name)
         return str(found["metadata"]["uid"])
-
-
-def last_due(cron: Whole, schedule: CronSchedule, zone: ZoneInfo, now: datetime) -> tuple[datetime | None, int]:
-    """The last moment that is due and was not served, and how many there were since the last that was."""
-    since = _moment(cron.status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
-    deadline = cron.spec.get("startingDeadlineSeconds")
-    if deadline is not None:
-        since = max(since, now - timedelta(seconds=int(deadline)))
-    due, missed = None, 0
-    moment = schedule.next_after(since, zone)
-    while moment is not None and moment <= now:
-        due, missed = moment, missed + 1
-        if missed > MANY_MISSED:
-            # A clock that was wrong for years: only the last moment matters now.
-            since = max(since, now - timedelta(days=1)) if not schedule.every_s else now
-            return _last_before(schedule, zone, since, now) or due, missed
-        moment = schedule.next_after(moment, zone)
-    return due, missed
-
-
-def _last_before(schedule: CronSchedule, zone: ZoneInfo, since: datetime, now: datetime) -> datetime | None:
-    found, moment = None, schedule.next_after(since, zone)
-    while moment is not None and moment <= now:
-        found, moment = moment, schedule.next_after(moment, zone)
-    return found
 
 
 def job_of(cron: Whole, due: datetime, zone: ZoneInfo) -> Tree:

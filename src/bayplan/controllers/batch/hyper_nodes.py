@@ -57,8 +57,6 @@ class HyperNodes(BatchController):
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
             self.queue.add(_DISCOVER)
-            for each in self.hyper_nodes.all():
-                self.queue.add(("", each.name))
 
     def _on_hyper_node(self, old: Whole | None, new: Whole | None) -> None:
         if new is None:
@@ -68,6 +66,8 @@ class HyperNodes(BatchController):
     async def sync(self, key: Key) -> float | None:
         if key == _DISCOVER:
             await self._discover()
+            for each in self.hyper_nodes.all():
+                self.queue.add(("", each.name))
             return None
         item = self.latest(self.hyper_nodes, key)
         if item is not None:
@@ -176,10 +176,11 @@ def node_count(item: Whole, nodes: Iterable[Node]) -> int:
     """How many nodes are members of a hypernode by themselves."""
     names: set[str] = set()
     nodes = list(nodes)
+    there = {node.name for node in nodes}
     for member in item.spec.get("members") or ():
         selector = member.get("selector") or {}
         if exact := selector.get("exactMatch"):
-            names |= {exact.get("name", "")} & {node.name for node in nodes}
+            names |= {exact.get("name", "")} & there
         elif pattern := (selector.get("regexMatch") or {}).get("pattern"):
             try:
                 found = re.compile(pattern)

@@ -1,14 +1,16 @@
 """What stands round the pods of a job: its PodGroup, its claims, and what its plugins want.
 
 `arrange` makes what is missing and brings the group up to date; `clear` takes away what goes with the pods. Claims stay
-until the job is deleted. Every object carries the job's reference, and goes with it. Each write is its own; what was
-made is noted in the job's status, so that a sync that failed half way goes on from there.
+until the job is deleted. Every object carries the job's reference, and goes with it. What was made or taken away is
+remembered, so that a sync that failed half way goes on from there and does not begin with what is done: against a
+server that refuses every third write, one that began anew each time might never come to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from bayplan.client import Resource
 from bayplan.controllers.batch.batch_controller import BatchController
 from bayplan.controllers.batch.group_amounts import group_amounts, texts
 from bayplan.controllers.batch.job_plugins import hosts_data, plugin_objects, ssh_data
@@ -25,6 +27,8 @@ from bayplan.objects.meta import whole_time
 from bayplan.objects.quantity import QuantityError, parse_quantity
 from bayplan.objects.workloads import PriorityClass
 
+_MADE, _GONE = "made", "gone"
+
 
 class JobFurniture:
     """Furnishes jobs."""
@@ -33,6 +37,8 @@ class JobFurniture:
         self._at = controller
         self._groups = groups
         self._classes = classes
+        self._done: dict[str, set[str]] = {}
+        """By a job's uid: which writes were taken since it was furnished or cleared last."""
 
     async def arrange(self, job: JobView) -> Tree:
         """Make what is missing. The status with what was made noted in it."""
@@ -53,19 +59,40 @@ class JobFurniture:
 
     async def clear(self, job: JobView) -> None:
         """Take away what is of no use without the pods."""
+        done = self._done.setdefault(job.uid, set())
+        done -= {each for each in done if each.startswith(_MADE)}
         if job.item.status.get("controlledResources"):
             for _, resource, body in plugin_objects(job):
-                await self._at.remove(resource, job.namespace, body["metadata"]["name"])
-        if self._groups.get(job.namespace, job.group_name) is not None:
+                mark = f"{_GONE} {resource} {body['metadata']['name']}"
+                if mark not in done:
+                    await self._at.remove(resource, job.namespace, body["metadata"]["name"])
+                    done.add(mark)
+        if self._groups.get(job.namespace, job.group_name) is not None and f"{_GONE} group" not in done:
             await self._at.remove(POD_GROUPS, job.namespace, job.group_name)
+            done.add(f"{_GONE} group")
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._done.pop(uid, None)
+
+    async def _ensure(self, job: JobView, resource: Resource, body: Tree) -> None:
+        """Make an object of the job's, unless that was done before."""
+        done = self._done.setdefault(job.uid, set())
+        done -= {each for each in done if each.startswith(_GONE)}
+        mark = f"{_MADE} {resource} {body['metadata']['name']}"
+        if mark not in done:
+            await self._at.ensure(resource, job.namespace, self._owned(job, body))
+            done.add(mark)
 
     async def _add_plugins(self, job: JobView, controlled: Tree) -> None:
         for plugin, resource, body in plugin_objects(job):
             if controlled.get(f"plugin-{plugin}") == plugin:
                 continue
-            if resource is SECRETS:
+            if resource is SECRETS and f"{_MADE} {resource} {body['metadata']['name']}" not in self._done.get(
+                job.uid, ()
+            ):
                 body = {**body, "data": ssh_data(job)}
-            await self._at.ensure(resource, job.namespace, self._owned(job, body))
+            await self._ensure(job, resource, body)
         controlled |= {f"plugin-{plugin}": plugin for plugin in job.plugins}
 
     async def _refresh_hosts(self, job: JobView) -> None:
@@ -86,7 +113,7 @@ class JobFurniture:
         for volume, claim in zip(volumes, claims_of(job), strict=True):
             if volume.get("volumeClaim") is not None:
                 body = {"metadata": {"name": claim}, "spec": volume["volumeClaim"]}
-                await self._at.ensure(CLAIMS, job.namespace, self._owned(job, body))
+                await self._ensure(job, CLAIMS, body)
             else:
                 await self._must_exist(job, claim)
             controlled[f"volume-pvc-{claim}"] = claim

@@ -106,6 +106,7 @@ class VcJobs(BatchController):
     def _on_job(self, old: Whole | None, new: Whole | None) -> None:
         if new is None and old is not None:
             self._memories.pop(old.uid, None)
+            self._furniture.forget(old.uid)
             self.forget(old.uid)
         self.enqueue(old, new)
 

@@ -83,7 +83,7 @@ class PodGroups(BatchController):
 
     async def sync(self, key: Key) -> float | None:
         pod = self.pods.get(*key)
-        if pod is None or pod.terminating or GROUP_NAME in pod.metadata.annotations:
+        if pod is None or not pod.active or GROUP_NAME in pod.metadata.annotations:
             return None
         name = group_name(pod)
         if self.groups.get(pod.namespace, name) is None:

@@ -17,12 +17,12 @@ from bayplan.cluster.rules.checking.metadata import (
     sorted_form,
 )
 from bayplan.cluster.rules.checking.pods import check_template
-from bayplan.cluster.rules.checking.schedules import schedule_problem, zone_problem
 from bayplan.cluster.rules.checking.workloads import check_natural
 from bayplan.cluster.rules.field_errors import INVALID, Faults, FieldError
 from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_label, dns_subdomain, label_key, pattern_problem
 from bayplan.objects.go_text import quote
+from bayplan.objects.schedules import schedule_problem, zone_problem
 
 MOST_PARALLEL = 100_000
 _LEGACY = "controller-uid"

@@ -1,0 +1,244 @@
+"""How long until a newcomer sees a pod land, and what does a whole cluster in one process get done?
+
+    python benchmarks/demo.py             both, about a minute
+    python benchmarks/demo.py --quick     few pods, to see that it works
+
+The first figure is the wall clock from `bayplan demo` on the command line to the line that tells of the first pod on a
+node. For the second, `bayplan cluster up` runs API server, controllers, 1,000 nodes and scheduler in one process; pods
+are created over HTTPS from this one, and the clock stops when the last of them is Running, as a watch tells. Where the
+processor time goes is measured in a second run of the same, in which the process samples its own stack.
+Prints a table and writes build/bench/demo.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import click
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.calibration import Calibration
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "demo.json"
+CONNECTIONS = 16
+NODES = 1000
+PODS = 10_000
+FIRST_POD_S = 10.0
+LEAST_A_SECOND = 500.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PODS = "/api/v1/namespaces/default/pods"
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """One run of pods through a whole cluster."""
+
+    pods: int
+    seconds: float
+    cpu_s: float
+    """Of the cluster's process, from the first request until the last pod was Running."""
+
+    @property
+    def a_second(self) -> float:
+        return self.pods / self.seconds
+
+    @property
+    def cpu_us_a_pod(self) -> float:
+        return self.cpu_s / self.pods * 1e6
+
+
+def first_pod_s() -> float:
+    """From the command line to the first pod on a node."""
+    began = perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-m", "bayplan", "demo"], stdout=subprocess.PIPE, text=True, env=_unbuffered()
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if " placed on " in line:
+                took = perf_counter() - began
+                demo.terminate()
+                demo.communicate()
+                return took
+    raise click.ClickException("the demo ended without a pod on a node")
+
+
+def _unbuffered() -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def cluster_up(folder: Path, nodes: int, sampling: Path | None) -> Iterator[tuple[int, Path]]:
+    """A whole cluster in a process of its own: its pid and its folder."""
+    env = {**_unbuffered(), "XDG_STATE_HOME": str(folder)}
+    module = ["-m", "bayplan"] if sampling is None else [str(Path(__file__).with_name("sampled.py")), str(sampling)]
+    command = [sys.executable, *module, "cluster", "up", "--nodes", str(nodes), "--zones", "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("Ctrl-C ends it"):
+                    break
+            else:
+                raise click.ClickException("the cluster did not come up")
+            yield process.pid, folder / "bayplan" / "clusters" / "bayplan"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def pod(number: int) -> Tree:
+    amounts = {"cpu": "100m", "memory": "64Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"pod-{number}", "labels": {"app": f"app-{number % 100}"}},
+        "spec": {"containers": [{"name": "main", "image": "example.com/app:1", "resources": {"requests": amounts}}]},
+    }
+
+
+async def fill(home: Path, pid: int, pods: int, *, sampled: bool) -> Throughput:
+    """Create pods, and wait until the last of them is Running."""
+    trust = ssl.create_default_context(cafile=str(home / "ca.crt"))
+    headers = {"Authorization": f"Bearer {(home / 'token').read_text()}"}
+    url = json.loads((home / "running.json").read_text())["url"]
+    connector = aiohttp.TCPConnector(ssl=trust, limit=0)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(url, connector=connector, headers=headers, timeout=timeout) as session:
+        watching = asyncio.Event()
+        running = asyncio.create_task(_all_running(session, pods, watching))
+        await watching.wait()
+        if sampled:
+            os.kill(pid, signal.SIGUSR1)
+        began, before = perf_counter(), cpu_s(pid)
+        await _create(session, pods)
+        await running
+        return Throughput(pods, perf_counter() - began, cpu_s(pid) - before)
+
+
+async def _create(session: aiohttp.ClientSession, pods: int) -> None:
+    bodies = map(pod, range(pods))
+
+    async def work() -> None:
+        for body in bodies:
+            async with session.post(_PODS, json=body) as answer:
+                text = await answer.read()
+                if answer.status != 201:
+                    raise click.ClickException(f"{answer.status} {text.decode()}")
+
+    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
+
+
+async def _all_running(session: aiohttp.ClientSession, pods: int, watching: asyncio.Event) -> None:
+    """Watch for pods that are Running: such pods alone, so that the watch costs one line a pod."""
+    chosen = {"watch": "true", "fieldSelector": "status.phase=Running", "resourceVersion": "0"}
+    async with session.get(_PODS, params=chosen) as answer:
+        watching.set()
+        seen = 0
+        async for piece in answer.content.iter_any():
+            seen += piece.count(b'"type":"ADDED"')
+            if seen >= pods:
+                return
+    raise click.ClickException(f"the watch ended after {seen} pods")
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def throughput(nodes: int, pods: int, sampling: Path | None = None) -> Throughput:
+    with tempfile.TemporaryDirectory() as folder, cluster_up(Path(folder), nodes, sampling) as (pid, home):
+        return asyncio.run(fill(home, pid, pods, sampled=sampling is not None))
+
+
+def where_the_time_goes(nodes: int, pods: int) -> tuple[Throughput, dict[str, float]]:
+    """The share of the samples of each part of the process, the largest first."""
+    with tempfile.TemporaryDirectory() as folder:
+        samples = Path(folder) / "samples.json"
+        run = throughput(nodes, pods, samples)
+        counts: dict[str, int] = json.loads(samples.read_text())
+    total = sum(counts.values())
+    return run, {part: count / total for part, count in sorted(counts.items(), key=lambda each: -each[1])}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="Few pods: to see that it works.")
+@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=OUTPUT,
+    help="Where the JSON goes.  [default: build/bench/demo.json]",
+)
+def main(quick: bool, check: bool, file: Path) -> None:
+    """Measure the first five minutes. Budgets are multiplied by the machine's calibration."""
+    calibration = Calibration()
+    nodes, pods = (50, 500) if quick else (NODES, PODS)
+    first = first_pod_s()
+    run = throughput(nodes, pods)
+    sampled, parts = where_the_time_goes(nodes, pods)
+    calibration.measure_again()
+    scale = calibration.value
+    held = {"first pod": first <= FIRST_POD_S * scale, "pods a second": run.a_second * scale >= LEAST_A_SECOND}
+    told = {
+        "calibration": round(scale, 3),
+        "first_pod_s": round(first, 2),
+        "nodes": nodes,
+        "pods": pods,
+        "pods_a_second": round(run.a_second, 1),
+        "cpu_us_a_pod": round(run.cpu_us_a_pod),
+        "pods_a_cpu_second": round(run.pods / run.cpu_s),
+        "cpu_us_a_pod_sampled": round(sampled.cpu_us_a_pod),
+        "parts": {part: round(share, 4) for part, share in parts.items()},
+        "holds": held,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    _print(first, run, parts, nodes, held)
+    click.echo(f"calibration {scale:.2f}; written to {file}")
+    broken = [name for name, holds in held.items() if not holds]
+    if check and broken and not quick:
+        raise click.ClickException(f"over budget: {', '.join(broken)}")
+
+
+def _print(first: float, run: Throughput, parts: dict[str, float], nodes: int, held: dict[str, bool]) -> None:
+    said = {True: "yes", False: "NO"}
+    table = Table("question", "found", "budget", "holds", box=None, pad_edge=False)
+    table.add_row("first pod of the demo", f"{first:.1f} s", f"{FIRST_POD_S:g} s", said[held["first pod"]])
+    table.add_row(
+        f"pods Running a second, {nodes:,} nodes, one process",
+        f"{run.a_second:,.0f}",
+        f"{LEAST_A_SECOND:,.0f}",
+        said[held["pods a second"]],
+    )
+    table.add_row("processor time a pod", f"{run.cpu_us_a_pod:,.0f} µs", "", "")
+    Console().print(table)
+    click.echo("\nwhere the processor time goes:")
+    shares = Table("part", "share", "µs a pod", box=None, pad_edge=False)
+    for part, share in parts.items():
+        shares.add_row(part, f"{share:.0%}", f"{share * run.cpu_us_a_pod:,.0f}")
+    Console().print(shares)
+
+
+if __name__ == "__main__":
+    main()

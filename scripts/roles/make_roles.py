@@ -1,0 +1,37 @@
+"""Writes src/bayplan/cluster/first_roles.json.gz: the roles and bindings that a cluster of a release starts with.
+
+    kubectl get clusterroles,clusterrolebindings -o json -l kubernetes.io/bootstrapping=rbac-defaults > cluster.json
+    kubectl get roles,rolebindings -A -o json -l kubernetes.io/bootstrapping=rbac-defaults > namespaced.json
+    python scripts/roles/make_roles.py cluster.json namespaced.json
+
+Both come from a real API server of that release that nobody has changed since its start. Kept are names, labels, rules,
+subjects and what refers to a role; a role that is put together of others keeps what it is put together of.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+OUTPUT = Path(__file__).resolve().parents[2] / "src" / "bayplan" / "cluster" / "first_roles.json.gz"
+KEPT = ("aggregationRule", "rules", "roleRef", "subjects")
+
+
+def kept(item: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: item["metadata"][key] for key in ("name", "namespace", "labels") if key in item["metadata"]}
+    return {"kind": item["kind"], "metadata": metadata} | {key: item[key] for key in KEPT if item.get(key)}
+
+
+def main(paths: list[str]) -> None:
+    items = [item for path in paths for item in json.loads(Path(path).read_text(encoding="utf-8"))["items"]]
+    ordered = sorted(map(kept, items), key=lambda each: (each["kind"], each["metadata"]["name"]))
+    text = json.dumps(ordered, separators=(",", ":")).encode()
+    OUTPUT.write_bytes(gzip.compress(text, mtime=0))
+    sys.stdout.write(f"{len(ordered)} objects, {OUTPUT.stat().st_size} bytes\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

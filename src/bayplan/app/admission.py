@@ -1,0 +1,152 @@
+"""How do the webhooks become a process? Queues and namespaces by watch, doors, settings, a certificate, a port."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bayplan.client import Client, Informer, Informers, Resource, Target, resource_of
+from bayplan.clock import SystemClock
+from bayplan.errors import AlreadyExists, ConfigError
+from bayplan.objects.batch_admission import USUAL_DOORS, AdmissionSettings, Door, ResourceGroup, doors_for
+from bayplan.objects.kinds import Kind
+from bayplan.objects.meta import KubeObject
+from bayplan.server.certificates import self_signed
+from bayplan.server.tls import ServingTls, TlsOptions
+from bayplan.server.webhooks import Webhooks, WebhookServer, registrations
+
+log = logging.getLogger(__name__)
+
+Tree = dict[str, Any]
+SERVICE = "volcano-admission-service"
+_KINDS = {
+    True: Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False),
+    False: Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", namespaced=False),
+}
+
+
+class _Queue(KubeObject, frozen=True):
+    spec: Tree = {}
+    status: Tree = {}
+
+
+class _Space(KubeObject, frozen=True):
+    """A Namespace."""
+
+
+_QUEUES = resource_of(Kind("Queue", "queues", "scheduling.volcano.sh", _Queue, versions=("v1beta1",)))
+_SPACES = resource_of(Kind("Namespace", "namespaces", "", _Space))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionOptions:
+    """The flags of Volcano's webhook manager."""
+
+    address: str = ""
+    port: int = 8443
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    paths: Sequence[str] = USUAL_DOORS
+    settings: AdmissionSettings = field(default_factory=AdmissionSettings)
+
+    def doors(self) -> tuple[Door, ...]:
+        return doors_for(self.paths)
+
+
+class _Watched:
+    """What decisions depend on, kept by watches."""
+
+    def __init__(self, client: Client) -> None:
+        self._queues: Informer = client.informer(_QUEUES, _ignore)
+        self._spaces: Informer = client.informer(_SPACES, _ignore)
+        self.informers = Informers([self._queues, self._spaces])
+
+    def queues(self) -> Mapping[str, Tree]:
+        return {key[1]: _tree(item) for key, item in self._queues.store.items() if isinstance(item, _Queue)}
+
+    def namespace(self, name: str) -> Tree | None:
+        item = self._spaces.store.get(("", name))
+        return None if item is None else _tree(item)
+
+
+def _ignore(_old: KubeObject | None, _new: KubeObject | None) -> None:
+    """The stores are all that is wanted."""
+
+
+def _tree(item: KubeObject) -> Tree:
+    metadata = {"name": item.name, "annotations": item.metadata.annotations}
+    more = {"spec": item.spec, "status": item.status} if isinstance(item, _Queue) else {}
+    return {"metadata": metadata, **more}
+
+
+@asynccontextmanager
+async def admission_process(target: Target, options: AdmissionOptions) -> AsyncIterator[WebhookServer]:
+    """The webhooks, listening, once the queues are known."""
+    clock = SystemClock()
+    async with Client(target, clock=clock, chance=random.Random(), user_agent="bayplan-admission") as client:
+        watched = _Watched(client)
+        running = asyncio.create_task(watched.informers.run())
+        try:
+            await watched.informers.wait_synced()
+            webhooks = Webhooks(options.doors(), watched, options.settings)
+            tls = ServingTls(options.tls, clock, address=options.address)
+            server = WebhookServer(webhooks, tls=tls, address=options.address, port=options.port)
+            await server.start()
+            try:
+                yield server
+            finally:
+                await server.close()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def register(client: Client, manifests: Sequence[Tree]) -> None:
+    """Make an API server ask us, whether it asked somebody of this name before or not."""
+    for body in manifests:
+        resource = _KINDS[body["kind"].startswith("Mutating")]
+        try:
+            await client.create(resource, body)
+        except AlreadyExists:
+            found = await client.get_raw(resource, "", body["metadata"]["name"])
+            await client.update(resource, {**found, "webhooks": body["webhooks"]})
+
+
+def manifests(
+    doors: Sequence[Door], *, url: str, service: str, namespace: str, port: int, authority: bytes
+) -> list[Tree]:
+    """The registrations of these doors, reached by URL or by a service of the cluster."""
+    client: Tree = {"url": url} if url else {"service": {"name": service, "namespace": namespace, "port": port}}
+    if authority:
+        client["caBundle"] = base64.b64encode(authority).decode()
+    return registrations(doors, name=service or SERVICE, client=client)
+
+
+def own_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
+    """A certificate of our own for these names, and its key, in a folder; made where there is none."""
+    certificate, key = folder / "webhooks.crt", folder / "webhooks.key"
+    if not certificate.exists() or not key.exists():
+        pair = self_signed(names, datetime.now(UTC))
+        folder.mkdir(parents=True, exist_ok=True)
+        key.touch(mode=0o600)
+        key.write_text(pair.key.reveal())
+        certificate.write_text(pair.certificate)
+    return certificate, key
+
+
+def resource_groups(text: str) -> tuple[ResourceGroup, ...]:
+    """The resource groups of Volcano's admission configuration."""
+    try:
+        tree = yaml.safe_load(text) or {}
+        return tuple(ResourceGroup.parse(each) for each in tree.get("resourceGroups") or ())
+    except (yaml.YAMLError, AttributeError, ValueError) as fault:
+        raise ConfigError(f"the admission configuration cannot be read: {fault}", stage="decoding") from None

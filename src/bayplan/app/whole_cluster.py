@@ -1,0 +1,259 @@
+"""How do the API server, controllers, nodes and scheduler become one cluster in one process?
+
+The composition root of `bayplan cluster up`, of the demo and of `bayplan.Cluster`. Everything inside talks to the API
+server as any client does, by a way without sockets; everybody else comes over HTTPS. What one part does to another is
+what it does on a real cluster: an object in the API.
+Cost: under a second to start with some nodes, and about a millisecond for each node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan import __version__
+from bayplan.app import configured, freeze_memory, plugin_source, scheduler_process
+from bayplan.client import Client, Secret, Target
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.cluster.asking import User
+from bayplan.cluster.credentials import Credentials
+from bayplan.cluster.embedded import EmbeddedCluster
+from bayplan.cluster.inside import InsideDoor
+from bayplan.config.model import Configuration
+from bayplan.config.own_settings import OwnSettings
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.controllers import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, FakeKubelet, PodHabits
+from bayplan.framework.registry import Registry
+from bayplan.scheduler.process import SchedulerProcess
+from bayplan.scheduler.reloading import PluginSource
+
+log = logging.getLogger(__name__)
+
+_UNLIMITED = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSetup:
+    """What the scheduler of a cluster runs with."""
+
+    configuration: Configuration
+    registry: Registry
+    plugins: PluginSource | None = None
+    """Where plugins come from, if they are to be loaded again when they change."""
+
+    @classmethod
+    def of(
+        cls,
+        config: str | None = None,
+        folders: Sequence[Path] = (),
+        *,
+        plugins: Sequence[type] = (),
+        trust_writable: bool = False,
+    ) -> SchedulerSetup:
+        """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins."""
+        source = plugin_source(config, folders, trust_writable=trust_writable)
+        registry = source.registry().with_plugins(*plugins)
+        return cls(
+            configuration=configured(config, registry),
+            registry=registry,
+            plugins=source if folders and not plugins else None,
+        )
+
+    def alone(self) -> Configuration:
+        """As it is where nobody else leads and nobody else is to be spared."""
+        configuration = self.configuration
+        return replace(
+            configuration,
+            leader_election=replace(configuration.leader_election, leader_elect=False),
+            client_connection=replace(configuration.client_connection, kubeconfig="", qps=_UNLIMITED),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What a cluster consists of."""
+
+    credentials: Credentials
+    host: str = "127.0.0.1"
+    port: int = 0
+    data: Path | None = None
+    users: Mapping[str, User] = field(default_factory=dict)
+    client_authority: Path | None = None
+    nodes: Sequence[dict[str, Any]] = ()
+    """The manifests of its nodes, as `nodes_of` makes them of pools."""
+    habits: PodHabits = field(default_factory=PodHabits)
+    scheduler: SchedulerSetup | None = None
+    """None: nobody places pods."""
+    controllers: bool = True
+    alone: bool = False
+    """Whether the process is the cluster's own: memory that lasts is then put out of the collector's sight."""
+
+
+class WholeCluster:
+    """A cluster in this process: an API server, and what makes objects in it live."""
+
+    def __init__(
+        self, plan: ClusterPlan, *, clock: LoopClock | None = None, chance: random.Random | None = None
+    ) -> None:
+        self.plan = plan
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.Random()
+        self._stack = AsyncExitStack()
+        self._running: list[asyncio.Task[Any]] = []
+        self._broken: asyncio.Future[None] | None = None
+        self._server: EmbeddedCluster | None = None
+        self._inside: Target | None = None
+        self.kubelet: FakeKubelet | None = None
+        self.controllers: Controllers | None = None
+        self.scheduler: SchedulerProcess | None = None
+
+    async def __aenter__(self) -> WholeCluster:
+        try:
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    @property
+    def url(self) -> str:
+        return self._up.url
+
+    @property
+    def port(self) -> int:
+        return self._up.port
+
+    @property
+    def target(self) -> Target:
+        """How others reach it: over HTTPS, as its administrator."""
+        credentials = self.plan.credentials
+        return Target(server=self.url, ca_file=str(credentials.authority), token=Secret(credentials.token))
+
+    @property
+    def inside(self) -> Target:
+        """How a client in this process reaches it, as its administrator."""
+        assert self._inside is not None, "the cluster was not started"
+        return self._inside
+
+    def client(self, user_agent: str = f"bayplan/{__version__}", **options: Any) -> Client:
+        """A client in this process, without limits. Close it."""
+        options = {"qps": _UNLIMITED, **options}
+        return Client(self.inside, clock=self._clock, chance=self._chance, user_agent=user_agent, **options)
+
+    def write_kubeconfig(self, path: Path, name: str) -> None:
+        self._up.write_kubeconfig(path, name)
+
+    async def ready(self) -> None:
+        """Return when every node is Ready, and controllers and scheduler know all that there is."""
+        waiting: list[Coroutine[Any, Any, None]] = []
+        if self.kubelet is not None:
+            waiting.append(self.kubelet.ready())
+        if self.controllers is not None:
+            waiting.append(self.controllers.synced())
+        if self.scheduler is not None:
+            waiting.append(self.scheduler.informers.wait_synced())
+        await self.unbroken(asyncio.gather(*waiting))
+
+    async def unbroken(self, work: asyncio.Future[Any]) -> None:
+        """Await something, unless a part of the cluster breaks first."""
+        assert self._broken is not None
+        try:
+            await asyncio.wait((work, self._broken), return_when=asyncio.FIRST_COMPLETED)
+            for each in (self._broken, work):
+                if each.done():
+                    each.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+
+    # Starting and ending.
+
+    @property
+    def _up(self) -> EmbeddedCluster:
+        assert self._server is not None, "the cluster was not started"
+        return self._server
+
+    async def _start(self) -> None:
+        plan = self.plan
+        self._broken = asyncio.get_running_loop().create_future()
+        self._server = await self._stack.enter_async_context(
+            EmbeddedCluster(
+                plan.credentials,
+                host=plan.host,
+                port=plan.port,
+                data=plan.data,
+                users=plan.users,
+                client_authority=plan.client_authority,
+                clock=self._clock,
+            )
+        )
+        server = self._server
+        door = InsideDoor(server.gateway(), lambda: server.store.told)
+        self._stack.callback(door.close)
+        self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), dial=door.connect)
+        if plan.scheduler is not None:
+            self.scheduler = await self._scheduler(plan.scheduler, self._inside)
+            self._run("scheduler", self.scheduler.run())
+        if plan.controllers:
+            client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
+            self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING)
+            self._run("controllers", self.controllers.run())
+        if plan.nodes:
+            client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
+            self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.habits)
+            self._run("nodes", self.kubelet.run())
+
+    async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
+        # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
+        options = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
+        process = await self._stack.enter_async_context(
+            scheduler_process(
+                setup.alone(),
+                setup.registry,
+                target,
+                clock=self._clock,
+                chance=self._chance,
+                plugins=setup.plugins,
+                options=options,
+            )
+        )
+        process.when_synced = freeze_memory if self.plan.alone else lambda: None
+        return process
+
+    def _run(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._running.append(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """A part is over. Unless it was told to end, the cluster is no longer one."""
+        if task.cancelled():
+            return
+        fault = task.exception() or RuntimeError(f"the {task.get_name()} of the cluster came to an end")
+        log.error("the %s of the cluster broke: %s", task.get_name(), fault, exc_info=task.exception())
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(fault)
+
+    async def _end(self) -> None:
+        for task in reversed(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running.clear()
+        await self._stack.aclose()
+        if self._broken is not None and self._broken.done():
+            self._broken.exception()  # whoever waited has heard of it

@@ -1,0 +1,154 @@
+"""`bayplan admission`: Volcano's webhooks, served over HTTPS, and how an API server is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from bayplan.app.admission import (
+    SERVICE,
+    AdmissionOptions,
+    admission_process,
+    manifests,
+    own_certificate,
+    register,
+    resource_groups,
+)
+from bayplan.cli.connecting import asked, chosen_server, server_options
+from bayplan.cli.options import file_text
+from bayplan.cli.printing import yaml_text
+from bayplan.client import Target
+from bayplan.errors import UsageError
+from bayplan.objects.batch_admission import DOORS, USUAL_DOORS, AdmissionSettings, Door, doors_for
+from bayplan.objects.batch_queue_rules import MAX_DEPTH, QueueRules
+from bayplan.server.tls import TlsOptions
+
+_ALL = ",".join(door.path for door in DOORS)
+
+
+def _doors(text: str) -> tuple[Door, ...]:
+    try:
+        return doors_for(each.strip() for each in text.split(",") if each.strip())
+    except KeyError as fault:
+        raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL}") from None
+
+
+@click.group("admission", invoke_without_command=True)
+@click.option("--listen-address", default="", help="Default: every address.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0 for any that is free.")
+@click.option("--tls-cert-file", default="", help="Default: a certificate of our own, in --cert-dir.")
+@click.option("--tls-private-key-file", default="", help="The key of --tls-cert-file.")
+@click.option("--cert-dir", type=click.Path(path_type=Path), default=Path("bayplan-admission"), show_default=True)
+@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
+@click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
+@click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
+@click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
+@click.option("--enable-queue-allocated-pods-check", is_flag=True, help="Keep queues that have pods.")
+@click.option("--enable-root-queue-protection/--no-enable-root-queue-protection", default=True, show_default=True)
+@click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
+@server_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    listen_address: str,
+    port: int,
+    tls_cert_file: str,
+    tls_private_key_file: str,
+    cert_dir: Path,
+    enabled_admission: str,
+    scheduler_name: tuple[str, ...],
+    admission_conf: Path | None,
+    max_queue_depth: int,
+    enable_queue_allocated_pods_check: bool,
+    enable_root_queue_protection: bool,
+    webhook_url: str,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+) -> None:
+    """Serve Volcano's admission webhooks: what they fill in, what they refuse, with Volcano's paths and sentences.
+
+    The API server has to be told of them: with --webhook-url this command does so itself, otherwise by
+    `bayplan admission manifests`. A cluster of `bayplan cluster up` knows these webhooks by their names: there the
+    manifests are enough, and this command is not needed.
+
+    \b
+    Examples:
+      bayplan admission --webhook-url https://127.0.0.1:8443
+      bayplan admission --tls-cert-file tls.crt --tls-private-key-file tls.key
+      bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    certificate, key = tls_cert_file, tls_private_key_file
+    if not certificate:
+        host = webhook_url.partition("://")[2].rpartition(":")[0] or listen_address or "localhost"
+        names = [host.strip("[]"), f"{SERVICE}.volcano-system.svc", "localhost", "127.0.0.1"]
+        made = own_certificate(cert_dir, names)
+        certificate, key = (str(each) for each in made)
+    settings = AdmissionSettings(
+        schedulers=scheduler_name,
+        queue_rules=QueueRules(
+            max_depth=max_queue_depth,
+            check_allocated_pods=enable_queue_allocated_pods_check,
+            protect_root=enable_root_queue_protection,
+        ),
+        resource_groups=resource_groups(file_text(admission_conf)) if admission_conf is not None else (),
+    )
+    options = AdmissionOptions(
+        address=listen_address,
+        port=port,
+        tls=TlsOptions(cert_file=certificate, key_file=key),
+        paths=[door.path for door in _doors(enabled_admission)],
+        settings=settings,
+    )
+    target = chosen_server(kubeconfig, context, master)
+    asyncio.run(_serve(target, options, webhook_url, Path(certificate)))
+
+
+async def _serve(target: Target, options: AdmissionOptions, url: str, authority: Path) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with admission_process(target, options) as server:
+        click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
+        if url:
+            way = url if url.rpartition(":")[2].isdigit() else f"{url}:{server.port}"
+            bodies = manifests(
+                options.doors(), url=way, service="", namespace="", port=0, authority=authority.read_bytes()
+            )
+            await asyncio.to_thread(asked, target, lambda client: register(client, bodies))
+            click.echo(f"the API server asks {way} from now on")
+        await stop.wait()
+    click.echo("stopped")
+
+
+@command.command("manifests")
+@click.option("--url", default="", help="Where the webhooks are, for an API server that knows no service.")
+@click.option("--service", default="", metavar="NAMESPACE/NAME", help="The service in front of the webhooks.")
+@click.option("--service-port", type=int, default=443, show_default=True, help="Its port.")
+@click.option("--ca-file", type=click.Path(path_type=Path), help="Who signed the webhooks' certificate.")
+@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
+def manifests_command(url: str, service: str, service_port: int, ca_file: Path | None, enabled_admission: str) -> None:
+    """Print the objects that make an API server ask the webhooks.
+
+    \b
+    Examples:
+      bayplan admission manifests --url https://10.0.0.5:8443 --ca-file webhooks.crt | kubectl apply -f -
+      bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
+    """
+    namespace, slash, name = service.partition("/")
+    if bool(url) == bool(service) or (service and not (slash and namespace and name)):
+        raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
+    authority = file_text(ca_file).encode() if ca_file is not None else b""
+    bodies = manifests(
+        _doors(enabled_admission), url=url, service=name, namespace=namespace, port=service_port, authority=authority
+    )
+    with suppress(BrokenPipeError):
+        click.echo("---\n".join(yaml_text(body) for body in bodies), nl=False)

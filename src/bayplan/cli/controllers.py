@@ -1,0 +1,114 @@
+"""`bayplan controllers`: what a controller manager does, on any API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan.app.controlling import LEASE_NAME, ControllersProcess, controllers_process
+from bayplan.client import Client, Target, find_target
+from bayplan.clock import SystemClock
+from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
+
+
+@click.command("controllers")
+@click.option(
+    "--controllers",
+    "patterns",
+    default="*",
+    show_default=True,
+    metavar="LIST",
+    help="Which ones, with commas: * for all, a name for one, a minus before a name for all but that one.",
+)
+@click.option("--list", "listing", is_flag=True, help="Print their names and end.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option("--kube-api-qps", "qps", type=float, default=200.0, show_default=True, help="Requests a second.")
+@click.option("--kube-api-burst", "burst", type=int, default=400, show_default=True, help="Requests at once.")
+@click.option(
+    "--leader-elect", is_flag=True, help="Work only while holding a lease, so that several can stand by for each other."
+)
+@click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
+@click.option(
+    "--default-storage-class",
+    is_flag=True,
+    help="Make a default StorageClass whose volumes are made at once, with nothing behind them.",
+)
+def command(
+    patterns: str,
+    listing: bool,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    qps: float,
+    burst: int,
+    leader_elect: bool,
+    lease_name: str,
+    default_storage_class: bool,
+) -> None:
+    """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage, nodes and the rest.
+
+    They are plain API clients in the place of kube-controller-manager, under its names. Do not run them where another
+    controller manager does the same work, unless --controllers leaves that work to it.
+
+    \b
+    Examples:
+      bayplan controllers
+      bayplan controllers --kubeconfig ./test.kubeconfig --default-storage-class
+      bayplan controllers --controllers='*,-job-controller,-cronjob-controller'
+      bayplan controllers --controllers=deployment-controller,replicaset-controller
+      bayplan controllers --list
+    """
+    if listing:
+        click.echo("\n".join(CONTROLLER_NAMES))
+        return
+    only = chosen(patterns.split(","))
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+
+    async def run() -> None:
+        if default_storage_class:
+            async with Client(target, clock=SystemClock(), chance=random.Random()) as client:
+                await make_default_class(client)
+        options: dict[str, Any] = {"leader_elect": leader_elect, "lease_name": lease_name}
+        async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
+            await until_stopped(process.run(), _tell_ready(process, target))
+
+    asyncio.run(run())
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], telling: Coroutine[Any, Any, None]) -> None:
+    """Work until a signal comes; what the work dies of is raised."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    working, told, stopping = (asyncio.ensure_future(each) for each in (work, telling, stop.wait()))
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, told, stopping):
+            task.cancel()
+        await asyncio.gather(told, stopping, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await working
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+    click.echo("stopped")
+
+
+async def _tell_ready(process: ControllersProcess, target: Target) -> None:
+    await process.synced()
+    click.echo(f"{len(process.controllers.names)} controller(s) are running on {target.server}")

@@ -1,0 +1,100 @@
+"""What happens in the demo? The nodes and the workloads of one afternoon, as manifests.
+
+Read by `bayplan demo`, in the order of this file. Nothing here waits or prints.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bayplan.controllers import RUNS_FOR
+
+Tree = dict[str, Any]
+
+POOLS = ("web=30:cpu=8,memory=32Gi", "batch=16:cpu=16,memory=64Gi", "gpu=4:cpu=32,memory=256Gi,nvidia.com/gpu=8")
+ZONES = 3
+POOL = "bayplan.dev/pool"
+ZONE = "topology.kubernetes.io/zone"
+GPU = "nvidia.com/gpu"
+
+WEB_PODS = 24
+JOBS = 5
+PODS_A_JOB = 8
+TRAINING = 4
+
+
+def web() -> list[Tree]:
+    """Replicas that keep to their pool and spread over the zones."""
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    pod = _spec({"cpu": "1", "memory": "2Gi"}, nodeSelector={POOL: "web"}, topologySpreadConstraints=[spread])
+    return [_deployment("web", WEB_PODS, pod)]
+
+
+def jobs() -> list[Tree]:
+    """Work that ends by itself after a second or two."""
+    return [_job(number) for number in range(1, JOBS + 1)]
+
+
+def training() -> list[Tree]:
+    """Pods that take whole machines, and may be asked to leave."""
+    return [_priority("patient", -10), _priority("urgent", 1000), _training()]
+
+
+def urgent() -> Tree:
+    """A pod for which one of them has to go."""
+    return _pod("urgent", _spec({"cpu": "4", GPU: "8"}, priorityClassName="urgent"))
+
+
+def giant() -> Tree:
+    """A pod that no node can take."""
+    return _pod("giant", _spec({"cpu": "4", GPU: "16"}, nodeSelector={ZONE: "zone-1"}))
+
+
+def _job(number: int) -> Tree:
+    pod = _spec({"cpu": "2", "memory": "4Gi"}, nodeSelector={POOL: "batch"}, restartPolicy="Never")
+    template = {"metadata": {"annotations": {RUNS_FOR: f"{1 + number % 2}s"}}, "spec": pod}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"render-{number}"},
+        "spec": {"completions": PODS_A_JOB, "parallelism": PODS_A_JOB, "template": template},
+    }
+
+
+def _training() -> Tree:
+    pod = _spec({"cpu": "8", GPU: "8"}, priorityClassName="patient", terminationGracePeriodSeconds=1)
+    return _deployment("train", TRAINING, pod)
+
+
+def _priority(name: str, value: int) -> Tree:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**kind, "metadata": {"name": name}, "value": value}
+
+
+def _deployment(name: str, replicas: int, pod: Tree) -> Tree:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _pod(name: str, spec: Tree) -> Tree:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _spec(amounts: Tree, **more: Any) -> Tree:
+    limits = {key: value for key, value in amounts.items() if key == GPU}
+    container = {"name": "main", "image": "example.com/main:1", "resources": {"requests": amounts, "limits": limits}}
+    return {"containers": [container], **more}

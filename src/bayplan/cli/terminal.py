@@ -1,0 +1,130 @@
+"""How is something shown to a person, whatever they look at it with? Tables, colours and progress.
+
+Colours come on a terminal alone, and not with NO_COLOR. What goes into a file or a pipe is as wide as it needs to be;
+on a narrow terminal long texts are folded and names stay whole. Progress goes to standard error, after a second, and
+only where somebody sees it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_UNBOUNDED = 100_000
+_PATIENCE_S = 1.0
+_GAP = 3
+
+_GOOD = re.compile(r"Running|Ready|Bound|Active|Succeeded|Completed|Complete|Available|True|Normal")
+_WAITING = re.compile(
+    r"Pending|ContainerCreating|Terminating|Unknown|Suspended|Released|.*SchedulingDisabled.*|Warning"
+)
+_BAD = re.compile(r"Failed|NotReady.*|Error|.*BackOff|Evicted|OOMKilled|Unschedulable|Lost|.*Err.*")
+
+
+def output() -> Console:
+    """Standard output."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    return console
+
+
+def errors() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+def coloured(cell: str) -> Text:
+    """A cell; words that tell how something is have the colour of that."""
+    for pattern, style in ((_GOOD, "green"), (_BAD, "red"), (_WAITING, "yellow")):
+        if pattern.fullmatch(cell):
+            return Text(cell, style=style)
+    return Text(cell)
+
+
+class Grid:
+    """Rows below titles, as wide as they need to be; rows that come later keep to the same columns."""
+
+    def __init__(self, titles: Sequence[str], *, headed: bool = True) -> None:
+        self._titles = [title.upper() for title in titles]
+        self._headed = headed
+        self._widths = [len(title) if headed else 0 for title in self._titles]
+        self._console = output()
+
+    def show(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print rows; with the first come the titles."""
+        for row in rows:
+            self._widths = [max(pair) for pair in zip(self._widths, map(len, row), strict=True)]
+        if self._too_wide():
+            self._folded(rows)
+        else:
+            self._plain(rows)
+        self._headed = False
+
+    def _too_wide(self) -> bool:
+        return sum(self._widths) + _GAP * (len(self._widths) - 1) > self._console.width
+
+    def _plain(self, rows: Sequence[Sequence[str]]) -> None:
+        lines = [Text(self._padded(self._titles), style="bold")] if self._headed else []
+        for row in rows:
+            line = Text()
+            for number, cell in enumerate(row):
+                line.append_text(coloured(cell))
+                if number < len(row) - 1:
+                    line.append(" " * (self._widths[number] - len(cell) + _GAP))
+            lines.append(line)
+        for line in lines:
+            self._console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+    def _padded(self, cells: Sequence[str]) -> str:
+        return (" " * _GAP).join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
+
+    def _folded(self, rows: Sequence[Sequence[str]]) -> None:
+        """A narrow terminal: the first column stays whole, the others fold."""
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=self._headed)
+        for number, title in enumerate(self._titles):
+            table.add_column(title, no_wrap=number == 0, overflow="fold")
+        for row in rows:
+            table.add_row(*map(coloured, row))
+        self._console.print(table, width=self._least(table), crop=False, no_wrap=False)
+
+    def _least(self, table: Table) -> int:
+        endless = Console(width=_UNBOUNDED)
+        return max(self._console.width, Measurement.get(endless, endless.options, table).minimum)
+
+
+def cell_text(cell: Any) -> str:
+    """A value of a Table as kubectl writes it."""
+    if cell is None:
+        return "<none>"
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return str(cell)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Say what is being done, if it takes longer than a second and somebody looks on."""
+    console = errors()
+    if not (console.is_terminal and sys.stderr.isatty()):
+        yield
+        return
+    status = console.status(text)
+    timer = threading.Timer(_PATIENCE_S, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()

@@ -1,0 +1,131 @@
+"""Which columns and rows does a server show for a kind? Tables, as kubectl asks for them.
+
+The server knows what matters about each kind, those of CustomResourceDefinitions too, so nothing here knows any kind.
+Cost: one request, or one watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.client.resources import Resource, query
+from bayplan.client.statuses import Status, fault
+from bayplan.client.transport import JSON, Transport
+from bayplan.client.watches import QUIET_S, Lines
+from bayplan.errors import ApiError
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+WATCH_S = 300
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str = ""
+    type: str = ""
+    priority: int = 0
+    """Above 0: only where there is room for much."""
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class Row(msgspec.Struct, frozen=True):
+    cells: tuple[Any, ...] = ()
+    object: _Object = _Object()
+
+
+class Table(msgspec.Struct, frozen=True, rename="camel"):
+    """Rows of one kind. A watch says the columns with its first event only."""
+
+    kind: str = ""
+    metadata: _Meta = _Meta()
+    column_definitions: tuple[Column, ...] | None = None
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def version(self) -> str:
+        return self.metadata.resource_version
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.column_definitions or ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which objects of a kind. No namespace: all of them."""
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+
+    def path(self, **options: str | int | bool | None) -> str:
+        """One object, or a list of those that are wanted."""
+        named = self.resource.path(self.namespace, self.name)
+        return named + query(options) if self.name else self.listing(**options)
+
+    def listing(self, **options: str | int | bool | None) -> str:
+        """The collection; a name becomes a condition on it."""
+        fields = [self.field_selector] if self.field_selector else []
+        fields += [f"metadata.name={self.name}"] if self.name else []
+        chosen = {"labelSelector": self.label_selector or None, "fieldSelector": ",".join(fields) or None}
+        return self.resource.path(self.namespace) + query({**chosen, **options})
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw()
+
+
+async def read_table(transport: Transport, wanted: Wanted) -> Table:
+    """What exists now."""
+    answer = await transport.request("GET", wanted.path(), accept=TABLE)
+    return _table(answer.body, wanted)
+
+
+async def watch_objects(
+    transport: Transport, wanted: Wanted, since: str, *, timeout_s: int = WATCH_S, accept: str = JSON
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """What happens after a version, until the time is over: the type of each event and its object as JSON text."""
+    path = wanted.listing(watch=True, allowWatchBookmarks=True, timeoutSeconds=timeout_s, resourceVersion=since or None)
+    lines = Lines()
+    async with transport.stream(path, quiet_s=QUIET_S, accept=accept) as stream:
+        while piece := await stream.piece():
+            for line in lines.feed(piece):
+                event = msgspec.json.decode(line, type=_Event)
+                if event.type == "ERROR":
+                    raise fault(f"watch on {wanted.resource}", msgspec.json.decode(event.object, type=Status))
+                yield event.type, bytes(event.object)
+
+
+async def watch_table(
+    transport: Transport, wanted: Wanted, since: str, *, timeout_s: int = WATCH_S
+) -> AsyncGenerator[tuple[str, Table], None]:
+    """The same, each event as a table."""
+    async with aclosing(watch_objects(transport, wanted, since, timeout_s=timeout_s, accept=TABLE)) as events:
+        async for happened, text in events:
+            yield happened, _table(text, wanted)
+
+
+def _table(body: bytes, wanted: Wanted) -> Table:
+    try:
+        table = msgspec.json.decode(body, type=Table)
+    except msgspec.DecodeError:
+        table = Table()
+    if table.kind != "Table":
+        raise ApiError(f"the server showed no table of {wanted.resource}; ask for -o json or -o yaml")
+    return table

@@ -1,0 +1,149 @@
+"""How does the same process ask without a socket? A way in for clients that live beside the server.
+
+The client's bytes are the same as on the wire, and so are the answers; TLS, the kernel and aiohttp are left out, which
+are more than half of what a small request costs. Whoever asks is recognised by the token, as everybody is. A request
+gets a task of its own, so that the one who asks never holds the loop for longer than one answer takes.
+Cost: about 40 µs a request, on both sides together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from http import HTTPStatus
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from bayplan.cluster.replies import Reply, Stream, warning_header
+from bayplan.cluster.serving import Gateway, Raw, Versions, answered, pump
+
+_HEADS = 4096
+_PHRASES = {each.value: each.phrase for each in HTTPStatus}
+
+
+class InsideDoor:
+    """Where clients of this process come in. `connect` is what their target calls to dial."""
+
+    def __init__(self, gateway: Gateway, version: Versions) -> None:
+        self.gateway = gateway
+        self.version = version
+        self._open: set[_Pipe] = set()
+
+    def connect(self, client: asyncio.Protocol) -> None:
+        """Put the server behind a client's protocol."""
+        pipe = _Pipe(self, client)
+        self._open.add(pipe)
+        client.connection_made(pipe)
+
+    def left(self, pipe: _Pipe) -> None:
+        self._open.discard(pipe)
+
+    def close(self) -> None:
+        """End every connection."""
+        for pipe in list(self._open):
+            pipe.abort()
+
+
+class _Pipe(asyncio.Transport):
+    """A client's transport with the server right behind it: what is written is a request, whole, and is answered."""
+
+    def __init__(self, door: InsideDoor, client: asyncio.Protocol) -> None:
+        super().__init__()
+        self._door = door
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._answering: asyncio.Task[None] | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._closed = False
+
+    # What the client calls.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._answering = self._loop.create_task(self._answer(bytes(data)))
+
+    def pause_reading(self) -> None:
+        self._flowing.clear()
+
+    def resume_reading(self) -> None:
+        self._flowing.set()
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._door.left(self)
+        if self._answering is not None:
+            self._answering.cancel()
+        self._loop.call_soon(self._client.connection_lost, None)
+
+    # What the server does.
+
+    async def _answer(self, request: bytes) -> None:
+        reply = await answered(self._door.gateway, _read(request))
+        if isinstance(reply, Reply):
+            self._hand_over(_written(reply))
+            return
+        try:
+            await self._stream(reply)
+        except TimeoutError:
+            self.abort()
+        finally:
+            reply.watch.stop()
+
+    async def _stream(self, stream: Stream) -> None:
+        warnings = "".join(f"Warning: {warning_header(text)}\r\n" for text in stream.warnings)
+        self._hand_over(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+            % warnings.encode("latin-1", "replace")
+        )
+        await pump(stream, self._chunk, self._door.version)
+        self._hand_over(b"0\r\n\r\n")
+
+    async def _chunk(self, lines: bytes) -> None:
+        await self._flowing.wait()
+        self._hand_over(b"%x\r\n%b\r\n" % (len(lines), lines))
+
+    def _hand_over(self, data: bytes) -> None:
+        if not self._closed:
+            self._client.data_received(data)
+
+
+def _read(request: bytes) -> Raw:
+    head, _, body = request.partition(b"\r\n\r\n")
+    line, _, rest = head.partition(b"\r\n")
+    method, target, _ = line.decode("ascii").split(" ", 2)
+    path, _, query = target.partition("?")
+    return Raw(method, path, query, _headers(rest), None, _whole(body))
+
+
+def _whole(body: bytes) -> Callable[[], Awaitable[bytes]]:
+    async def read() -> bytes:
+        return body
+
+    return read
+
+
+@lru_cache(_HEADS)
+def _headers(lines: bytes) -> CIMultiDictProxy[str]:
+    """A client says the same about itself each time, so its headers are read once for each length of a body."""
+    found: CIMultiDict[str] = CIMultiDict()
+    for line in lines.decode("utf-8").split("\r\n"):
+        name, _, value = line.partition(":")
+        found.add(name, value.strip())
+    return CIMultiDictProxy(found)
+
+
+def _written(reply: Reply) -> bytes:
+    lines = [f"HTTP/1.1 {reply.code} {_PHRASES.get(reply.code, '')}", f"Content-Type: {reply.content_type}"]
+    lines += [f"{name}: {value}" for name, value in reply.headers.items()]
+    lines += [f"Warning: {warning_header(text)}" for text in reply.warnings]
+    lines.append(f"Content-Length: {len(reply.body)}\r\n\r\n")
+    return "\r\n".join(lines).encode("utf-8") + reply.body

@@ -1,0 +1,77 @@
+"""Are Volcano's webhooks registered here, and what do they say? They are known by name and asked in this process.
+
+Who registers them (`bayplan admission manifests`, or Volcano's own installation) has them at work at once, without a
+server that could be away; other webhooks are stored and not called. Asked for every write; without a registration that
+is a look at two empty places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from bayplan.cluster.answers import Refusal
+from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.lookup import Lookup, built_in
+from bayplan.objects.batch_admission import DOORS, AdmissionSettings, Door, Request, passed
+
+_QUEUES = Resource(
+    group="scheduling.volcano.sh",
+    version="v1beta1",
+    kind="Queue",
+    plural="queues",
+    singular="queue",
+    namespaced=False,
+    storage_group="scheduling.volcano.sh",
+    storage_plural="queues",
+)
+_DOORS = {door.webhook: door for door in DOORS}
+_JUDGED = {(door.group, door.plural) for door in DOORS}
+_SETTINGS = AdmissionSettings()
+
+
+class _Around:
+    """The cluster as the doors see it."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    def queues(self) -> Mapping[str, Tree]:
+        return {each["metadata"]["name"]: each for each in self._lookup.list(_QUEUES)}
+
+    def namespace(self, name: str) -> Tree | None:
+        return self._lookup.get(built_in("Namespace"), "", name)
+
+
+def mutate(resource: Resource, item: Tree, lookup: Lookup) -> None:
+    """Let the webhooks that are registered change a new object, in place."""
+    for door in _open_doors(resource, "CREATE", lookup, mutating=True):
+        changed, _ = passed(door, _request("CREATE", item, None, lookup))
+        if changed is not item:
+            item.clear()
+            item.update(changed)
+
+
+def judge(resource: Resource, item: Tree | None, old: Tree | None, operation: str, lookup: Lookup) -> None:
+    """Refuse what a registered webhook refuses, in the words of an API server."""
+    for door in _open_doors(resource, operation, lookup, mutating=False):
+        _, fault = passed(door, _request(operation, item or {}, old, lookup))
+        if fault:
+            raise Refusal(400, "", f'admission webhook "{door.webhook}" denied the request: {fault.strip()}')
+
+
+def _request(operation: str, item: Tree, old: Tree | None, lookup: Lookup) -> Request:
+    name = str(((item or old or {}).get("metadata") or {}).get("name") or "")
+    return Request(operation, item, old, name, _Around(lookup), _SETTINGS)
+
+
+def _open_doors(resource: Resource, operation: str, lookup: Lookup, *, mutating: bool) -> Iterator[Door]:
+    if (resource.group, resource.plural) not in _JUDGED:
+        return
+    kind = "MutatingWebhookConfiguration" if mutating else "ValidatingWebhookConfiguration"
+    for configuration in lookup.list(built_in(kind, "admissionregistration.k8s.io")):
+        for webhook in configuration.get("webhooks") or ():
+            door = _DOORS.get(webhook.get("name", ""))
+            if door is None or door.mutating is not mutating or operation not in door.operations:
+                continue
+            if (door.group, door.plural) == (resource.group, resource.plural):
+                yield door

@@ -1,0 +1,139 @@
+"""What Volcano's webhooks fill in and refuse: our API server knows them, a real one asks `bayplan admission`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_objects import job, task
+from batch_rig import Rig, rig
+from bayplan.client import MERGE_PATCH
+from bayplan.controllers.batch.kinds import POD_GROUPS, QUEUES, VC_JOBS
+from bayplan.controllers.batch.queues import Queues
+from bayplan.controllers.seen import PODS
+from bayplan.errors import ApiError, Invalid
+from bayplan.objects.batch_admission import DOORS
+from cluster.embedded import Embedded
+from cluster.run import Cluster, ClusterError
+from scheduling import until
+from wire_server import on_loop
+
+Tree = dict[str, Any]
+ALL = ",".join(door.path for door in DOORS)
+KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+
+
+@contextmanager
+def webhooks(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """Registered, and served where that is needed."""
+    command = [sys.executable, "-m", "bayplan", "admission"]
+    if isinstance(cluster, Embedded):
+        given = ["manifests", "--url", "https://127.0.0.1:1", "--enabled-admission", ALL]
+        text = subprocess.run([*command, *given], capture_output=True, text=True, check=True).stdout
+        cluster.kubectl("apply", "-f", "-", stdin=text)
+        served = None
+    else:
+        given = ["--listen-address", "127.0.0.1", "--port", "0", "--webhook-url", "https://127.0.0.1"]
+        given += ["--enabled-admission", ALL, "--cert-dir", str(folder), "--kubeconfig", str(cluster.kubeconfig())]
+        served = subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True, env={**os.environ})
+        assert served.stdout is not None
+        lines = [served.stdout.readline(), served.stdout.readline()]
+        assert lines[1].startswith("the API server asks https://127.0.0.1:"), lines
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", KINDS, "--all")
+        if served is not None:
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(60) == 0
+
+
+async def refused(here: Rig, resource: Any, tree: Tree) -> str:
+    """Why an object is not let in."""
+    with pytest.raises(ApiError) as fault:
+        await here.make(resource, tree)
+    return fault.value.details
+
+
+def told(webhook: str, sentence: str) -> str:
+    return f'admission webhook "{webhook}.volcano.sh" denied the request: {sentence}'
+
+
+@on_loop
+async def judged(cluster: Cluster, namespace: str) -> None:
+    async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+        # A registration counts a moment after it was written.
+        for _ in range(600):
+            made = await here.make(QUEUES, {"metadata": {"generateName": "probe-"}, "spec": {}})
+            await here.client.delete(QUEUES, name=made["metadata"]["name"])
+            if made["spec"].get("weight") == 1:
+                break
+        found = await here.make(VC_JOBS, job("filled", task("worker", 2), plugins={"pytorch": []}))
+        spec = found["spec"]
+        assert (spec["queue"], spec["schedulerName"], spec["minAvailable"], spec["maxRetry"]) == (
+            "default",
+            "volcano",
+            2,
+            3,
+        )
+        assert spec["plugins"] == {"pytorch": [], "svc": []}
+        said = await refused(here, VC_JOBS, job("bad", task("a"), task("a")))
+        assert said == told("validatejob", "duplicated task name a;")
+        said = await refused(here, VC_JOBS, job("lost", queue="nowhere"))
+        assert said == told("validatejob", 'unable to find job queue: queue.scheduling.volcano.sh "nowhere" not found;')
+        patch = {"spec": {"queue": "root"}}
+        with pytest.raises(ApiError, match="job updates may not change fields other than"):
+            await here.client.patch(VC_JOBS, patch, namespace=namespace, name="filled", kind=MERGE_PATCH)
+        more = {"spec": {"minAvailable": 1}}
+        await here.client.patch(VC_JOBS, more, namespace=namespace, name="filled", kind=MERGE_PATCH)
+        said = await refused(here, QUEUES, {"metadata": {"name": "self"}, "spec": {"parent": "self"}})
+        assert said == told("validatequeue", "queue self cannot use itself as parent")
+        with pytest.raises(ApiError, match="`default` queue can not be deleted"):
+            await here.client.delete(QUEUES, name="default")
+        said = await refused(here, POD_GROUPS, {"metadata": {"name": "g"}, "spec": {"queue": "nowhere"}})
+        assert said == told("validatepodgroup", 'unable to find queue: queue.scheduling.volcano.sh "nowhere" not found')
+        annotations = {"volcano.sh/jdb-min-available": "0"}
+        container = {"name": "main", "image": "busybox"}
+        body = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
+        body["spec"]["schedulerName"] = "volcano"
+        with pytest.raises(ApiError, match="it must be a positive integer"):
+            await here.make(PODS, body)
+        body["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
+        gated = await here.make(PODS, body)
+        assert gated["spec"]["schedulingGates"] == [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
+
+
+def _serves(cluster: Cluster, plural: str) -> bool:
+    try:
+        cluster.kubectl("get", plural)
+    except ClusterError:
+        return False
+    return True
+
+
+def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    text = subprocess.run(
+        [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
+    ).stdout
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
+    with webhooks(cluster, tmp_path):
+        judged(cluster, namespace)
+
+
+def test_a_malformed_object_is_refused_by_its_schema(cluster: Cluster, namespace: str) -> None:
+    @on_loop
+    async def run() -> None:
+        async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+            with pytest.raises(Invalid, match=r"spec\.tasks"):
+                await here.make(VC_JOBS, {"metadata": {"name": "bad"}, "spec": {"tasks": "none"}})
+
+    run()

@@ -1,0 +1,190 @@
+"""Volcano's own example manifests, unedited: they run to their end, or it is said what they need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+import volcano_examples as examples
+from batch_corner import BatchCorner
+from batch_rig import Rig, phase_of, rig
+from bayplan.client import JSON_PATCH, MERGE_PATCH, Resource
+from bayplan.controllers.batch.kinds import JOB_FLOWS, QUEUES, VC_CRON_JOBS, VC_JOBS
+from bayplan.controllers.seen import DEPLOYMENTS, PODS, REPLICA_SETS
+from bayplan.errors import NotFound
+from bayplan.objects.meta import whole_time
+from cluster.run import Cluster, ClusterError
+
+Tree = dict[str, Any]
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+LIMIT_S = 300.0
+
+
+def manifests(name: str) -> list[Tree]:
+    return [each for each in yaml.safe_load_all((examples.folder() / name).read_text()) if each]
+
+
+async def applied(cluster: Cluster, here: Rig, *names: str) -> Rig:
+    """A namespace of its own with these files in it, unedited; their own where they name one."""
+    space = f"example-{names[-1]}".lower().translate(str.maketrans("/._", "---"))[:50].strip("-")
+    await here.make(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+    own = {each["metadata"].get("namespace") for name in names for each in manifests(name)} - {None}
+    for name in names:
+        namespace = own.copy().pop() if own else space
+        path = str(examples.folder() / name)
+        await asyncio.to_thread(cluster.kubectl, "apply", "-n", namespace, "-f", path)
+    return Rig(here.client, own.pop() if own else space)
+
+
+async def ends(there: Rig, name: str) -> Tree:
+    """A job whose pods succeed one after the other as soon as they run."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            job = await there.get(VC_JOBS, name)
+            if phase_of(job) in ("Completed", "Failed", "Terminated"):
+                return job
+            for pod in await there.list(PODS):
+                labels = pod["metadata"].get("labels") or {}
+                mine = labels.get("volcano.sh/job-name") == name and not pod["metadata"].get("deletionTimestamp")
+                if mine and pod["status"].get("phase") == "Running" and phase_of(job) == "Running":
+                    with suppress(NotFound):  # the job may have ended by another pod
+                        await there.end(pod["metadata"]["name"])
+            await asyncio.sleep(0.1)
+
+
+def scheduled(cluster: Cluster, namespace: str, folder: Path, work: Coroutine[Any, Any, None]) -> None:
+    """Do it while both engines schedule."""
+    with BatchCorner(cluster, namespace, folder).both():
+        asyncio.run(asyncio.wait_for(work, LIMIT_S))
+
+
+def test_every_example_is_known() -> None:
+    found = {str(path.relative_to(examples.folder())) for path in examples.folder().rglob("*.yaml")}
+    assert found == examples.known()
+
+
+def test_jobs_run_to_their_end(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rig(cluster.target(), namespace, nodes=4, stand_in=False) as here:
+
+            async def one(name: str) -> None:
+                there = await applied(cluster, here, name)
+                (tree,) = manifests(name)
+                job = await ends(there, tree["metadata"]["name"])
+                assert phase_of(job) == "Completed", f"{name}: {job['status']}"
+
+            for start in range(0, len(examples.JOBS), 6):
+                await asyncio.gather(*(one(name) for name in examples.JOBS[start : start + 6]))
+
+    scheduled(cluster, namespace, tmp_path, run())
+
+
+def test_hierarchies_flows_and_schedules(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with rig(cluster.target(), namespace, nodes=4, stand_in=False) as here:
+            await asyncio.gather(hierarchy(cluster, here), flow(cluster, here), schedule(cluster, here))
+
+    scheduled(cluster, namespace, tmp_path, run())
+
+
+async def hierarchy(cluster: Cluster, here: Rig) -> None:
+    there = await applied(cluster, here, *examples.HIERARCHY)
+    queues, jobs = (manifests(name) for name in examples.HIERARCHY)
+    for tree in jobs:
+        assert phase_of(await ends(there, tree["metadata"]["name"])) == "Completed"
+    for tree in queues:
+        await here.client.delete(QUEUES, name=tree["metadata"]["name"])
+
+
+async def flow(cluster: Cluster, here: Rig) -> None:
+    there = await applied(cluster, here, *examples.FLOW)
+    (tree,) = manifests(examples.FLOW[1])
+    name = tree["metadata"]["name"]
+    for step in tree["spec"]["flows"]:
+        made = f"{name}-{step['name']}"
+        await there.until(VC_JOBS, made, bool)
+        await ends(there, made)
+    await there.until(JOB_FLOWS, name, lambda found: phase_of(found) == "Succeed")
+    await there.client.delete(JOB_FLOWS, namespace=there.namespace, name=name)
+
+
+async def schedule(cluster: Cluster, here: Rig) -> None:
+    there = await applied(cluster, here, *examples.CRON)
+    (tree,) = manifests(examples.CRON[0])
+    name = tree["metadata"]["name"]
+    now = datetime.now(UTC)
+    # Nobody waits five minutes: it is served as if it had been there ten, and may start that late.
+    late = {"spec": {"startingDeadlineSeconds": 600}}
+    await there.client.patch(VC_CRON_JOBS, late, namespace=there.namespace, name=name, kind=MERGE_PATCH)
+    then = {"op": "add", "path": "/status", "value": {"lastScheduleTime": whole_time(now - timedelta(minutes=10))}}
+    await there.client.patch(
+        VC_CRON_JOBS,
+        msgspec.json.encode([then]),
+        namespace=there.namespace,
+        name=name,
+        subresource="status",
+        kind=JSON_PATCH,
+    )
+    found = await there.until(VC_CRON_JOBS, name, lambda cron: cron["status"].get("active"))
+    assert phase_of(await ends(there, found["status"]["active"][0]["name"])) == "Completed"
+
+
+def test_workloads_run_in_groups(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        own = ("deployment-controller", "replicaset-controller")
+        async with rig(cluster.target(), namespace, nodes=4, stand_in=False, workloads=own) as here:
+            there = await applied(cluster, here, *examples.DEPLOYMENT)
+            await there.until(
+                DEPLOYMENTS, "deploy-with-volcano", lambda each: each.get("status", {}).get("readyReplicas") == 1
+            )
+            await asyncio.gather(*(replicas(cluster, here, name) for name in examples.REPLICA_SETS))
+            await here.client.delete(QUEUES, name="test")
+
+    scheduled(cluster, namespace, tmp_path, run())
+
+
+async def replicas(cluster: Cluster, here: Rig, name: str) -> None:
+    there = await applied(cluster, here, name)
+    (tree,) = manifests(name)
+    count = tree["spec"]["replicas"]
+    await there.until(
+        REPLICA_SETS, tree["metadata"]["name"], lambda each: each.get("status", {}).get("readyReplicas") == count
+    )
+
+
+@pytest.mark.parametrize("number", range(len(examples.REFUSED)))
+def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, number: int) -> None:
+    name, words = list(examples.REFUSED.items())[number]
+
+    async def run() -> None:
+        async with rig(cluster.target(), namespace) as here:
+            await asyncio.to_thread(
+                cluster.kubectl, "apply", "-n", namespace, "-f", str(Path(examples.folder()) / name)
+            )
+            (tree,) = manifests(name)
+            found = await here.until(
+                VC_JOBS, tree["metadata"]["name"], lambda job: (job.get("status") or {}).get("state", {}).get("message")
+            )
+            assert words in found["status"]["state"]["message"]
+            assert await here.list(PODS) == []
+
+    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+
+
+def test_what_is_missing_is_said_by_the_server(cluster: Cluster) -> None:
+    said = {}
+    for name in examples.SAID_BY_THE_SERVER:
+        try:
+            said[name] = cluster.kubectl("apply", "--dry-run=server", "-f", str(examples.folder() / name))
+        except ClusterError as fault:
+            said[name] = str(fault)
+    wanted = ("no matches for kind", "unknown field")
+    assert {name: words for name, words in said.items() if not any(each in words for each in wanted)} == {}

@@ -1,0 +1,125 @@
+"""The demo as a newcomer has it: in a pipe, on a narrow terminal, without colours, stopped at any moment, kept up."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "bayplan", "demo"]
+DEADLINE_S = 180
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """A home of its own; what is left in the folder for temporary files is seen."""
+    (tmp_path / "tmp").mkdir()
+    mine = {"TMPDIR": str(tmp_path / "tmp"), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    known = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "KUBECONFIG", "COLUMNS")}
+    return {**known, **mine, "PYTHONUNBUFFERED": "1"}
+
+
+def left(env: dict[str, str]) -> list[str]:
+    return sorted(each.name for each in Path(env["TMPDIR"]).iterdir())
+
+
+def test_in_a_pipe(env: dict[str, str]) -> None:
+    ended = subprocess.run(COMMAND, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    out = ended.stdout
+    assert "\x1b" not in out
+    assert "50 nodes are Ready in 3 zones" in out
+    assert "24 of 24 web pods Running" in out
+    assert "spread: zone-0 has 8, zone-1 has 8, zone-2 has 8" in out
+    assert "40 of 40 pods of jobs Succeeded" in out
+    assert "was evicted for it, and its successor waits" in out
+    assert "    0/50 nodes are available\n      17 Insufficient nvidia.com/gpu\n" in out
+    assert "What to try next:\n  bayplan demo --keep" in out
+    assert left(env) == []
+
+
+def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """Run it on a terminal of this width; what it has written so far, again and again."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(COMMAND, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    said = b""
+    try:
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux says so at the end
+                piece = b""
+            if not piece:
+                break
+            said += piece
+            yield process, said
+        process.wait(60)
+        yield process, said
+    finally:
+        os.close(ours)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_on_a_narrow_terminal_without_colours(env: dict[str, str]) -> None:
+    *_, (process, said) = on_terminal({**env, "TERM": "xterm", "NO_COLOR": "1"}, 40)
+    assert process.returncode == 0
+    assert b"\x1b[3" not in said.replace(b"\x1b[3A", b"")  # a colour; to go up three lines is none
+    assert b"zone-0 " in said
+    assert b"Traceback" not in said
+    assert b"\x1b[?25h" in said  # the cursor is there again
+
+
+@pytest.mark.parametrize("moment", [b"starting", b"are Ready", b"placed on", b"jobs", b"urgent", b"giant", b"try next"])
+def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
+    said, stopped = b"", False
+    for process, said in on_terminal({**env, "TERM": "xterm"}, 100):
+        if moment in said and not stopped:
+            stopped = True
+            process.send_signal(signal.SIGINT)
+    assert stopped
+    assert b"Traceback" not in said
+    assert process.returncode in (-signal.SIGINT, 130, 0 if moment == b"try next" else 130)
+    assert left(env) == []
+    hidden, seen = said.rfind(b"\x1b[?25l"), said.rfind(b"\x1b[?25h")
+    assert hidden <= seen  # a cursor that was hidden is there again
+
+
+def test_kept_up_for_others(env: dict[str, str]) -> None:
+    with subprocess.Popen([*COMMAND, "--keep"], env=env, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        try:
+            for line in demo.stdout:
+                if line.startswith("  kubectl get pods"):
+                    break
+            asked = subprocess.run(
+                [sys.executable, "-m", "bayplan", "get", "pods", "-o", "name", "--cluster", "demo"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+            assert (asked.returncode, "pod/giant" in asked.stdout.split()) == (0, True), asked.stderr
+        finally:
+            down = subprocess.run(
+                [sys.executable, "-m", "bayplan", "cluster", "down", "--name", "demo"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+            demo.stdout.read()
+    assert down.stdout == 'the cluster "demo" is down\n'
+    assert demo.returncode == 130

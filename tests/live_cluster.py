@@ -1,0 +1,57 @@
+"""A whole cluster in a thread of the test's own process, and the command line on it, as a person has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from bayplan import Cluster
+from bayplan.cli import main
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """Runs verbs in this process; what they print and their exit codes."""
+
+    def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self.cluster = cluster
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Ended:
+        code = 0
+        self._capsys.readouterr()
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as done:
+            code = int(done.code or 0)
+        return Ended(code, *self._capsys.readouterr())
+
+    def lines(self, *arguments: object) -> list[str]:
+        """The lines of a command that goes well."""
+        ended = self(*arguments)
+        assert ended.code == 0, ended.err
+        return ended.out.splitlines()
+
+
+@contextmanager
+def live_cluster(**options: Any) -> Iterator[Cluster]:
+    """A cluster that the environment's KUBECONFIG names, as long as the block lasts."""
+    with Cluster(**options) as cluster:
+        before = os.environ.get("KUBECONFIG")
+        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+        try:
+            yield cluster
+        finally:
+            if before is None:
+                del os.environ["KUBECONFIG"]
+            else:
+                os.environ["KUBECONFIG"] = before

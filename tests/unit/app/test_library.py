@@ -1,0 +1,125 @@
+"""`bayplan.Cluster`: what a script, a notebook and a test do with a whole cluster, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan import Cluster
+from bayplan.app.library import NotSoFar
+from bayplan.errors import ObjectError, UsageError
+from wire_server import on_loop
+
+
+def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def deployment(name: str, replicas: int) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": pod(name)["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+@on_loop
+async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod("of-a-file")))
+    async with Cluster(nodes=["web=1", "gpu=1:cpu=64"], zones=2) as cluster:
+        applied = await cluster.apply(pod("small"), json.dumps(pod("big", "40")), file, pod("giant", "100"))
+        assert [str(each) for each in applied] == [
+            f"pod/{name} created" for name in ("small", "big", "of-a-file", "giant")
+        ]
+        assert await cluster.placed("big") == "gpu-0"
+        running = await cluster.wait_for(lambda each: each.status.phase == "Running", "big")
+        assert running.spec.node_name == "gpu-0"
+        assert "the only node that fits" in cluster.why("big")
+        assert (await cluster.refused("giant")).startswith("0/2 nodes are available: 2 Insufficient cpu.")
+        assert cluster.why("nobody") == "nothing was decided about it"
+        assert [each.name for each in await cluster.pods()] == ["big", "giant", "of-a-file", "small"]
+        with pytest.raises(NotSoFar, match=r"default/giant did not have a node within 0\.01 s"):
+            await cluster.placed("giant", timeout_s=0.01)
+
+
+@on_loop
+async def test_controllers_make_pods() -> None:
+    async with Cluster(nodes=2) as cluster:
+        await cluster.apply(deployment("web", 3))
+        async with asyncio.timeout(60):
+            while sum(bool(each.spec.node_name) for each in await cluster.pods(selector="app=web")) < 3:
+                await asyncio.sleep(0.01)
+
+
+@on_loop
+async def test_without_a_scheduler_nothing_is_placed() -> None:
+    async with Cluster(nodes=1, scheduler=False, controllers=False) as cluster:
+        await cluster.apply(pod("lonely"))
+        with pytest.raises(NotSoFar, match="it is Pending: nothing more"):
+            await cluster.placed("lonely", timeout_s=0.3)
+        with pytest.raises(UsageError, match="has no scheduler"):
+            cluster.why("lonely")
+
+
+def test_where_there_is_no_loop() -> None:
+    taint = {"key": "gpu", "effect": "NoSchedule"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "mine"}, "spec": {"taints": [taint]}}
+    with Cluster(nodes=["web=1", node]) as cluster:
+        cluster.run(cluster.apply(pod("web"), pod("guest", tolerations=[{"operator": "Exists"}], nodeName="mine")))
+        assert cluster.run(cluster.placed("web")) == "web-0"
+        assert cluster.run(cluster.placed("guest")) == "mine"
+        told = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        assert told == cluster.url
+        folder = cluster.kubeconfig.parent
+    assert not folder.exists()
+    with pytest.raises(UsageError, match="is not up"):
+        _ = cluster.url
+
+
+@on_loop
+async def test_what_it_cannot_be_asked_for() -> None:
+    cluster = Cluster(nodes=0)
+    with pytest.raises(UsageError, match="is not up"):
+        _ = cluster.client
+    async with cluster:
+        with pytest.raises(UsageError, match="is up already"):
+            await cluster.start()
+        with pytest.raises(UsageError, match="await instead"):
+            cluster.run(cluster.pods())
+        with pytest.raises(ObjectError, match=r"no metadata\.name"):
+            await cluster.apply({"apiVersion": "v1", "kind": "Pod"})
+        with pytest.raises(ObjectError, match='the server has no kind "Ship" in v1'):
+            await cluster.apply({"apiVersion": "v1", "kind": "Ship", "metadata": {"name": "maria"}})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        pytest.param("many", "is no number of nodes", id="no-pool"),
+        pytest.param([7], "a Node manifest as a mapping", id="no-manifest"),
+        pytest.param([{"kind": "Node"}], "has no metadata.name", id="no-name"),
+        pytest.param(["a=1", "a=2"], "two pools of the name a", id="twins"),
+    ],
+)
+def test_nodes_that_are_none(nodes: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Cluster(nodes=nodes)
+
+
+def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Cluster(nodes=0) as first:
+        port = int(first.url.rpartition(":")[2])
+        with pytest.raises(Exception, match=f"nobody can listen on 127.0.0.1:{port}"), Cluster(nodes=0, port=port):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,100 @@
+"""The way into the API server without a socket: the same answers, watches that wait for their reader, and an end."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from api_world import config_map
+from bayplan.client import Client, Resource, Secret, Target
+from bayplan.clock import SystemClock
+from bayplan.cluster.inside import InsideDoor
+from bayplan.errors import Forbidden, Invalid, NotFound, Unauthorized, Unreachable
+from served_cluster import STRANGER, Served, served
+from wire_server import on_loop, until
+
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+PATH = "/api/v1/namespaces/default/configmaps"
+
+
+@asynccontextmanager
+async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[Served, InsideDoor, Client]]:
+    """A cluster that is asked both ways, the door inside and a client behind it."""
+    async with served(folder) as outside:
+        cluster = outside.cluster
+        door = InsideDoor(cluster.gateway(), lambda: cluster.store.told)
+        target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), dial=door.connect)
+        async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
+            yield outside, door, client
+
+
+@on_loop
+async def test_answers_are_those_of_the_wire(tmp_path: Path) -> None:
+    async with inside(tmp_path) as (outside, _, client):
+        await client.create(CONFIG_MAPS, config_map("one", annotations={"a": "é"}), namespace="default")
+        for path in (PATH, f"{PATH}/one", "/api/v1", "/version", f"{PATH}?labelSelector=a%3Db"):
+            answer = await client.transport.request("GET", path)
+            assert answer.body.decode() == (await outside.ask("GET", path)).text
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "refusal"),
+    [
+        pytest.param("", "GET", f"{PATH}/nobody", NotFound, id="not-there"),
+        pytest.param("", "POST", PATH, Invalid, id="no-body"),
+        pytest.param("wrong", "GET", PATH, Unauthorized, id="unknown"),
+        pytest.param(STRANGER, "GET", PATH, Forbidden, id="not-allowed"),
+    ],
+)
+@on_loop
+async def test_refusals_are_those_of_the_wire(
+    tmp_path: Path, token: str, method: str, path: str, refusal: type[Exception]
+) -> None:
+    async with inside(tmp_path, token) as (_, _, client):
+        with pytest.raises(refusal):
+            await client.transport.request(method, path)
+
+
+@on_loop
+async def test_a_watch_tells_what_happens_and_ends_with_its_connection(tmp_path: Path) -> None:
+    async with inside(tmp_path) as (outside, _, client):
+        listeners = outside.cluster.store.place(("", "configmaps")).ring._listeners
+        before = len(listeners)
+        async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
+            await client.create(CONFIG_MAPS, config_map("seen"), namespace="default")
+            seen = b""
+            while b'"name":"seen"' not in seen:
+                seen += await stream.piece()
+            assert len(listeners) == before + 1
+        await until(lambda: len(listeners) == before)
+
+
+@on_loop
+async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
+    """What the client does not take is kept by the watch, not by the connection, and comes in its order."""
+    async with inside(tmp_path) as (_, _, client):
+        async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
+            for number in range(6):
+                big = config_map(f"big-{number}") | {"data": {"a": "x" * 500_000}}
+                await client.create(CONFIG_MAPS, big, namespace="default")
+            seen = b""
+            while b"big-5" not in seen:
+                seen += await stream.piece()
+        assert re.findall(rb'"name":"big-(\d)"', seen) == [b"%d" % number for number in range(6)]
+
+
+@on_loop
+async def test_a_door_that_closes_ends_what_is_under_way(tmp_path: Path) -> None:
+    async with (
+        inside(tmp_path) as (_, door, client),
+        client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream,
+    ):
+        await stream.piece()
+        door.close()
+        with pytest.raises(Unreachable):
+            await stream.piece()
