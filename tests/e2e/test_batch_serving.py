@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from batch_corner import BatchCorner
+from batch_builders import make_group, make_member
+from batch_corner import GANGS, BatchCorner
+from batch_world import engine_of
+from bayplan.batch.outcome import Outcome
+from bayplan.testing.builders import make_node
 from cluster.run import Cluster, free_ports
 from scheduling import until
 
@@ -59,3 +65,28 @@ def test_metrics_profiles_and_dumps(corner: BatchCorner) -> None:
         until(lambda: dump.read_text().endswith("}"), "all of it")
         assert f"{corner.namespace}/job" in json.loads(dump.read_text())["jobs"]
         assert '"Successfully bound pod to node"' in corner.log()
+
+
+def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> None:
+    """In processor time, so that a busy machine tells the same: a probe waits for one step, and for a slice."""
+    size = 50
+    nodes = [make_node(f"node-{number}", cpu=64) for number in range(500)]
+    groups = [make_group(f"gang-{number}", min_member=size) for number in range(200)]
+    pods = [
+        make_member(f"{group.name}-w-{number}", group.name, requests={"cpu": "1"})
+        for group in groups
+        for number in range(size)
+    ]
+    engine = engine_of(conf=GANGS, nodes=nodes, pods=pods, objects=groups)
+    gc.collect()
+    gc.freeze()  # as the process does once everything is known
+    try:
+        for expected in (len(pods), 0):
+            outcome, held, start_s = Outcome(), 0.0, time.thread_time()
+            for _ in engine.turns(outcome):
+                held, start_s = max(held, time.thread_time() - start_s), time.thread_time()
+            held = max(held, time.thread_time() - start_s)
+            assert len(outcome.binds) == expected
+            assert held < 0.1
+    finally:
+        gc.unfreeze()

@@ -10,8 +10,11 @@ import pytest
 import yaml
 
 import bayplan
-from bayplan.app import build_engine, configured, known_plugins
+from bayplan.app import batch_configured, build_engine, configured, known_batch_plugins, known_plugins
+from bayplan.app.batch import WATCHED
+from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
+from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -140,3 +143,53 @@ def test_the_chart_explains_its_values() -> None:
         "serviceMonitor",
         "podGroups",
     ]
+
+
+# the batch engine
+
+BATCH = DEPLOY / "kustomize" / "batch"
+
+
+def batch_manifests() -> dict[str, dict[str, Any]]:
+    trees = [
+        tree
+        for path in sorted(BATCH.glob("*.yaml"))
+        for tree in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if tree
+    ]
+    return {tree["kind"]: tree for tree in trees}
+
+
+def test_every_file_of_the_batch_engine_is_used_and_of_this_version() -> None:
+    kustomization = batch_manifests()["Kustomization"]
+    assert sorted([*kustomization["resources"], "kustomization.yaml"]) == sorted(path.name for path in BATCH.glob("*"))
+    assert [image["newTag"] for image in kustomization["images"]] == [bayplan.__version__]
+
+
+@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.name)
+def test_what_the_batch_engine_reads_may_be_read(kind: Kind) -> None:
+    verbs = {
+        verb
+        for rule in batch_manifests()["ClusterRole"]["rules"]
+        if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {"list", "watch"} <= verbs
+
+
+def test_the_batch_engine_has_no_wide_rule_and_its_lease() -> None:
+    role, lease = batch_manifests()["ClusterRole"], batch_manifests()["Role"]
+    for rule in [*role["rules"], *lease["rules"]]:
+        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
+        assert not {"secrets", "configmaps"} & set(rule["resources"])
+    named = [name for rule in lease["rules"] for name in rule.get("resourceNames", ())]
+    assert (lease["metadata"]["namespace"], named) == (LOCK_NAMESPACE, [BatchOptions().lock_name])
+
+
+def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
+    text = batch_manifests()["ConfigMap"]["data"]["volcano-scheduler.conf"]
+    assert {each.name for each in batch_configured(text).plugins} <= set(known_batch_plugins())
+    (container,) = batch_manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["batch", "run"]
+    known = {flag.name for flag in BATCH_FLAGS}
+    assert {each.lstrip("-").partition("=")[0] for each in container["args"][2:]} <= known

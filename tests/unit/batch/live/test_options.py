@@ -1,0 +1,38 @@
+"""What the command line may say about a live batch engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.batch.live.options import BatchOptions
+from bayplan.testing.builders import make_node
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        pytest.param(BatchOptions(scheduler_name=("",)), "--scheduler-name must not be empty", id="no name"),
+        pytest.param(BatchOptions(sharding_mode="odd"), "it is none, hard or soft", id="no such mode"),
+        pytest.param(BatchOptions(sharding_mode="hard"), "needs NodeShards", id="shards"),
+        pytest.param(BatchOptions(node_selector=("pool",)), "is no label:value", id="no selector"),
+    ],
+)
+def test_what_cannot_be_meant(options: BatchOptions, text: str) -> None:
+    assert any(text in fault for fault in options.faults())
+
+
+def test_the_defaults_are_in_order() -> None:
+    assert list(BatchOptions().faults()) == []
+    assert BatchOptions().share is None
+
+
+def test_the_lease_is_called_after_the_only_scheduler() -> None:
+    assert BatchOptions(scheduler_name=("mine",)).lock_name == "mine"
+    assert BatchOptions(scheduler_name=("mine", "yours")).lock_name == "volcano"
+
+
+def test_any_selector_will_do() -> None:
+    options = BatchOptions(node_selector=("pool:a", "pool:b"))
+    chosen = [options.manages(make_node("n", labels={"pool": pool})) for pool in ("a", "b", "c")]
+    assert chosen == [True, True, False]
+    assert BatchOptions().manages(make_node("n"))

@@ -1,0 +1,106 @@
+"""What a live batch engine writes, and what it makes of refusals, on the manual clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batch_builders import make_group, make_member, make_queue
+from bayplan.batch.live.options import BatchOptions
+from bayplan.batch.live.telling import GROUPLESS
+from bayplan.objects.core import Pod, PodStatus
+from bayplan.testing.builders import make_node
+from builders import changed
+from live_batch_rig import BatchRig, batch_running
+from wire_server import on_loop, status
+
+NODE = make_node("n", cpu=4)
+GROUP = make_group("job", min_member=2)
+PODS = [make_member("job-w-0", requests={"cpu": "1"}), make_member("job-w-1", requests={"cpu": "1"})]
+
+
+def ours(*pods: Pod) -> list[Pod]:
+    """As the API server shows pods that wait for Volcano."""
+    return [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
+
+
+def conditions(rig: BatchRig, name: str) -> list[dict[str, Any]]:
+    patches = rig.sent("PATCH", f"/pods/{name}/status")
+    return [each for patch in patches for each in patch["status"].get("conditions", [])]
+
+
+@on_loop
+async def test_a_gang_is_bound_and_its_group_is_told() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        outcome = await rig.session()
+        assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
+        assert rig.events.about("Scheduled")[:1] == [("default/job-w-0", "Successfully assigned default/job-w-0 to n")]
+        (written,) = rig.sent("PATCH", "/podgroups/job")
+        assert written["status"]["phase"] == outcome.groups["default/job"].status.phase
+        assert rig.sent("PATCH", "/queues/q/status") == [
+            {"metadata": {"uid": ""}, "status": {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}}
+        ]
+        await rig.session()
+        assert len(rig.sent("POST", "/binding")) == 2  # nobody is bound twice
+        assert len(rig.sent("PATCH", "/podgroups/job")) == 1  # nor told what was told
+
+
+@on_loop
+async def test_a_refused_binding_gives_the_room_back_and_is_tried_again() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        rig.refuse("POST", "/job-w-1/binding", status(409, "Conflict"))
+        await rig.session()
+        assert rig.live.engine.cache.pod_count == 1
+        told = conditions(rig, "job-w-1")[-1]
+        assert (told["reason"], told["status"]) == ("SchedulerError", "False")
+        assert told["message"].startswith("failed to bind to node n: ")
+        assert [key for key, _ in rig.events.about("FailedScheduling")] == ["default/job-w-1"]
+        await rig.session()
+        assert len(rig.sent("POST", "/job-w-1/binding")) == 2
+        assert rig.live.engine.cache.pod_count == 2
+
+
+@on_loop
+async def test_a_pod_that_goes_on_its_way_leaves_no_trace() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        await rig.session()
+        rig.hear_gone(*ours(PODS[0]))
+        await rig.live.catch_up()
+        assert [pod.name for pod in rig.live.engine.cache.pods()] == ["job-w-1"]
+
+
+@on_loop
+async def test_why_a_pod_waits_is_written_once() -> None:
+    big = make_group("big", min_member=1)
+    pod = make_member("big-w-0", "big", requests={"cpu": "9"})
+    async with batch_running(NODE, make_queue(), big, *ours(pod)) as rig:
+        await rig.session()
+        await rig.session()
+        said = conditions(rig, "big-w-0")
+        assert [each["message"] for each in said] == ["0/1 nodes are unavailable: 1 Insufficient cpu."]
+        assert len(rig.events.about("FailedScheduling")) == 1
+        assert len([key for key, _ in rig.events.about("Unschedulable") if key == "default/big"]) == 1
+
+
+@on_loop
+async def test_what_is_misplaced_is_told_on_the_object() -> None:
+    lost = make_group("lost", queue="nowhere")
+    pods = ours(make_member("lost-w-0", "lost"), make_member("orphan-w-0", "orphan"), make_member("alone", ""))
+    async with batch_running(NODE, make_queue(), lost, *pods) as rig:
+        await rig.session()
+        await rig.session()
+        assert (
+            "default/lost",
+            'pod group default/lost is in queue "nowhere", which does not exist; create it, or name another',
+        ) in (rig.events.about("Misconfigured"))
+        assert "which does not exist" in conditions(rig, "lost-w-0")[-1]["message"]
+        assert "default/orphan that the pod names does not exist" in conditions(rig, "orphan-w-0")[-1]["message"]
+        assert conditions(rig, "alone")[-1]["message"] == GROUPLESS
+
+
+@on_loop
+async def test_only_nodes_that_selectors_name_are_used() -> None:
+    nodes = [make_node("a", cpu=4, labels={"pool": "x"}), make_node("b", cpu=4, labels={"pool": "batch"})]
+    options = BatchOptions(node_selector=("pool:batch",))
+    async with batch_running(*nodes, make_queue(), GROUP, *ours(*PODS), options=options) as rig:
+        await rig.session()
+        assert set(rig.bound().values()) == {"b"}
