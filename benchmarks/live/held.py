@@ -38,7 +38,7 @@ class Turns:
         if len(self._longest) < _KEPT or cpu_s > self._longest[0][0]:
             at_s = perf_counter() - self._started_s
             push = heapq.heappush if len(self._longest) < _KEPT else heapq.heapreplace
-            push(self._longest, (cpu_s, wall_s, collecting_s, at_s, repr(handle)[:200]))
+            push(self._longest, (cpu_s, wall_s, collecting_s, at_s, _whose(handle)[:200]))
             self._changed = True
         if self._changed and perf_counter() - self._written_s > _WRITE_S:
             self._changed, self._written_s = False, perf_counter()
@@ -58,6 +58,12 @@ class Turns:
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(found, indent=1))
         part.replace(self._file)
+
+
+def _whose(handle: asyncio.Handle) -> str:
+    """The task that went on, where that can be told."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    return repr(task if isinstance(task, asyncio.Task) else handle)
 
 
 class Collections:
