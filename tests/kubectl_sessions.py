@@ -6,7 +6,7 @@ what no two clusters can have in common.
 
     $ get pods                          one command
     $ KUBE_EDITOR='sed -i s/a/b/' edit configmap c
-    $ until wait namespace/n --for=delete   waits for something: only its exit code is compared
+    $ until auth can-i get pods         again and again until it succeeds; only its exit code is compared
     $ & 2 get pods -w                   begins, and goes on beside the steps that follow once it has printed two lines
     $ fg 5                              what it has printed, once there are five lines; then it is ended
 """
@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,22 +94,30 @@ class Terminal:
                 return beside.printed(int(words[1]))
             finally:
                 beside.end()
-        waits = words[0] == "until"
-        more = {}
-        words = words[waits:]
-        while "=" in words[0]:
-            name, _, more[name] = words.pop(0).partition("=")
-        done = subprocess.run(
-            self._command(words),
-            input=step.stdin,
+        if words[0] == "until":
+            return self._until(words[1:], step.stdin)
+        done = self._done(words, step.stdin)
+        return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
+
+    def _until(self, words: list[str], stdin: str) -> str:
+        """Whether a command succeeds in time; it is asked again and again."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (done := self._done(words, stdin)).returncode and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return f"-- {done.returncode}"
+
+    def _done(self, words: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
+        more, rest = {}, list(words)
+        while "=" in rest[0]:
+            name, _, more[name] = rest.pop(0).partition("=")
+        return subprocess.run(
+            self._command(rest),
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
             env={**self._environment(), **more},
         )
-        if waits:
-            return f"-- {done.returncode}"
-        return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
 
     def close(self) -> None:
         if self._beside is not None:
