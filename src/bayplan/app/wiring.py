@@ -118,9 +118,3 @@ async def _offered(client: Client, kinds: Sequence[Kind], needed: Sequence[Kind]
     for kind in offered.missing:
         log.info("the API server has no %s; what needs them is switched off", kind.plural)
     return offered
-
-
-async def _ended(task: asyncio.Future[None]) -> None:
-    """Cancel it and see it end, so that it does not find closed what is closed next."""
-    task.cancel()
-    await asyncio.wait([task])
