@@ -92,8 +92,6 @@ __all__ = [
     "read_objects",
     "scheduler_process",
     "usage_collector",
-    "watched_kinds",
-    "wired_scheduler",
 ]
 
 
