@@ -217,6 +217,85 @@ async def _drain(session: aiohttp.ClientSession, path: str, count: int) -> None:
                 return
 
 
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+_THEN = "2026-01-01T00:00:00Z"
+
+
+def binding(number: int) -> Tree:
+    return {"metadata": {"name": f"life-{number}"}, "target": {"kind": "Node", "name": f"node-{number % 50}"}}
+
+
+def started(number: int) -> Tree:
+    """What a kubelet says of a pod that it has taken."""
+    conditions = [{"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": _THEN}]
+    return {"status": {"conditions": conditions, "startTime": _THEN, "hostIP": f"10.0.0.{number % 50}"}}
+
+
+def running(number: int) -> Tree:
+    """What it says once the containers run."""
+    conditions = [
+        {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _THEN}
+        for kind in ("Initialized", "Ready", "ContainersReady")
+    ]
+    container = {
+        "name": "main",
+        "state": {"running": {"startedAt": _THEN}},
+        "ready": True,
+        "restartCount": 0,
+        "image": "example.com/app:1",
+        "imageID": "",
+        "started": True,
+    }
+    address = f"10.1.{number % 250}.{number // 250}"
+    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "containerStatuses": [container]}
+    return {"status": {**status, "conditions": conditions}}
+
+
+async def measure_lives(server: Server, count: int) -> Found:
+    """A pod from its creation until it runs, while two others watch: four writes, eight deliveries."""
+
+    async def live(session: aiohttp.ClientSession, number: int) -> None:
+        here = f"{PODS}/life-{number}"
+        made = pod(number)
+        made["metadata"]["name"] = f"life-{number}"
+        for method, path, body, headers in (
+            ("POST", PODS, made, {}),
+            ("POST", f"{here}/binding", binding(number), {}),
+            ("PATCH", f"{here}/status", started(number), STRATEGIC),
+            ("PATCH", f"{here}/status", running(number), STRATEGIC),
+        ):
+            async with session.request(method, path, json=body, headers=headers) as answer:
+                text = await answer.read()
+                if answer.status not in (200, 201):
+                    raise click.ClickException(f"{path}: {answer.status} {text.decode()}")
+
+    async with server.session() as session:
+        watches = [asyncio.create_task(_await_running(session, count)) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        waiting = iter(range(count))
+
+        async def work() -> None:
+            for number in waiting:
+                await live(session, number)
+
+        async def lives() -> None:
+            await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
+            await asyncio.gather(*watches)
+
+        took = await cost(server, lives)
+    return Found("a pod until it runs", 1000 * took / count, "ms of processor", amount=count)
+
+
+async def _await_running(session: aiohttp.ClientSession, count: int) -> None:
+    async with session.get("/api/v1/pods", params={"watch": "true"}) as answer:
+        seen, rest = 0, b""
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            seen += sum(b'"phase":"Running"' in line for line in lines)
+            if seen >= count:
+                return
+
+
 async def measure_memory(server: Server, count: int) -> list[Found]:
     before = server.resident_mb()
     async with server.session() as session:
@@ -240,6 +319,7 @@ async def measure(server: Server, *, quick: bool) -> list[Found]:
     scale = 20 if quick else 1
     found = [await measure_nodes(server, 5000 // scale), await measure_writes(server, 10_000 // scale)]
     found.append(await measure_watches(server, 2000 // scale))
+    found.append(await measure_lives(server, 4000 // scale))
     return [*found, *await measure_memory(server, 50_000 // scale)]
 
 

@@ -7,11 +7,12 @@ the controllers. A pod ends when a test says so, or by the kubelet's annotations
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, ParamSpec
 
 import msgspec
 
@@ -27,10 +28,23 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano_definitions import missing_definitions, volcano_definitions
 
 Tree = dict[str, Any]
+P = ParamSpec("P")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
+PATIENCE_S = 400.0
+"""Of a whole test: a machine may have ten others to run at the same time."""
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+
+
+def unhurried(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), PATIENCE_S))
+
+    return run
 
 
 class Rig:

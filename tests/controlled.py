@@ -17,6 +17,8 @@ import msgspec
 
 from bayplan.app import configured, known_plugins, scheduler_process
 from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.config.own_settings import OwnSettings
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.controllers import Controllers, FakeKubelet, NodePool, PodHabits, nodes_of
 from bayplan.controllers.seen import PODS, Tree
 from bayplan.errors import NotFound
@@ -28,6 +30,9 @@ kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
 clientConnection: {qps: 5000, burst: 10000}
 """
+
+UNSEEN = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
+"""Nobody looks at it, and many of them share this machine."""
 
 
 class Controlled:
@@ -64,7 +69,7 @@ class Controlled:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
 
-    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so", *, within_s: float = 30.0) -> Any:
+    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so", *, within_s: float = 50.0) -> Any:
         """The first answer that is true of the server."""
         last: Any = None
         try:
@@ -130,7 +135,7 @@ async def controlled(
         work = [controllers.run(), kubelet.run()]
         if scheduling:
             registry = known_plugins()
-            process = scheduler_process(configured(QUICK, registry), registry, client.target)
+            process = scheduler_process(configured(QUICK, registry), registry, client.target, options=UNSEEN)
             work.append((await stack.enter_async_context(process)).run())
         tasks = [asyncio.create_task(each) for each in work]
         try:

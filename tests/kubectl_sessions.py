@@ -24,11 +24,14 @@ from cluster.build import program
 from cluster.run import Cluster
 
 _REPLACED = (
+    # kubectl's own log, if a time-out comes at the wrong moment.
+    (re.compile(r"^E\d{4} .*reflector\.go.*\n", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
     (re.compile(r"/tmp/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
+    (re.compile(r"debugger-\w{5}"), "debugger-<random>"),
     (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
     (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
     (re.compile(r"https://127\.0\.0\.1:\d+"), "<server>"),
@@ -57,14 +60,17 @@ def read_session(path: Path) -> list[Step]:
     return [Step(line.strip(), stdin) for line, _, stdin in (chunk.partition("\n") for chunk in chunks)]
 
 
+_LISTED = re.compile(r"(?:^\* .*\n?)+", re.MULTILINE)
+
+
 def settled(text: str) -> str:
-    """The output without what is chance."""
+    """The output without what is chance, as is the order in which a real server finds faults in several fields."""
     for pattern, word in _REPLACED:
         text = pattern.sub(word, text)
-    return text.strip()
+    return _LISTED.sub(lambda found: "\n".join(sorted(found[0].splitlines())) + "\n", text).strip()
 
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Terminal:

@@ -22,8 +22,7 @@ class Ended(NamedTuple):
 class CommandLine:
     """Runs verbs in this process; what they print and their exit codes."""
 
-    def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-        self.cluster = cluster
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, *arguments: object) -> Ended:

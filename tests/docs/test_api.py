@@ -16,7 +16,7 @@ import pytest
 from docs.fences import ROOT, blocks, pages
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-MODULES = ["bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app", "bayplan.errors"]
+MODULES = ["bayplan", "bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app", "bayplan.errors"]
 SURFACE = Path(__file__).with_name("surface-0.1.txt")
 
 

@@ -28,7 +28,9 @@ def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tm
             continue
         folder = tmp_path if block.directives.get("in") == "scratch" else ROOT
         if "save" in block.directives:
-            (tmp_path / block.directives["save"]).write_text(block.text, encoding="utf-8")
+            saved = tmp_path / block.directives["save"]
+            saved.parent.mkdir(parents=True, exist_ok=True)
+            saved.write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             exec(_compiled(block), module.__dict__)
         elif block.language == "console":

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from batch_objects import job, task
-from batch_rig import Rig, rig
+from batch_rig import Rig, rig, unhurried
 from bayplan.client import MERGE_PATCH
 from bayplan.controllers.batch.kinds import POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.controllers.batch.queues import Queues
@@ -24,7 +24,6 @@ from bayplan.objects.batch_admission import DOORS
 from cluster.embedded import Embedded
 from cluster.run import Cluster, ClusterError
 from scheduling import until
-from wire_server import on_loop
 
 Tree = dict[str, Any]
 ALL = ",".join(door.path for door in DOORS)
@@ -67,7 +66,7 @@ def told(webhook: str, sentence: str) -> str:
     return f'admission webhook "{webhook}.volcano.sh" denied the request: {sentence}'
 
 
-@on_loop
+@unhurried
 async def judged(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
         # A registration counts a moment after it was written.
@@ -130,7 +129,7 @@ def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_
 
 
 def test_a_malformed_object_is_refused_by_its_schema(cluster: Cluster, namespace: str) -> None:
-    @on_loop
+    @unhurried
     async def run() -> None:
         async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
             with pytest.raises(Invalid, match=r"spec\.tasks"):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from batch_objects import job, task
-from batch_rig import Rig, phase_of, rig
+from batch_rig import Rig, phase_of, rig, unhurried
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Resource, find_target
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.batch.hyper_nodes import CONFIG_KEY, CONFIG_NAME, NAMESPACE
@@ -31,7 +31,6 @@ from bayplan.controllers.seen import CONFIG_MAPS, NODES, PODS, REPLICA_SETS
 from bayplan.objects.meta import whole_time
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
-from wire_server import on_loop
 
 Tree = dict[str, Any]
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
@@ -56,7 +55,7 @@ async def order(here: Rig, action: str, queue: str) -> None:
 # Queues.
 
 
-@on_loop
+@unhurried
 async def test_a_queue_is_closed_when_its_groups_are_gone(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         name = f"q-{namespace}"[:60]
@@ -73,7 +72,7 @@ async def test_a_queue_is_closed_when_its_groups_are_gone(cluster: Cluster, name
         await here.client.delete(QUEUES, name=name)
 
 
-@on_loop
+@unhurried
 async def test_children_close_and_open_with_their_parent(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         top, child, own = (f"{kind}-{namespace}"[:60] for kind in ("top", "child", "own"))
@@ -94,7 +93,7 @@ async def test_children_close_and_open_with_their_parent(cluster: Cluster, names
             await here.client.delete(QUEUES, name=name)
 
 
-@on_loop
+@unhurried
 async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         one, other = (f"{kind}-{namespace}"[:60] for kind in ("one", "other"))
@@ -120,7 +119,7 @@ def pod(name: str, **annotations: str) -> Tree:
     }
 
 
-@on_loop
+@unhurried
 async def test_a_bare_pod_gets_a_group_of_its_own(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         made = await here.make(PODS, pod("alone", **{"scheduling.volcano.sh/queue-name": "default"}))
@@ -131,7 +130,7 @@ async def test_a_bare_pod_gets_a_group_of_its_own(cluster: Cluster, namespace: s
         assert group["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
 
 
-@on_loop
+@unhurried
 async def test_a_pod_that_names_a_group_is_left_alone(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace, stand_in=False) as here:
         await here.make(PODS, pod("theirs", **{"scheduling.k8s.io/group-name": "elsewhere"}))
@@ -142,7 +141,7 @@ async def test_a_pod_that_names_a_group_is_left_alone(cluster: Cluster, namespac
         ]
 
 
-@on_loop
+@unhurried
 async def test_pods_of_a_replica_set_share_a_group(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         template = {**pod("x"), "metadata": {"labels": {"app": "web"}}}
@@ -175,7 +174,7 @@ def cron(name: str, **spec: Any) -> Tree:
     return {"metadata": {"name": name}, "spec": {"schedule": "@every 1s", "jobTemplate": template, **spec}}
 
 
-@on_loop
+@unhurried
 async def test_a_cron_job_makes_jobs_and_forgets_old_ones(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("tick", schedule="* * * * *", successfulJobsHistoryLimit=1))
@@ -221,7 +220,7 @@ async def jobs_of(here: Rig, name: str) -> list[str]:
         await asyncio.sleep(0.05)
 
 
-@on_loop
+@unhurried
 async def test_a_cron_job_that_may_not_overlap_waits(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         lasting = {"spec": job("x", task("worker"))["spec"]}
@@ -237,7 +236,7 @@ async def test_a_cron_job_that_may_not_overlap_waits(cluster: Cluster, namespace
         )
 
 
-@on_loop
+@unhurried
 async def test_a_schedule_that_cannot_be_read_is_told(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("never", schedule="every now and then"))
@@ -249,7 +248,7 @@ async def test_a_schedule_that_cannot_be_read_is_told(cluster: Cluster, namespac
 # Flows.
 
 
-@on_loop
+@unhurried
 async def test_a_flow_runs_its_steps_in_order(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         flows = [{"name": "a"}, {"name": "b", "dependsOn": {"targets": ["a"]}}]
@@ -270,7 +269,7 @@ async def test_a_flow_runs_its_steps_in_order(cluster: Cluster, namespace: str) 
         assert template["status"]["jobDependsOnList"] == ["night-a"]
 
 
-@on_loop
+@unhurried
 async def test_a_flow_whose_job_fails_fails(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(JOB_TEMPLATES, {"metadata": {"name": "a"}, "spec": job("x", task("worker"))["spec"]})
@@ -287,7 +286,7 @@ async def test_a_flow_whose_job_fails_fails(cluster: Cluster, namespace: str) ->
 # Hypernodes.
 
 
-@on_loop
+@unhurried
 async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: str) -> None:
     labels = ["zone", "rack"]
     keys = [f"{each}.{namespace}"[:60] for each in labels]
@@ -340,7 +339,7 @@ async def mine(here: Rig, keys: list[str], count: int) -> list[Tree]:
     [(500, "InternalError"), (409, "Conflict")],
     ids=["fails", "conflicts"],
 )
-@on_loop
+@unhurried
 async def test_refused_writes_lose_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, answer: tuple[int, str]
 ) -> None:
@@ -368,7 +367,7 @@ async def test_refused_writes_lose_nothing(
                 )
             )
             again = await here.job("train", "Running")
-            assert (again["status"]["retryCount"], again["status"]["version"]) == (1, 1)
+            assert (again["status"]["retryCount"], again["status"]["version"]) == (1, 1), again["status"]
             for name in pods:
                 await here.end(name)
             done = await here.job("train", "Completed")

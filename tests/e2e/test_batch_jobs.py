@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from batch_objects import job, task
-from batch_rig import Rig, phase_of, rig
+from batch_rig import Rig, phase_of, rig, unhurried
 from bayplan.client import MERGE_PATCH
 from bayplan.controllers.batch.kinds import COMMANDS, POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.controllers.seen import CONFIG_MAPS, PODS, SERVICES
 from bayplan.errors import NotFound
 from cluster.run import Cluster
-from wire_server import on_loop
 
 Tree = dict[str, Any]
 
@@ -32,7 +31,7 @@ async def started(here: Rig, tree: Tree) -> tuple[Tree, list[str]]:
     return await here.job(name, "Running"), names
 
 
-@on_loop
+@unhurried
 async def test_a_job_runs_to_its_end(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         found, pods = await started(
@@ -62,7 +61,7 @@ async def test_a_job_runs_to_its_end(cluster: Cluster, namespace: str) -> None:
         await here.gone(SERVICES, "train")
 
 
-@on_loop
+@unhurried
 async def test_a_job_whose_pods_fail_fails(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 2)))
@@ -72,7 +71,7 @@ async def test_a_job_whose_pods_fail_fails(cluster: Cluster, namespace: str) -> 
         assert (failed["status"]["succeeded"], failed["status"]["failed"]) == (1, 1)
 
 
-@on_loop
+@unhurried
 async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 3), minSuccess=1))
@@ -85,7 +84,7 @@ async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str)
     ("action", "phase"),
     [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")],
 )
-@on_loop
+@unhurried
 async def test_a_failed_pod_ends_the_job_as_the_policy_says(
     cluster: Cluster, namespace: str, action: str, phase: str
 ) -> None:
@@ -107,7 +106,7 @@ async def test_a_failed_pod_ends_the_job_as_the_policy_says(
         ("RestartPod", {"train-worker-1"}),
     ],
 )
-@on_loop
+@unhurried
 async def test_a_failed_pod_restarts_what_the_policy_says(
     cluster: Cluster, namespace: str, action: str, anew: set[str]
 ) -> None:
@@ -123,7 +122,7 @@ async def test_a_failed_pod_restarts_what_the_policy_says(
         assert again["status"].get("version", 0) == (1 if action == "RestartJob" else 0)
 
 
-@on_loop
+@unhurried
 async def test_a_partition_is_restarted_as_one(cluster: Cluster, namespace: str) -> None:
     split = {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}
     async with rig(cluster.target(), namespace) as here:
@@ -138,7 +137,7 @@ async def test_a_partition_is_restarted_as_one(cluster: Cluster, namespace: str)
         assert group["spec"]["subGroupPolicy"][0]["subGroupSize"] == 2
 
 
-@on_loop
+@unhurried
 async def test_a_job_is_restarted_only_so_often(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         tree = job("train", task("worker", 1), policies=policy("RestartJob"), maxRetry=2)
@@ -154,7 +153,7 @@ async def test_a_job_is_restarted_only_so_often(cluster: Cluster, namespace: str
         assert failed["status"]["retryCount"] == 2
 
 
-@on_loop
+@unhurried
 async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         by_code = [*policy("CompleteJob", exitCode=7), *policy("AbortJob", exitCode=8)]
@@ -171,7 +170,7 @@ async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, name
         await here.pods(lambda pods: pods.get(pod, {}).get("status", {}).get("phase") == "Running")
 
 
-@on_loop
+@unhurried
 async def test_a_task_that_completes_may_complete_the_job(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         leading = task("chief", policies=policy("CompleteJob", event="TaskCompleted"))
@@ -181,7 +180,7 @@ async def test_a_task_that_completes_may_complete_the_job(cluster: Cluster, name
         await here.pods(lambda left: set(left) == {"train-chief-0"})
 
 
-@on_loop
+@unhurried
 async def test_a_task_waits_for_another(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         later = task("worker", 2, dependsOn={"name": ["ps"]})
@@ -194,7 +193,7 @@ async def test_a_task_waits_for_another(cluster: Cluster, namespace: str) -> Non
         assert all(pods[f"train-worker-{i}"]["metadata"]["creationTimestamp"] >= begun for i in range(2))
 
 
-@on_loop
+@unhurried
 async def test_a_job_grows_and_shrinks(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         tree, _ = await started(here, job("train", task("worker", 1), minAvailable=1, plugins={"svc": []}))
@@ -214,7 +213,7 @@ async def command(here: Rig, action: str, name: str) -> None:
     await here.make(COMMANDS, {"metadata": {"generateName": "c-"}, "action": action, "target": target})
 
 
-@on_loop
+@unhurried
 async def test_a_job_is_suspended_and_resumed_by_command(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 2)))
@@ -228,7 +227,7 @@ async def test_a_job_is_suspended_and_resumed_by_command(cluster: Cluster, names
         await here.running(*pods)
 
 
-@on_loop
+@unhurried
 async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         _, (pod,) = await started(here, job("train", task("worker"), ttlSecondsAfterFinished=0))
@@ -236,7 +235,7 @@ async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: s
         await here.gone(VC_JOBS, "train")
 
 
-@on_loop
+@unhurried
 async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("twice", task("a"), task("b"), minAvailable=9))
@@ -247,7 +246,7 @@ async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: st
         assert await here.list(PODS) == []
 
 
-@on_loop
+@unhurried
 async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("train", task("worker"), queue=f"{namespace}-q"))
@@ -261,7 +260,7 @@ async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> No
         await here.job("train", "Completed")
 
 
-@on_loop
+@unhurried
 async def test_a_deleted_job_is_left_alone(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await started(here, job("train", task("worker")))

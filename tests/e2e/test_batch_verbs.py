@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from batch_objects import job, task
-from batch_rig import rig
+from batch_rig import rig, unhurried
 from bayplan.cli import main
 from bayplan.controllers.batch.kinds import QUEUES, VC_JOBS
 from cluster.run import Cluster
-from wire_server import on_loop
 
 
 class Verbs:
@@ -34,7 +33,7 @@ class Verbs:
         return self._capsys.readouterr().err
 
 
-@on_loop
+@unhurried
 async def test_queues(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
     async with rig(cluster.target(), namespace) as here:
         verbs = Verbs(cluster, capsys)
@@ -57,7 +56,7 @@ async def test_queues(cluster: Cluster, namespace: str, capsys: pytest.CaptureFi
         assert "which queue?" in await verbs.fail("queue", "get")
 
 
-@on_loop
+@unhurried
 async def test_jobs_and_their_groups(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
     async with rig(cluster.target(), namespace) as here:
         verbs = Verbs(cluster, capsys)
@@ -89,7 +88,7 @@ async def test_jobs_and_their_groups(cluster: Cluster, namespace: str, capsys: p
         await here.gone(VC_JOBS, "hello")
 
 
-@on_loop
+@unhurried
 async def test_a_job_of_a_file(
     cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

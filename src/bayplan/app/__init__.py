@@ -55,6 +55,8 @@ from bayplan.framework.discovery import (
 )
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
+from bayplan.objects.batch_defaults import with_job_defaults
+from bayplan.objects.batch_job_rules import job_faults
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.kinds import KINDS, kind_of
@@ -85,6 +87,7 @@ __all__ = [
     "filled_cache",
     "find_target",
     "freeze_memory",
+    "job_faults",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
@@ -92,6 +95,7 @@ __all__ = [
     "read_objects",
     "scheduler_process",
     "usage_collector",
+    "with_job_defaults",
 ]
 
 

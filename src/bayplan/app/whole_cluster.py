@@ -31,7 +31,14 @@ from bayplan.cluster.inside import InsideDoor
 from bayplan.config.model import Configuration
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, FakeKubelet, PodHabits
+from bayplan.controllers import (
+    CONTROLLER_NAMES,
+    HOUSEKEEPING,
+    Controllers,
+    FakeKubelet,
+    PodHabits,
+    make_default_class,
+)
 from bayplan.framework.registry import Registry
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource
@@ -213,6 +220,7 @@ class WholeCluster:
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
             self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING)
             self._run("controllers", self.controllers.run())
+            await make_default_class(client)
         if plan.nodes:
             client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
             self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.habits)

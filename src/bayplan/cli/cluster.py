@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
 
-START_S = 30.0
+START_S = 60.0
 START_NODE_S = 0.02
 
 named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several.")
@@ -248,6 +249,7 @@ async def _serve(folder: ClusterFolder, settings: _Up) -> None:
                 return
             running = Running(os.getpid(), cluster.url, str(data.absolute()) if data else "", starts)
             folder.tell(running)
+            _collect_seldom()
             if starts == 1:
                 _tell_next(folder, running, settings, detached=False)
             await _until(cluster, stop, anew)
@@ -306,6 +308,12 @@ async def _until(cluster: EmbeddedCluster | WholeCluster, *ends: asyncio.Event) 
         await waiting
     else:
         await cluster.unbroken(waiting)
+
+
+def _collect_seldom() -> None:
+    """A request makes thousands of dictionaries and hardly a cycle: looking for cycles at every 700th is a waste."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:

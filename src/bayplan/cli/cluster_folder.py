@@ -111,7 +111,7 @@ class ClusterFolder:
         self._await(lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}")
         return True
 
-    def reset(self, wait_s: float = 15.0) -> Running:
+    def reset(self, wait_s: float = 60.0) -> Running:
         """Let the cluster that runs begin anew."""
         before = self.must_run()
         os.kill(before.pid, signal.SIGHUP)

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import os
 import random
-import signal
-from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bayplan.app.controlling import LEASE_NAME, ControllersProcess, controllers_process
+from bayplan.cli.stopping import until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
@@ -84,29 +82,10 @@ def command(
                 await make_default_class(client)
         options: dict[str, Any] = {"leader_elect": leader_elect, "lease_name": lease_name}
         async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
-            await until_stopped(process.run(), _tell_ready(process, target))
+            await until_stopped(process.run(), beside=_tell_ready(process, target))
+        click.echo("stopped")
 
     asyncio.run(run())
-
-
-async def until_stopped(work: Coroutine[Any, Any, None], telling: Coroutine[Any, Any, None]) -> None:
-    """Work until a signal comes; what the work dies of is raised."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    working, told, stopping = (asyncio.ensure_future(each) for each in (work, telling, stop.wait()))
-    try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (working, told, stopping):
-            task.cancel()
-        await asyncio.gather(told, stopping, return_exceptions=True)
-        with suppress(asyncio.CancelledError):
-            await working
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)
-    click.echo("stopped")
 
 
 async def _tell_ready(process: ControllersProcess, target: Target) -> None:

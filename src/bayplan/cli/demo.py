@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 
@@ -22,6 +24,7 @@ def command(keep: bool) -> None:
       bayplan demo | cat
     """
     click.echo("starting a cluster: 50 nodes in 3 zones, an API server, controllers and a scheduler, in one process")
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.ERROR)  # retries are no part of the story
     # Loaded before the loop begins: Ctrl-C ends that at once, and there is nothing yet to put away.
     from bayplan.cli.demo_run import demo
     from bayplan.cli.stopping import run_until_stopped

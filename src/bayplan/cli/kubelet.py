@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from bayplan.app import fake_kubelet
+from bayplan.cli.stopping import until_stopped
 from bayplan.client import Target, find_target
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.controllers.pod_stages import seconds_of, share_of
@@ -144,31 +143,12 @@ def command(
     async def run() -> None:
         kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)
         async with kubelet as running:
-            await _until_stopped(running, target, remove_nodes=remove_nodes)
+            await until_stopped(running.run(), beside=_tell_ready(running, target))
+            if remove_nodes:
+                await running.nodes.remove()
+        click.echo("stopped")
 
     asyncio.run(run())
-
-
-async def _until_stopped(kubelet: FakeKubelet, target: Target, *, remove_nodes: bool) -> None:
-    """Run until a signal comes. A second one ends the removing too."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    working, stopping = asyncio.create_task(kubelet.run()), asyncio.create_task(stop.wait())
-    telling = asyncio.create_task(_tell_ready(kubelet, target))
-    try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (working, stopping, telling):
-            task.cancel()
-        await asyncio.gather(stopping, telling, return_exceptions=True)
-        with suppress(asyncio.CancelledError):
-            await working
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().remove_signal_handler(number)
-    if remove_nodes:
-        await kubelet.nodes.remove()
-    click.echo("stopped")
 
 
 async def _tell_ready(kubelet: FakeKubelet, target: Target) -> None:

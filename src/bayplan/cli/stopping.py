@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -43,3 +44,25 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None]) -> None:
+    """Work until a signal comes, and return as after an ordinary end: for commands that are meant to be stopped.
+
+    What the work dies of is raised. `beside`: runs as long, and may end before. A second signal ends whatever the
+    command does after this."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    working, other, stopping = (asyncio.ensure_future(each) for each in (work, beside, stop.wait()))
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, other, stopping):
+            task.cancel()
+        await asyncio.gather(other, stopping, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await working
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,7 +1,8 @@
 """How does a stored object look in the version that a client asked for?
 
 Kinds have one shape in all of their versions, save for the names of those versions; only events have two, since the
-core group and `events.k8s.io` call their fields differently. They are stored in the core form. Versions of a custom
+core group and `events.k8s.io` call their fields differently, and autoscalers, whose first version knew less. Events are
+stored in the core form, autoscalers in that of the second version. Versions of a custom
 resource differ in what their schemas know; nothing is converted, but what a version does not know it does not show.
 Cost: joining two byte strings; for an event of the other group one decoding and one encoding.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from bayplan.cluster.autoscalers import is_old_autoscaler, to_old
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.shapes import custom_type
@@ -66,6 +68,8 @@ def tree(resource: Resource, entry: Entry) -> Tree:
     body = entry.tree()
     if is_other_event(resource):
         body = _renamed(body, _CORE_TO_EVENTS, {})
+    if is_old_autoscaler(resource):
+        return {"kind": resource.kind, **to_old(body)}
     body = {"kind": resource.kind, "apiVersion": resource.api_version, **body}
     return custom_type(resource).pruned(body) if resource.converted else body
 
@@ -76,7 +80,7 @@ def stored(resource: Resource, body: Tree) -> Tree:
 
 
 def _text(resource: Resource, entry: Entry) -> bytes:
-    if resource.converted:
+    if resource.converted or is_old_autoscaler(resource):
         return encode({key: value for key, value in tree(resource, entry).items() if key not in ("kind", "apiVersion")})
     if not is_other_event(resource):
         return entry.raw

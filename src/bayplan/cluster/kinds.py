@@ -191,6 +191,7 @@ selfsubjectrulesreviews SelfSubjectRulesReview cluster verbs=create
 subjectaccessreviews SubjectAccessReview cluster verbs=create
 """,
     "autoscaling/v2": "horizontalpodautoscalers HorizontalPodAutoscaler short=hpa in=all sub=status",
+    "autoscaling/v1": "horizontalpodautoscalers HorizontalPodAutoscaler short=hpa in=all sub=status",
     "batch/v1": """
 cronjobs CronJob short=cj in=all sub=status
 jobs Job in=all sub=status

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bayplan.clock import Clock
 from bayplan.cluster import answers, forms
 from bayplan.cluster.asking import Writing
+from bayplan.cluster.autoscalers import is_old_autoscaler, to_new, to_old
 from bayplan.cluster.deleting import DeleteOptions, begin_deletion, may_go
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.metadata import begin, generated, go_on, need_name, settle_name, settle_namespace
 from bayplan.cluster.rulebook import Rulebook
 from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.rules.lookup import built_in
 from bayplan.cluster.store import Place, Store
 
 _CREATED_BY_PUT = frozenset(
@@ -76,6 +78,8 @@ class Writer:
     # Creating.
 
     def create(self, write: Writing, tree: Tree) -> Written:
+        if is_old_autoscaler(write.resource):
+            return self._as_new(write, lambda newer: self.create(newer, to_new(_named(tree))))
         resource = write.resource
         settle_namespace(resource, tree, write.namespace)
         metadata = tree["metadata"]
@@ -112,6 +116,12 @@ class Writer:
 
     def revise(self, write: Writing, name: str, revision: Revision, *, whole: bool = False) -> Written:
         """Any other change. `whole`: the new state says for itself which version it is based on."""
+        if is_old_autoscaler(write.resource):
+
+            def newly(live: Tree) -> Tree:
+                return to_new(_named(revision(to_old(live))))
+
+            return self._as_new(write, lambda newer: self.revise(newer, name, newly, whole=whole))
         resource = write.resource
         place = self._store.place(resource.storage)
         entry = place.get(write.namespace, name)
@@ -168,6 +178,8 @@ class Writer:
     # Deleting.
 
     def delete(self, write: Writing, name: str, options: DeleteOptions) -> Written:
+        if is_old_autoscaler(write.resource):
+            return self._as_new(write, lambda newer: self.delete(newer, name, options))
         resource = write.resource
         place = self._store.place(resource.storage)
         entry = place.get(write.namespace, name)
@@ -187,6 +199,12 @@ class Writer:
 
     # The store.
 
+    def _as_new(self, write: Writing, work: Callable[[Writing], Written]) -> Written:
+        """A write in an old version: done in the one that is kept, shown in the old one."""
+        written = work(replace(write, resource=built_in(write.resource.kind, write.resource.group)))
+        tree = to_old(written.tree)
+        return replace(written, tree=tree, text=encode(tree))
+
     def _keep(self, write: Writing, place: Place, tree: Tree, *, created: bool = False) -> Written:
         if write.options.dry_run:
             return Written(encode(tree), tree, created=created)
@@ -199,6 +217,10 @@ class Writer:
         last = self._store.delete(place, entry)
         shown = {**tree, "metadata": {**tree["metadata"], "resourceVersion": str(last.version)}}
         return Written(encode(shown), shown, removed=True, entry=last)
+
+
+def _named(tree: Tree) -> Tree:
+    return tree if "metadata" in tree else {**tree, "metadata": {}}
 
 
 def _without_fields(tree: Tree) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     }
 
 
-def deployment(name: str, replicas: int) -> dict[str, Any]:
+def stateful_set(name: str, replicas: int) -> dict[str, Any]:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": pod(name)["spec"]}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
 
 
 @on_loop
@@ -55,18 +54,28 @@ async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
 @on_loop
 async def test_controllers_make_pods() -> None:
     async with Cluster(nodes=2) as cluster:
-        await cluster.apply(deployment("web", 3))
-        async with asyncio.timeout(60):
-            while sum(bool(each.spec.node_name) for each in await cluster.pods(selector="app=web")) < 3:
-                await asyncio.sleep(0.01)
+        await cluster.apply(stateful_set("db", 2))
+        assert await cluster.placed("db-1", timeout_s=60) in ("node-0", "node-1")
+        assert [each.name for each in await cluster.pods(selector="app=db")] == ["db-0", "db-1"]
+
+
+@on_loop
+async def test_a_claim_gets_a_volume_without_further_ado() -> None:
+    storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": storage}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    async with Cluster(nodes=1) as cluster:
+        await cluster.apply(claim, pod("user", volumes=volumes))
+        await cluster.wait_for(lambda each: each.status.phase == "Running", "user")
 
 
 @on_loop
 async def test_without_a_scheduler_nothing_is_placed() -> None:
     async with Cluster(nodes=1, scheduler=False, controllers=False) as cluster:
         await cluster.apply(pod("lonely"))
-        with pytest.raises(NotSoFar, match="it is Pending: nothing more"):
-            await cluster.placed("lonely", timeout_s=0.3)
+        await cluster.wait_for(lambda each: each.status.phase == "Pending", "lonely")
+        with pytest.raises(NotSoFar, match="default/lonely did not have a node"):
+            await cluster.placed("lonely", timeout_s=0.05)
         with pytest.raises(UsageError, match="has no scheduler"):
             cluster.why("lonely")
 

@@ -21,7 +21,8 @@ def bayplan(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_from_up_to_down(tmp_path: Path) -> None:
     data = tmp_path / "objects.db"
-    up = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(data))
+    pools = ("--nodes", "web=3", "--nodes", "gpu=2:cpu=96,nvidia.com/gpu=8", "--zones", "2")
+    up = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(data), *pools)
     try:
         assert up.returncode == 0, up.stderr
         assert f"objects are kept in {data}" in up.stdout
@@ -33,6 +34,9 @@ def test_from_up_to_down(tmp_path: Path) -> None:
         assert server in bayplan(tmp_path, "cluster", "status").stdout
         assert f"server: {server}" in bayplan(tmp_path, "kubeconfig").stdout
         assert f"is as new, at {server}" in bayplan(tmp_path, "cluster", "reset").stdout
+        zone = ("-l", "topology.kubernetes.io/zone=zone-0", "-o", "name")
+        nodes = bayplan(tmp_path, "get", "nodes", *zone, "--cluster", "bayplan").stdout.split()
+        assert nodes == ["node/gpu-1", "node/web-0", "node/web-2"]
     finally:
         down = bayplan(tmp_path, "cluster", "down")
     assert down.stdout == 'the cluster "bayplan" is down\n'
@@ -50,6 +54,12 @@ def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     failed = bayplan(tmp_path, "cluster", "up", "--detach", "--data", str(notes))
     assert failed.returncode == 1
     assert f"{notes} cannot be used for objects" in failed.stderr
+    config = tmp_path / "scheduler.yaml"
+    config.write_text("kind: Nonsense\n")
+    failed = bayplan(tmp_path, "cluster", "up", "--detach", "--config", str(config))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"error: the cluster did not come up: {config}: ")
+    assert failed.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "-x"])

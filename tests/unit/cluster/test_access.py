@@ -13,7 +13,7 @@ from api_world import World
 from bayplan.clock import ManualClock
 from bayplan.cluster.asking import User
 from bayplan.cluster.credentials import CredentialsError, find_or_make, read_tokens
-from bayplan.cluster.rbac import Attributes, Roles
+from bayplan.cluster.rbac import Attributes, Roles, gathered_rules
 from bayplan.cluster.tokens import Tokens
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -113,3 +113,16 @@ def test_users_from_a_file(tmp_path: Path) -> None:
         read_tokens(path)
     with pytest.raises(CredentialsError, match="cannot be read"):
         read_tokens(tmp_path / "none.csv")
+
+
+def test_a_role_that_is_put_together_of_others_has_each_rule_once_and_not_its_own() -> None:
+    def role(name: str, *rules: dict[str, Any], **labels: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "labels": labels}, "rules": list(rules)}
+
+    nodes = {**PODS, "resources": ["nodes"]}
+    whole = {
+        **role("whole", nodes, part="yes"),
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]},
+    }
+    others = [role("b", nodes, PODS, part="yes"), role("a", PODS, part="yes"), role("c", nodes, part="no"), whole]
+    assert gathered_rules(whole, others) == [PODS, nodes]

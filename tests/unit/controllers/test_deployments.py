@@ -82,9 +82,13 @@ async def test_what_recreates_has_no_old_pod_when_the_new_ones_come(tmp_path: Pa
         await world.patch(DEPLOYMENTS, "web", image("two"))
         await world.when(DEPLOYMENTS, "web", lambda found: rolled_out(found) and found["status"].get("replicas") == 2)
         assert not old & {each["metadata"]["name"] for each in await world.pods()}
-        events = await world.served.ask("GET", "/api/v1/namespaces/default/events")
-        notes = [each["message"] for each in events.json["items"] if each["reason"] == "ScalingReplicaSet"]
-        assert [note.split(" ")[1] for note in notes] == ["up", "down", "up"]
+
+        async def told() -> bool:
+            events = await world.served.ask("GET", "/api/v1/namespaces/default/events")
+            notes = [each["message"] for each in events.json["items"] if each["reason"] == "ScalingReplicaSet"]
+            return [note.split(" ")[1] for note in notes] == ["up", "down", "up"]
+
+        await world.until(told, "the way of the rollout is told")
 
 
 @on_loop
@@ -113,19 +117,18 @@ async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(t
         await world.when(DEPLOYMENTS, "web", rolled_out)
         selects = {"spec": {"template": {"spec": {"nodeSelector": {"none": "such"}}}}}
         await world.patch(DEPLOYMENTS, "web", selects)
-        found = await world.when(
+        await world.when(
             DEPLOYMENTS, "web", lambda it: conditions(it)["Progressing"] == ("False", "ProgressDeadlineExceeded")
         )
-        assert await sets(world) == {"1": 3, "2": 2}
-        assert found["status"]["availableReplicas"] == 3
+
+        async def sized(wanted: dict[str, int]) -> bool:
+            return await sets(world) == wanted
+
+        await world.until(lambda: sized({"1": 3, "2": 2}), "one too many, and one too few")
+        await world.when(DEPLOYMENTS, "web", lambda it: it["status"]["availableReplicas"] == 3)
         # Scaled in the middle: both sets grow in proportion, and the whole is as large as its bounds let it be.
         await world.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 9}})
-
-        async def scaled() -> bool:
-            return sum((await sets(world)).values()) == 10
-
-        await world.until(scaled)
-        assert await sets(world) == {"1": 6, "2": 4}
+        await world.until(lambda: sized({"1": 6, "2": 4}), "both grow")
 
 
 # The arithmetic

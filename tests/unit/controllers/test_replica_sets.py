@@ -66,6 +66,7 @@ async def test_orphans_that_fit_are_adopted_and_what_no_longer_fits_is_let_go(tm
     async with controlled(tmp_path, only=ONLY) as world:
         orphan = {"metadata": {"name": "stray", "labels": {"app": "web"}}}
         await world.make(PODS, {**orphan, "spec": {"containers": [{"name": "c", "image": "none"}]}})
+        await world.when(PODS, "stray", lambda found: found["status"]["phase"] == "Running")
         await world.make(REPLICA_SETS, replica_set("web", 2))
         await world.when(REPLICA_SETS, "web", full(2))
         assert "stray" in [each["metadata"]["name"] for each in await owned(world, "web")]

@@ -48,9 +48,10 @@ def change_request(item: Tree, old: Tree, subresource: str, now: str) -> None:
     conditions = [_timed(each, known, now) for each in status.get("conditions") or ()]
     if subresource == "status":
         conditions = _with_decisions(conditions, known)
-        item["status"] = {**status, "conditions": conditions} if conditions else status
-    else:
-        item["status"] = {**before, "conditions": conditions} if conditions else before
+    base = status if subresource == "status" else before
+    item["status"] = {key: value for key, value in base.items() if key != "conditions"}
+    if conditions:
+        item["status"]["conditions"] = conditions
 
 
 def _timed(condition: Tree, known: list[Tree], now: str) -> Tree:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from bayplan.cluster.autoscalers import to_new
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.tables.ages import age, age_of, moment
 from bayplan.cluster.tables.parts import age_cell, name_of, parts_of
@@ -120,6 +121,8 @@ def budget(item: Tree, now: datetime) -> list[Any]:
 
 
 def autoscaler(item: Tree, now: datetime) -> list[Any]:
+    if item.get("apiVersion") == "autoscaling/v1":
+        item = to_new(item)
     spec, status = parts_of(item)
     target = spec.get("scaleTargetRef") or {}
     metrics = _metrics(spec.get("metrics") or (), status.get("currentMetrics") or [])

@@ -62,12 +62,20 @@ class _Memory:
     commands: deque[str] = field(default_factory=deque)
     action: Action | None = None
     """What was begun and is not done."""
+    begun_at: tuple[str, int, int] = ("", 0, 0)
+    """Where the job stood then."""
     evicted: list[Happening] = field(default_factory=list)
     failed_since: dict[str, datetime] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     """Pods that we deleted and the watch has not told of."""
     told: set[str] = field(default_factory=set)
     """What was said of it already."""
+
+    def done(self) -> None:
+        """What was begun is done; if somebody ordered it, that order is carried out."""
+        if self.action is not None and self.commands and self.commands[0] == self.action.name:
+            self.commands.popleft()
+        self.action = None
 
 
 class VcJobs(BatchController):
@@ -174,15 +182,13 @@ class VcJobs(BatchController):
         action, wait_s = self._chosen(job, memory, pods)
         step = step_for(job.phase, action.name)
         if action.name != SYNC_JOB:
-            memory.action = action
+            memory.action, memory.begun_at = action, _standing(job)
             self._tell(job, memory, "ExecuteAction", f"Start to execute action {action.name} ", about=job.version)
         if step.kill:
             await self._kill(job, memory, pods, action, step)
         else:
             await self._fill(job, memory, pods, step)
-        if memory.action is not None and memory.commands and memory.commands[0] == memory.action.name:
-            memory.commands.popleft()
-        memory.action = None
+        memory.done()
         return wait_s
 
     async def _can_start(self, job: JobView, memory: _Memory) -> bool:
@@ -203,7 +209,10 @@ class VcJobs(BatchController):
     def _chosen(self, job: JobView, memory: _Memory, pods: list[SeenPod]) -> tuple[Action, float | None]:
         """What to do: what was begun, what somebody ordered, or what the policies want."""
         if memory.action is not None:
-            return memory.action, None
+            if memory.begun_at == _standing(job):
+                return memory.action, None
+            # Its last write was taken after all, though the answer said otherwise or never came.
+            memory.done()
         if memory.commands:
             return Action(memory.commands[0], because=COMMAND_ISSUED), None
         if job.phase in FINISHED:
@@ -363,6 +372,11 @@ class VcJobs(BatchController):
         if mark not in memory.told:
             memory.told.add(mark)
             self.say(VC_JOBS, job.item, reason, note, warning=warning)
+
+
+def _standing(job: JobView) -> tuple[str, int, int]:
+    """What every action changes when it is done."""
+    return job.phase, job.version, job.retries
 
 
 def _targets(job: JobView, pods: list[SeenPod], action: Action, step: Step) -> list[SeenPod]:

@@ -1,0 +1,30 @@
+"""Controllers that work only while they hold a lease, and give it up when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, controllers_process
+from bayplan.client import LEASES
+from served_cluster import served
+from wire_server import on_loop
+
+ONLY = ("serviceaccount-controller",)
+
+
+@on_loop
+async def test_the_lease_is_held_while_they_work_and_given_up_at_the_end(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        chance = random.Random(1)
+        async with controllers_process(client.target, only=ONLY, leader_elect=True, chance=chance) as process:
+            running = asyncio.create_task(process.run())
+            await process.synced()
+            assert process.election is not None
+            held = await client.get_raw(LEASES, LEASE_NAMESPACE, LEASE_NAME)
+            assert held["spec"]["holderIdentity"] == process.election.identity
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        given_up = await client.get_raw(LEASES, LEASE_NAMESPACE, LEASE_NAME)
+        assert given_up["spec"].get("holderIdentity", "") == ""
