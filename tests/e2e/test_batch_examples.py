@@ -25,7 +25,7 @@ from cluster.run import Cluster, ClusterError
 
 Tree = dict[str, Any]
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-LIMIT_S = 300.0
+LIMIT_S = 500.0
 
 
 def manifests(name: str) -> list[Tree]:
