@@ -97,8 +97,10 @@ class Outbox:
         for task in tasks:
             if task.status is TaskStatus.ALLOCATED:
                 asked.setdefault(index[task.node_name], Amounts()).add(task.resreq)
+        # Nobody else was here: what has no room until victims are gone is refused bind by bind, as upstream refuses it.
         return all(
-            self._fits(row, room.dimensions.demand(amounts)) and self._leaves_promised(row, amounts)
+            (not ledger.is_shared or self._fits(row, room.dimensions.demand(amounts)))
+            and self._leaves_promised(row, amounts)
             for row, amounts in asked.items()
         ) and all(self._will_fit(task) for task in tasks if task.status is TaskStatus.PIPELINED)
 

@@ -152,6 +152,21 @@ def test_sub_groups_start_whole_and_as_many_as_are_needed() -> None:
     assert len(roomy.binds) == 4
 
 
+def test_a_second_allocate_leaves_sub_groups_alone_that_the_first_one_bound() -> None:
+    policy = SubGroupPolicy(name="ring", match_label_keys=("ring",), sub_group_size=2)
+    pods = [ring(f"job-w-{number}", str(number % 2)) for number in range(4)]
+    group = make_group(min_member=4, sub_group_policy=(policy,))
+    nodes = [make_node("a", cpu=4), make_node("b", cpu=4)]
+    once, twice = (
+        engine_of(conf=GANGS.replace('"enqueue, allocate, backfill"', actions), nodes=nodes, pods=pods, objects=[group])
+        for actions in ('"enqueue, allocate"', '"enqueue, allocate, allocate"')
+    )
+    done = twice.run_session()
+    assert len(done.binds) == 4
+    assert [event.text for event in done.events] == [event.text for event in once.run_session().events]
+    assert done.messages == {}
+
+
 def test_a_session_can_give_others_their_turn_between_statements() -> None:
     pods = [*gang(1, "one"), *gang(1, "two")]
     engine = engine_of(nodes=[make_node("a")], pods=pods, objects=[make_group("one"), make_group("two")])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from batch_builders import make_group, make_member
 from batch_world import GANGS, engine_of
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 
 ALONE = GANGS.replace("enqueue, allocate, backfill", "backfill")
@@ -48,3 +50,20 @@ def test_a_bind_that_is_refused_leaves_the_task_allocated_and_says_so() -> None:
     assert outcome.allocated == {"default/p": "a"}
     (event,) = outcome.events
     assert "Origin reason is p: 0/1 nodes are unavailable: 1 node a resources [pods] are not enough" in event.text
+
+
+def test_a_bind_is_refused_too_where_the_session_itself_has_promised_room_there() -> None:
+    conf = ALONE.replace("backfill", "preempt, backfill")
+    old = [make_member(f"old-{number}", "old", node="a") for number in range(2)]
+    pods = [*old, make_member("new", "new", requests={"cpu": "2"}), make_member("p", requests={})]
+    classes = [PriorityClass(metadata=ObjectMeta(name="high"), value=9)]
+    groups = [
+        make_group("old", phase="Running", min_member=0),
+        make_group("new", phase="Inqueue", min_member=1, priority_class_name="high"),
+        make_group(phase="Inqueue", min_member=1),
+    ]
+    nodes = [make_node("a", cpu=2, capacity={"pods": 2})]
+    outcome = engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*classes, *groups]).run_session()
+    assert (len(outcome.evicts), outcome.pipelined) == (2, {"default/new": "a"})
+    assert not outcome.binds  # the victims are still there, though predicates no longer see them
+    assert outcome.allocated == {"default/p": "a"}

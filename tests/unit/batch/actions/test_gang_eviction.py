@@ -173,6 +173,17 @@ def test_room_is_made_within_one_hypernode_and_remembered_for_the_sub_job() -> N
         assert sorted(task.node_name for task in job.tasks.values()) == ["n0", "n1"]
 
 
+def test_allocate_leaves_promises_alone_that_others_were_evicted_for() -> None:
+    nodes = [make_node(f"n{number}", cpu=1) for number in range(4)]
+    pods = [*(make_member(f"old-{i}", "old", node=f"n{i}") for i in range(3)), *gang("fix", 1, "n3"), *gang("new", 2)]
+    groups = [group("old", 1, **LOW), group("fix", 1, **HIGH), group("new", 2, network_topology=HARD, **HIGH)]
+    alone = run(PREEMPTING, nodes=nodes, pods=pods, objects=[*TREE, *groups])
+    conf = PREEMPTING.replace('"gangpreempt"', '"gangpreempt, allocate"')
+    followed = run(conf, nodes=nodes, pods=pods, objects=[*TREE, *groups])
+    assert sorted(alone.pipelined.values()) == ["n0", "n1"]
+    assert (followed.pipelined, followed.evicts, followed.binds) == (alone.pipelined, alone.evicts, {})
+
+
 @pytest.mark.parametrize(("most", "made"), [(1, False), (2, True), (-1, True)])
 def test_only_so_many_domains_are_looked_at(most: int, made: bool) -> None:
     nodes = [make_node(f"n{number}", cpu=1) for number in range(4)]
