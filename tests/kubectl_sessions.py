@@ -26,7 +26,7 @@ from cluster.run import Cluster
 
 _REPLACED = (
     # kubectl's own log, if a time-out comes at the wrong moment.
-    (re.compile(r"^E\d{4} .*reflector\.go.*\n", re.MULTILINE), ""),
+    (re.compile(r"^[EIW]\d{4} .*reflector\.go.*\n", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),

@@ -47,11 +47,18 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
     assert left(env) == []
 
 
+def _as_in_a_shell() -> None:
+    """Who runs the tests in the background has them ignore Ctrl-C, and what they start with them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
     """Run it on a terminal of this width; what it has written so far, again and again."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(COMMAND, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = subprocess.Popen(
+        COMMAND, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_as_in_a_shell
+    )
     os.close(theirs)
     said = b""
     try:

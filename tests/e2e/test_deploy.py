@@ -44,10 +44,11 @@ MONITORS: Tree = {
 
 @pytest.fixture(scope="module")
 def prepared(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster with the namespace, and with the operator's kind."""
+    """A cluster with the namespaces, and with the operator's kind."""
     cluster.apply(MONITORS)
     cluster.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
     cluster.kubectl("create", "namespace", "bayplan-system")
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
     yield cluster
     cluster.kubectl("delete", "namespace", "bayplan-system", "--wait=false")
 

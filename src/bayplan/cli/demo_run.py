@@ -21,6 +21,7 @@ from bayplan.cli import demo_story as story
 from bayplan.cli.cluster_folder import ClusterFolder, Running
 from bayplan.cli.cluster_view import ClusterView, refusal
 from bayplan.cli.demo_screen import Screen
+from bayplan.cli.stopping import end_undisturbed
 from bayplan.client import Applier
 from bayplan.cluster.embedded import credentials_for
 from bayplan.controllers import NodePool, PodHabits, nodes_of
@@ -45,6 +46,7 @@ async def demo(*, keep: bool) -> None:
         _tell_next()
         if keep:
             await _keep(cluster, folder)
+        end_undisturbed()
 
 
 def _folder(stack: AsyncExitStack, *, keep: bool) -> ClusterFolder:

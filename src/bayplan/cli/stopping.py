@@ -12,12 +12,22 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import click
 
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_ending: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+
+def end_undisturbed() -> None:
+    """The task that calls this has done its work and only closes what it opened: a signal need not end it any more."""
+    task = asyncio.current_task()
+    assert task is not None, "only a task can end"
+    _ending.add(task)
 
 
 def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
@@ -29,11 +39,15 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
             loop = runner.get_loop()
             task = loop.create_task(work)
 
-            def stop(_: int, __: FrameType | None) -> None:
+            def cancel() -> None:
                 nonlocal stopped
-                if not stopped and not loop.is_closed():
+                if not stopped and task not in _ending:
                     stopped = True
-                    loop.call_soon_threadsafe(task.cancel)
+                    task.cancel()
+
+            def stop(_: int, __: FrameType | None) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(cancel)
 
             before = {number: signal.signal(number, stop) for number in SIGNALS}
             return loop.run_until_complete(task)
