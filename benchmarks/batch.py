@@ -23,7 +23,6 @@ from benchmarks.batch_growth import AXES, measure_growth
 from benchmarks.batch_naive import plain_us
 from benchmarks.batch_report import BatchReport, BatchRow
 from benchmarks.batch_workloads import WORKLOADS
-from benchmarks.calibration import Calibration
 from benchmarks.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,14 +49,11 @@ def measure(name: str, nodes: int | None, pods: int | None, rounds: int | None) 
 def measure_all(
     names: Sequence[str], nodes: int | None, pods: int | None, rounds: int | None, told: Progress
 ) -> BatchReport:
-    told("calibrating")
-    calibration, rows = Calibration(), []
+    rows = []
     for number, name in enumerate(names, 1):
         told(f"{name} ({number} of {len(names)}): {WORKLOADS[name].about}")
-        calibration.measure_again()
         rows.append(measure(name, nodes, pods, rounds))
-    calibration.measure_again()
-    return BatchReport(rows=rows, calibration=calibration.value)
+    return BatchReport(rows=rows)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,7 +102,7 @@ def main(
             report = measure_all(names or list(WORKLOADS), nodes, pods, rounds, told)
             if not names if with_growth is None else with_growth:
                 growth = [measure_growth(name, quick=quick, told=told) for name in AXES]
-                report = BatchReport(rows=report.rows, calibration=report.calibration, growth=growth)
+                report = BatchReport(rows=report.rows, growth=growth)
         except BayplanError as fault:
             raise click.ClickException(str(fault)) from None
     _write(report, file, output)

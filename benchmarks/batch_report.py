@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,16 +47,22 @@ class BatchRow:
     def volcano_us(self) -> float | None:
         return self.workload.volcano_us if self.is_full_size else None
 
-    def holds(self, calibration: float) -> bool | None:
+    @property
+    def calibration(self) -> float:
+        """How many times longer the machine needed while this was measured."""
+        return self.rounds.pace
+
+    @property
+    def holds(self) -> bool | None:
         """Whether the workload keeps its budget; None where the cluster has another size.
 
         Sessions compute and wait for nobody, so what counts is the time of the processor: on an idle machine that is
         the time, and on another one it is not what others do there."""
         if self.budget_us is None:
             return None
-        return (self.rounds.cpu_p50_us or self.rounds.p50_us) <= self.budget_us * calibration
+        return (self.rounds.cpu_p50_us or self.rounds.p50_us) <= self.budget_us * self.calibration
 
-    def as_json(self, calibration: float) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "workload": self.name,
             "nodes": self.nodes,
@@ -68,8 +75,9 @@ class BatchRow:
             "cold_us": None if self.cold is None else round(self.cold.p50_us, 1),
             "naive_p50_us": None if self.naive_us is None else round(self.naive_us, 1),
             "volcano_us": self.volcano_us,
+            "calibration": round(self.calibration, 3),
             "budget_us": self.budget_us,
-            "holds": self.holds(calibration),
+            "holds": self.holds,
         }
 
 
@@ -100,12 +108,16 @@ class BatchReport:
     """Everything that one run has found out."""
 
     rows: Sequence[BatchRow]
-    calibration: float
     growth: Sequence[SessionGrowth] = ()
+
+    @property
+    def calibration(self) -> float:
+        """What the machine was worth most of the time."""
+        return statistics.median(row.calibration for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "workloads": [row.as_json(self.calibration) for row in self.rows],
+            "workloads": [row.as_json() for row in self.rows],
             "machine": {"calibration": round(self.calibration, 3), **machine()},
             "growth": [each.as_json() for each in self.growth],
             "memory": None,
@@ -114,7 +126,7 @@ class BatchReport:
     @property
     def broken(self) -> list[str]:
         """What does not keep its budget."""
-        names = [row.name for row in self.rows if row.holds(self.calibration) is False]
+        names = [row.name for row in self.rows if row.holds is False]
         return names + [f"growth {each.found.workload}" for each in self.growth if each.holds is False]
 
     def print(self) -> None:
@@ -135,6 +147,7 @@ class BatchReport:
             "cold ms",
             "naive ms",
             "Volcano ms",
+            "machine",
             "budget ms",
         ):
             table.add_column(name, justify="right")
@@ -150,8 +163,9 @@ class BatchReport:
                 _ms(None if row.cold is None else row.cold.p50_us),
                 _ms(row.naive_us),
                 _ms(row.volcano_us),
-                _ms(None if row.budget_us is None else row.budget_us * self.calibration),
-                verdict(row.holds(self.calibration)),
+                f"{row.calibration:.2f}",
+                _ms(None if row.budget_us is None else row.budget_us * row.calibration),
+                verdict(row.holds),
             )
         return table
 

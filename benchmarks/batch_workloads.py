@@ -25,6 +25,7 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from benchmarks import clusters
 from benchmarks.batch_clusters import GANG, engine_on, gang_pods, group, hyper_nodes, running_pod, show
+from benchmarks.calibration import pace
 from benchmarks.measuring import Latencies, Undecided
 
 CHANGED = 0.05
@@ -32,6 +33,8 @@ CHANGED = 0.05
 QUEUES = 10
 _HELD_M, _HELD_A_NODE = 900, 4  # what fills the small nodes on which room has to be made
 _HIGH = 1000
+_PACES = 10
+"""How often the loop of the calibration runs before each round, and after it."""
 
 
 @dataclass
@@ -40,19 +43,25 @@ class Timer:
 
     took_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
 
     @contextmanager
     def round(self) -> Iterator[None]:
         gc.collect()
+        self._look_at_the_machine()
         start_cpu, start = thread_time_ns(), perf_counter_ns()
         yield
         took_ns, cpu_ns = perf_counter_ns() - start, thread_time_ns() - start_cpu
         self.took_us.append(took_ns / 1e3)
         self.cpu_us.append(cpu_ns / 1e3)
+        self._look_at_the_machine()
+
+    def _look_at_the_machine(self) -> None:
+        self.paces += [pace() for _ in range(_PACES)]
 
     @property
     def latencies(self) -> Latencies:
-        return Latencies(self.took_us, self.cpu_us)
+        return Latencies(self.took_us, self.cpu_us, self.paces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,26 @@
 """How fast is this machine, next to the one that the budgets were set on?
 
 A fixed loop of the NumPy and Python work that a decision is made of: whole columns of five thousand rows, gathers,
-reductions, small objects, dictionaries. Its best time here over its best time there is the calibration: 2.0 means that
-this machine needs twice as long, so a budget of 50 µs is read as 100 µs. About a second; the best of many runs, in time
-of the processor, because whatever else the machine does can only add.
+reductions, small objects, dictionaries. Its time here over its time there is the calibration: 2.0 means that this
+machine needs twice as long, so a budget of 50 µs is read as 100 µs.
+
+A virtual core is no constant: with a neighbour on the same silicon it needs up to twice as long, for seconds at a time.
+So the loop also runs in between what is measured, and each workload is judged by the pace that the machine had while it
+ran: the median of the one against the median of the other, in time of the processor.
 """
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from time import thread_time
 
 import numpy as np
 
 REFERENCE_S = 0.0071
-"""The median of 36 times `best_s()`, in six processes, while nothing else ran on the machine that the budgets were set
-on: two cores of an Intel Xeon (Sapphire Rapids, 2.0 GHz, virtual), Python 3.11.7, NumPy 2.4.6. The 36 lay between 6.95
-and 7.56 ms, but for two of twelve while the host was busy: that is what `Calibration` takes the best of many for."""
+"""The loop's time while nothing else ran on the machine that the budgets were set on: two cores of an Intel Xeon
+(Sapphire Rapids, 2.0 GHz, virtual), Python 3.11.7, NumPy 2.4.6. It is the median of 36 times the best of sixty runs, in
+six processes; the 36 lay between 6.95 and 7.56 ms, but for two of twelve while the host was busy."""
 
 _ROWS = 5000
 _ROUNDS = 40
@@ -53,26 +57,29 @@ def _objects(turn: int) -> int:
     return sum(entry.amount for entry in kept) + len({entry.name[:6] for entry in kept})
 
 
-def best_s(runs: int = _RUNS) -> float:
-    """The shortest of so many runs."""
-    times = []
-    for _ in range(runs):
-        start = thread_time()
-        work()
-        times.append(thread_time() - start)
-    return min(times)
+def run_s() -> float:
+    """What one run of the loop takes now."""
+    start = thread_time()
+    work()
+    return thread_time() - start
+
+
+def pace() -> float:
+    """How many times longer this machine needs at this moment."""
+    return run_s() / REFERENCE_S
 
 
 class Calibration:
-    """Measured again and again while a benchmark runs; the best counts, because the machine is no faster than that."""
+    """Measured again and again while a benchmark runs, for what is measured as a whole."""
 
     def __init__(self) -> None:
-        self._best_s = best_s()
+        self._paces: list[float] = []
+        self.measure_again(_RUNS)
 
-    def measure_again(self) -> None:
-        self._best_s = min(self._best_s, best_s(_RUNS // 4))
+    def measure_again(self, runs: int = _RUNS // 4) -> None:
+        self._paces.append(statistics.median(pace() for _ in range(runs)))
 
     @property
     def value(self) -> float:
         """How many times longer this machine needs than the one that the budgets were set on."""
-        return self._best_s / REFERENCE_S
+        return statistics.median(self._paces)

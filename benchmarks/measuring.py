@@ -3,7 +3,8 @@
 A decision is timed from the pod handed to the engine until it is assumed, records and timings on; what a queue does
 when a pod enters (`PodEngine.prepare`) is done before. The garbage collector runs as it does in any process: it is on,
 nothing is frozen, and what it takes is in the figures. Only the litter of setting up is swept first. Beside the time of
-the clock stands the processor's: on a machine that does other things too, the two drift apart.
+the clock stands the processor's: on a machine that does other things too, the two drift apart. And between blocks of
+decisions the loop of the calibration runs, to know what the machine was worth at that time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import PodInfo
 from benchmarks import clusters
+from benchmarks.calibration import pace
 from benchmarks.workloads import Workload
 
 _BLOCK = 25
-"""Pods that one engine decides before the other has its turn, where two are held against each other."""
+"""Pods that one engine decides before the machine's pace is looked at, and before the other engine has its turn where
+two are held against each other."""
 _ADDED = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -62,10 +65,17 @@ class Latencies:
     took_us: Sequence[float]
     cpu_us: Sequence[float] = ()
     """The same in time of the processor, where that was measured."""
+    paces: Sequence[float] = ()
+    """What the machine's calibration was in between, where budgets are about it."""
 
     @classmethod
-    def of(cls, decisions: Sequence[Decided]) -> Latencies:
-        return cls([each.took_us for each in decisions], [each.cpu_us for each in decisions])
+    def of(cls, decisions: Sequence[Decided], paces: Sequence[float] = ()) -> Latencies:
+        return cls([each.took_us for each in decisions], [each.cpu_us for each in decisions], paces)
+
+    @property
+    def pace(self) -> float:
+        """The machine's calibration while this was measured."""
+        return statistics.median(self.paces)
 
     @property
     def cpu_p50_us(self) -> float | None:
@@ -161,7 +171,12 @@ def run(
     engine = engine_on(filled(workload, nodes, pods), seed=seed, plugin=plugin)
     waiting = [engine.prepare(pod) for pod in pods_of(workload, pods)]
     gc.collect()
-    return Latencies.of(list(decide(engine, waiting, workload))), engine
+    decisions: list[Decided] = []
+    paces = []
+    for start in range(0, pods, _BLOCK):
+        paces.append(pace())
+        decisions += decide(engine, waiting[start : start + _BLOCK], workload)
+    return Latencies.of(decisions, paces), engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +199,11 @@ def compare(workload: Workload, nodes: int, pods: int, *, seed: int = 0) -> Comp
     gc.collect()
     shared: list[Decided] = []
     full: list[Decided] = []
+    paces = []
     for start in range(0, pods, _BLOCK):
+        paces.append(pace())
         for engine, queue, decisions in zip(engines, queues, (shared, full), strict=True):
             decisions += decide(engine, queue[start : start + _BLOCK], workload)
         if [each.placed.node for each in shared] != [each.placed.node for each in full]:
             raise Undecided(f"sharing answers chose other nodes, up to pod {start + _BLOCK}")
-    return Compared(Latencies.of(shared), Latencies.of(full), engines[0])
+    return Compared(Latencies.of(shared, paces), Latencies.of(full, paces), engines[0])

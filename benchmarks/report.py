@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +45,40 @@ class Row:
     def ratio(self) -> float | None:
         return None if self.full is None else self.latencies.p50_us / self.full.p50_us
 
+    def or_quieter(self, earlier: Row | None) -> Row:
+        """This measurement or an earlier one of the same workload, whichever was disturbed less."""
+        if earlier is None:
+            return self
+        quieter = self if self._disturbance < earlier._disturbance else earlier
+        return replace(quieter, naive=self.naive or earlier.naive)
+
+    @property
+    def _disturbance(self) -> float:
+        return self.latencies.p50_us if self.cost is None else self.cost.us_a_node
+
     @property
     def budget_us(self) -> float | None:
         """What the median may be on the machine that the budget was set on."""
         budget = self.workload.budget
         return None if budget is None else budget.value
 
-    def holds(self, calibration: float) -> bool | None:
+    @property
+    def calibration(self) -> float:
+        """How many times longer the machine needed while this was measured."""
+        return self.latencies.pace
+
+    @property
+    def holds(self) -> bool | None:
         """Whether the workload keeps its budget; None where it has none, or the cluster has another size."""
         if self.nodes != BUDGET_NODES:
             return None
         if self.cost is not None:
-            return self.cost.holds(calibration)
+            return self.cost.holds(self.calibration)
         if self.budget_us is not None:
-            return self.latencies.p50_us <= self.budget_us * calibration
+            return self.latencies.p50_us <= self.budget_us * self.calibration
         return None if self.ratio is None else self.ratio <= FULL_RATIO
 
-    def as_json(self, calibration: float) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "workload": self.name,
             "nodes": self.nodes,
@@ -70,8 +88,9 @@ class Row:
             "p99_us": round(self.latencies.p99_us, 1),
             "cpu_p50_us": _rounded(self.latencies.cpu_p50_us),
             "naive_p50_us": None if self.naive is None else round(self.naive.p50_us, 1),
+            "calibration": round(self.calibration, 3),
             "budget_us": self.budget_us,
-            "holds": self.holds(calibration),
+            "holds": self.holds,
         }
         if self.full is not None and self.ratio is not None:
             found |= {"full_p50_us": round(self.full.p50_us, 1), "full_ratio": round(self.ratio, 3)}
@@ -87,13 +106,17 @@ class Report:
     """Everything that one run has found out."""
 
     rows: Sequence[Row]
-    calibration: float
     growth: Sequence[Growth] = ()
     memory: Memory | None = None
 
+    @property
+    def calibration(self) -> float:
+        """What the machine was worth most of the time."""
+        return statistics.median(row.calibration for row in self.rows)
+
     def as_json(self) -> dict[str, Any]:
         return {
-            "workloads": [row.as_json(self.calibration) for row in self.rows],
+            "workloads": [row.as_json() for row in self.rows],
             "machine": {"calibration": round(self.calibration, 3), **machine()},
             "growth": [
                 {
@@ -112,7 +135,7 @@ class Report:
     @property
     def broken(self) -> list[str]:
         """What does not keep its budget."""
-        names = [row.name for row in self.rows if row.holds(self.calibration) is False]
+        names = [row.name for row in self.rows if row.holds is False]
         names += [f"growth of {each.workload}" for each in self.growth if not each.holds]
         return names + (["memory"] if self.memory is not None and not self.memory.holds else [])
 
@@ -132,7 +155,7 @@ class Report:
         )
         table = Table(title=title, title_justify="left")
         table.add_column("workload")
-        for name in ("nodes", "pods", "decisions/s", "p50 µs", "p99 µs", "naive p50 µs", "budget for p50"):
+        for name in ("nodes", "pods", "decisions/s", "p50 µs", "p99 µs", "naive p50 µs", "machine", "budget for p50"):
             table.add_column(name, justify="right")
         table.add_column("holds")
         for row in self.rows:
@@ -145,8 +168,9 @@ class Report:
                 f"{found.p50_us:,.0f}",
                 f"{found.p99_us:,.0f}",
                 "" if row.naive is None else f"{row.naive.p50_us:,.0f}",
-                _budget(row, self.calibration),
-                verdict(row.holds(self.calibration)),
+                f"{row.calibration:.2f}",
+                _budget(row),
+                verdict(row.holds),
             )
         return table
 
@@ -164,12 +188,12 @@ class Report:
         return table
 
 
-def _budget(row: Row, calibration: float) -> str:
+def _budget(row: Row) -> str:
     if row.full is not None and row.ratio is not None:
         return f"{row.ratio:.2f} of {row.full.p50_us:,.0f} in full, at most {FULL_RATIO}"
     if row.cost is not None:
-        return f"{row.cost.us_a_node:.2f} a node besides its own time, at most {ONE_NODE_US * calibration:.2f}"
-    return "" if row.budget_us is None else f"{row.budget_us * calibration:,.0f}"
+        return f"{row.cost.us_a_node:.2f} a node besides its own time, at most {ONE_NODE_US * row.calibration:.2f}"
+    return "" if row.budget_us is None else f"{row.budget_us * row.calibration:,.0f}"
 
 
 def _memory(memory: Memory) -> Table:

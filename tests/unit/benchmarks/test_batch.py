@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here is about the time that anything takes."""
-    monkeypatch.setattr(calibration, "best_s", lambda *_: calibration.REFERENCE_S)
+    monkeypatch.setattr(calibration, "run_s", lambda: calibration.REFERENCE_S)
 
 
 # workloads
@@ -126,7 +126,7 @@ def row(name: str, seconds: float, *, nodes: int | None = None) -> BatchRow:
         workload=workload,
         nodes=nodes or workload.nodes,
         pods=workload.pods,
-        rounds=Latencies([seconds * 1e6]),
+        rounds=Latencies([seconds * 1e6], paces=[1.0]),
     )
 
 
@@ -146,7 +146,7 @@ def row(name: str, seconds: float, *, nodes: int | None = None) -> BatchRow:
     ],
 )
 def test_budgets(found: BatchRow, machine: float, holds: bool | None) -> None:
-    assert found.holds(machine) is holds
+    assert replace(found, rounds=replace(found.rounds, paces=[machine])).holds is holds
 
 
 def test_pods_a_second_are_told_where_each_is_decided() -> None:
@@ -161,7 +161,7 @@ def test_what_is_over_budget_is_named() -> None:
         SessionGrowth(Growth("by nodes", linear), 1.1),
         SessionGrowth(Growth("by queues", squared), None),
     ]
-    report = BatchReport(rows=[row("gangs", 9.0), row("one_gang", 0.1)], calibration=1.0, growth=growth)
+    report = BatchReport(rows=[row("gangs", 9.0), row("one_gang", 0.1)], growth=growth)
     assert report.broken == ["gangs", "growth by jobs"]
 
 
@@ -196,7 +196,7 @@ def test_the_json_has_the_shape_of_the_cores(tmp_path: Path) -> None:
 
 
 def test_a_full_size_tells_its_budget_and_what_volcano_takes() -> None:
-    found = row("one_gang", 0.4).as_json(1.0)
+    found = row("one_gang", 0.4).as_json()
     assert (found["budget_us"], found["volcano_us"], found["holds"]) == (500_000, 4_700_000, True)
 
 
@@ -208,7 +208,7 @@ def test_people_get_tables(tmp_path: Path) -> None:
 
 
 def test_check_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchRow, "holds", lambda *_: False)
+    monkeypatch.setattr(BatchRow, "holds", property(lambda _: False))
     result = CliRunner().invoke(
         main, [*SMALL, "--workload", "gangs", "--check", "--file", str(tmp_path / "batch.json")]
     )

@@ -499,7 +499,7 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def benchmark_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(calibration, "best_s", lambda *_: calibration.REFERENCE_S)
+    monkeypatch.setattr(calibration, "run_s", lambda: calibration.REFERENCE_S)
     ready(folder, [NODES, pods(2, collectMetrics=True)])
     config = json.loads((folder / "performance-config.yaml").read_text(encoding="utf-8"))
     config[0]["workloads"][0] |= {"labels": ["performance"], "threshold": 270}
