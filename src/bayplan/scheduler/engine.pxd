@@ -5,6 +5,14 @@ from bayplan.scheduler.cycle cimport Attempts as CAttempts
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 from bayplan.telemetry.decisions cimport DecisionRing as CDecisionRing
 
+cdef class Held:
+    cdef public object framework, pod
+    cdef public CCycle cycle
+
+cdef class Placed:
+    cdef public object decision, status, waits_s
+    cdef public Held held
+
 cdef class PodEngine:
     cdef dict __dict__
     cdef object __weakref__

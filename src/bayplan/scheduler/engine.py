@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace as replace_struct
@@ -41,30 +42,39 @@ from bayplan.scheduler.extenders import Extender
 from bayplan.scheduler.handles import EngineHandle, NoWrites, Post
 from bayplan.scheduler.recording import record_of
 from bayplan.scheduler.sampling import Sampler, Share, share_for
-from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.snapshot import NodeColumns, PodInfo, RowVector, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.timings import PluginTimings
 
+_NO_WAITS: Mapping[str, float] = MappingProxyType({})
 
-class Held(NamedTuple):
+
+class Held:
     """A pod that is counted on its node, and what is needed to bind it or to take it back."""
 
-    framework: Framework
-    cycle: Cycle
-    pod: Pod  # on its node
+    __slots__ = ("cycle", "framework", "pod")
+
+    def __init__(self, framework: Framework, cycle: Cycle, pod: Pod) -> None:
+        self.framework = framework
+        self.cycle = cycle
+        self.pod = pod  # on its node
 
 
-@dataclass(slots=True)
 class Placed:
     """A decision that was carried out as far as one process can.
 
     A pod that Permit holds back has a node and is counted there, but is not placed until `PodEngine.settle` says so.
     """
 
-    decision: Decision
-    status: Status
-    waits_s: Mapping[str, float] = field(default_factory=dict)
-    held: Held | None = None  # what was assumed and reserved for it; None where nothing is
+    __slots__ = ("decision", "held", "status", "waits_s")
+
+    def __init__(
+        self, decision: Decision, status: Status, waits_s: Mapping[str, float] = _NO_WAITS, held: Held | None = None
+    ) -> None:
+        self.decision = decision
+        self.status = status
+        self.waits_s = waits_s
+        self.held = held  # what was assumed and reserved for it; None where nothing is
 
     @property
     def node(self) -> str | None:
@@ -99,6 +109,21 @@ class _Entered:
 
     pod: Pod
     timestamp: datetime
+
+
+def any_of(chance: random.Random) -> TieBreak:
+    """Any of them, each as likely as the others: `randrange` without what it checks first."""
+    bits = chance.getrandbits
+
+    def pick(_: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+        count = len(rows)
+        width = count.bit_length()
+        place = bits(width)
+        while place >= count:
+            place = bits(width)
+        return place
+
+    return pick
 
 
 class PodEngine:
@@ -136,7 +161,7 @@ class PodEngine:
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
         self._latest: Decision | None = None  # what was decided last, and is still to be read
-        self._tie_break: TieBreak = tie_break or (lambda _, rows: chance.randrange(len(rows)))
+        self._tie_break: TieBreak = tie_break or any_of(chance)
         self._handles: dict[str, EngineHandle] = {}
         self._registry = Registry()
         self._attempts: dict[str, Attempts] = {}

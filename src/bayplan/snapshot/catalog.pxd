@@ -1,0 +1,1 @@
+# Compiled for its calls: no attribute here is worth a type.
