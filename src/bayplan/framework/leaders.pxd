@@ -13,6 +13,7 @@ cdef class Leaders:
 cdef class _Group:
     cdef public long long members, top, held
     cdef public object rows
+    cdef public list merged
 
 cdef class GroupLeaders:
     cdef public object alone, of_row
@@ -28,11 +29,12 @@ cdef class GroupLeaders:
     cdef _leave(self, long long number, Py_ssize_t row, long long alone)
     @cython.locals(group=_Group)
     cdef _enter(self, long long number, Py_ssize_t row, long long alone)
-    cdef list _lists_with(self, long long number, _Group group)
+    @cython.locals(group=_Group)
     cdef _forget(self, long long number)
     cpdef object best_rows(self)
     @cython.locals(group=_Group, number=cython.longlong, total=cython.longlong, top=cython.longlong, found=list)
     cdef object _find_best(self)
+    @cython.locals(group=_Group)
     cdef object _merge(self, tuple tied)
     cdef _look(self, long long number, _Group group)
     @cython.locals(group=_Group)

@@ -89,13 +89,14 @@ def _headed(first: int, rows: Rows) -> list[int]:
 class _Group:
     """The best rows of one group, by what they have alone."""
 
-    __slots__ = ("held", "members", "rows", "top")
+    __slots__ = ("held", "members", "merged", "rows", "top")
 
     def __init__(self, members: int, top: int, held: int, rows: array[int] | None = None) -> None:
         self.members = members  # rows in the group
         self.top = top  # the most that one of them has
         self.held = held  # rows that have the most; 0: to be looked for
         self.rows = rows  # these rows, in order; None: to be looked for
+        self.merged: list[array[int]] = []  # longer lists, which hold these rows too
 
 
 class GroupLeaders:
@@ -163,11 +164,12 @@ class GroupLeaders:
             self._forget(number)
         elif group.held and alone == group.top:
             group.held -= 1
-            if group.held:
-                for rows in self._lists_with(number, group):
-                    del rows[bisect_left(rows, row)]
-            else:
+            if not group.held:
                 self._forget(number)
+            elif group.rows is not None:
+                del group.rows[bisect_left(group.rows, row)]
+                for rows in group.merged:
+                    del rows[bisect_left(rows, row)]
 
     def _enter(self, number: int, row: int, alone: int) -> None:
         group = self._groups.get(number)
@@ -180,19 +182,18 @@ class GroupLeaders:
             self._forget(number)
         elif group.held and alone == group.top:
             group.held += 1
-            for rows in self._lists_with(number, group):
-                insort(rows, row)
-
-    def _lists_with(self, number: int, group: _Group) -> list[array[int]]:
-        """The lists that hold the best rows of a group."""
-        if group.rows is None:
-            return []
-        return [group.rows, *[rows for tied, rows in self._merged.items() if number in tied]]
+            if group.rows is not None:
+                insort(group.rows, row)
+                for rows in group.merged:
+                    insort(rows, row)
 
     def _forget(self, number: int) -> None:
         """A group has other best rows."""
-        for tied in [tied for tied in self._merged if number in tied]:
-            del self._merged[tied]
+        merged = self._merged
+        for tied in [tied for tied in merged if number in tied]:
+            del merged[tied]
+        for other, group in self._groups.items():
+            group.merged = [rows for tied, rows in merged.items() if other in tied]
 
     def best_rows(self) -> Rows:
         """The rows with the highest total, in order."""
@@ -220,8 +221,12 @@ class GroupLeaders:
         if rows is None:
             if len(self._merged) >= _MOST_MERGED:
                 self._merged.clear()
+                for group in self._groups.values():
+                    group.merged = []
             every = np.sort(np.concatenate([np.frombuffer(self._rows(number), dtype=np.int64) for number in tied]))
             rows = self._merged[tied] = _as_array(every)
+            for number in tied:
+                self._groups[number].merged.append(rows)
         return rows
 
     def _look(self, number: int, group: _Group) -> None:
