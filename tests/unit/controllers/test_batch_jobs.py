@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from batch_objects import container, job, task
+from bayplan.client import Client
+from bayplan.client.target import Target
+from bayplan.clock import ManualClock
 from bayplan.controllers.batch.group_amounts import group_amounts, texts, times
 from bayplan.controllers.batch.job_events import Action, Happening, due_action, eviction_of, happenings
 from bayplan.controllers.batch.job_furniture import group_spec
@@ -17,9 +22,14 @@ from bayplan.controllers.batch.job_plugins import hosts_data, plugin_objects, ss
 from bayplan.controllers.batch.job_pods import claims_of, job_pod
 from bayplan.controllers.batch.job_states import step_for
 from bayplan.controllers.batch.job_view import Counts, JobView
+from bayplan.controllers.batch.jobs import VcJobs
+from bayplan.controllers.batch.kinds import VC_JOBS
 from bayplan.controllers.seen import SeenPod, Whole
+from bayplan.controllers.world import Feed, World
 from bayplan.objects.kinds import convert
+from bayplan.objects.meta import OwnerReference
 from bayplan.objects.quantity import parse_quantity
+from wire_server import on_loop
 
 Tree = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -443,3 +453,33 @@ def test_the_group_of_a_job() -> None:
             "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
         }
     ]
+
+
+@on_loop
+async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
+    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        jobs = VcJobs(World(client))
+        owner = OwnerReference(api_version=VC_JOBS.api_version, kind="Job", name="a", uid="u1", controller=True)
+        whole = view(job("a")).item
+        one, other = (
+            replace(each, metadata=replace(each.metadata, owner_references=(owner,)))
+            for each in (pod("a-worker-0"), pod("a-worker-1"))
+        )
+        for feed, item in ((jobs.jobs, whole), (jobs.pods, one), (jobs.pods, other)):
+            tell(feed, None, item)
+        tell(jobs.pods, one, None)
+        assert jobs.remembers("u1")
+        tell(jobs.jobs, whole, None)
+        tell(jobs.pods, other, None)
+        assert not jobs.remembers("u1")
+
+
+def tell(feed: Feed[Any], old: Any, new: Any) -> None:
+    """What a watch would tell."""
+    item, store = new if new is not None else old, feed._informer._store
+    if new is None:
+        del store[(item.namespace, item.name)]
+    else:
+        store[(item.namespace, item.name)] = item
+    feed._on_change(old, new)

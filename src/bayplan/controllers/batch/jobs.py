@@ -131,6 +131,9 @@ class VcJobs(BatchController):
             memory.failed_since.pop(pod.uid, None)
             if not ours and (evicted := eviction_of(pod, self.clock.now())) is not None:
                 memory.evicted.append(evicted)
+            job = self.jobs.get(pod.namespace, owner.name)
+            if job is None or job.uid != owner.uid:
+                self._memories.pop(owner.uid, None)  # the job went before its pods
         elif new.status.phase == "Failed":
             memory.failed_since.setdefault(new.uid, self.clock.now())
         self.queue.add((pod.namespace, owner.name))
@@ -165,6 +168,10 @@ class VcJobs(BatchController):
         self.say(VC_JOBS, job, COMMAND_ISSUED, note)
         self._memory(job.uid).commands.append(command.action)
         self.enqueue(None, job)
+
+    def remembers(self, uid: str) -> bool:
+        """Whether anything is kept about a job besides what the watches say."""
+        return uid in self._memories
 
     def _memory(self, uid: str) -> _Memory:
         return self._memories.setdefault(uid, _Memory())
