@@ -117,6 +117,11 @@ class HintTable:
         found = (each.cure.reads for each in registered if each.plugin in plugins and each.cure.hint is not None)
         return tuple(dict.fromkeys(reads for reads in found if reads is not None))
 
+    def all_readers(self) -> frozenset[Reads]:
+        """What the hints of all plugins look at."""
+        cures = (each.cure for registered in self._registered.values() for each in registered)
+        return frozenset(cure.reads for cure in cures if cure.hint is not None and cure.reads is not None)
+
     def knows(self, profile: str) -> bool:
         return profile in self._registered
 

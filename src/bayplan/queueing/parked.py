@@ -105,6 +105,16 @@ class ParkedPods:
             for kin in family.kins.values():
                 yield from kin.pods.values()
 
+    def emptied(self, table: HintTable) -> ParkedPods:
+        """An empty place for the same pods where other hints hold. What has been read off them need not be read again,
+        except for hints that are gone: nothing of theirs is kept."""
+        other = ParkedPods(table)
+        kept = table.all_readers()
+        other._readings = {reads: known for reads, known in self._readings.items() if reads in kept}
+        for queued in self:
+            queued.readings = {reads: part for reads, part in queued.readings.items() if reads in kept}
+        return other
+
     def add(self, queued: QueuedPod) -> None:
         pod = queued.pod
         rejected = Rejected(pod.scheduler_name, queued.unschedulable_plugins, queued.pending_plugins, queued.gated_by)
