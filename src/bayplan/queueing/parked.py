@@ -15,6 +15,7 @@ from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.events import Reads
 from bayplan.queueing.hints import HintTable, Occasion, Reading, Registration, Strategy
 from bayplan.queueing.queued import QueuedPod
@@ -155,7 +156,7 @@ class ParkedPods:
             value = reads(queued.pod)
             if value is not None:
                 reading = known.get(value) or known.setdefault(value, Reading(value))
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self._complain(reads, fault)
         queued.readings[reads] = reading
         return reading
