@@ -8,6 +8,7 @@ the moment of its last refresh and nothing else, whatever happens to the cache o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -270,6 +271,45 @@ def test_snapshots_of_different_ages_agree_after_a_refresh(history: list[tuple[A
         world.cache.refresh(snapshot)
     fresh, *aged = [_without_history(observed(each)) for each in (world.cache.snapshot(), *world.snapshots)]
     assert all(each == fresh for each in aged)
+
+
+@given(st.lists(OPERATIONS | st.tuples(st.just("slice"), st.sampled_from(SNAPSHOTS)), min_size=12, max_size=48))
+@settings(max_examples=80)
+def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_them(
+    history: list[tuple[Any, ...]],
+) -> None:
+    world = World()
+    slices: dict[int, Iterator[None]] = {}
+    for operation in history:
+        match operation:
+            case ("slice", number):
+                following = slices.setdefault(number, world.cache.refreshing(world.snapshots[number], at_once=1))
+                if next(following, "over") == "over":
+                    del slices[number]
+            case ("refresh", number):
+                world.cache.refresh(world.snapshots[number])
+                assert _agrees(world.snapshots[number], world.cache)
+            case _:
+                world.tell(operation)
+    for snapshot in world.snapshots:
+        world.cache.refresh(snapshot)
+        assert _agrees(snapshot, world.cache)
+
+
+def test_following_in_slices_leaves_nothing_to_do() -> None:
+    cache = Cache()
+    snapshot = cache.snapshot()
+    for number in range(10):
+        cache.add_node(make_node(f"n{number}", images={"app:1": 10}))
+        cache.add_pod(make_pod(f"p{number}", node=f"n{number}"))
+    assert len(list(cache.refreshing(snapshot, at_once=4))) == 6
+    assert len(list(cache.refreshing(snapshot, at_once=4))) == 0
+    cache.refresh(snapshot)
+    assert observed(snapshot) == observed(cache.snapshot())
+
+
+def _agrees(snapshot: Snapshot, cache: Cache) -> bool:
+    return _without_history(observed(snapshot)) == _without_history(observed(cache.snapshot()))
 
 
 def _without_history(view: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.fits import ABORTING, POD_NUMBER_EXCEEDED
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import Blame, check_rejection
@@ -27,7 +26,7 @@ from bayplan.batch.refusals import bits
 from bayplan.batch.score_columns import NoScore, ScoreColumn
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
-from bayplan.framework.boundary import as_status
+from bayplan.framework.boundary import FAULTS, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import NarrowTo, amounts_alone, row_alone
 from bayplan.framework.points import FILTER, PRE_FILTER, PRE_SCORE, SCORE

@@ -13,12 +13,10 @@ from collections import Counter
 from pathlib import PurePath
 
 from bayplan.errors import PluginError
+from bayplan.framework.boundary import words_of_fault
 
 MOST_ALIKE = 5
 """So many sentences about one plugin at one point; more tell nobody anything new."""
-
-FAULTS = (Exception, SystemExit)
-"""What a plugin may do wrong without ending anything else: to leave is nobody's right but the process's own."""
 
 _LONGEST_ANSWER = 80
 _REGISTERING = os.path.join("batch", "registration.py")
@@ -77,7 +75,7 @@ def _told(what: BaseException | str) -> str:
     frames = [each for each in traceback.extract_tb(what.__traceback__) if not each.filename.endswith(_REGISTERING)]
     place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     kind = "" if isinstance(what, PluginError) else f"{type(what).__name__}: "
-    return f"{kind}{_words(what)}{place}"
+    return f"{kind}{words_of_fault(what)}{place}"
 
 
 def _shown(answer: object) -> str:
@@ -87,10 +85,3 @@ def _shown(answer: object) -> str:
     except Exception:  # whoever answers nonsense may also have no words for it
         text = f"a {type(answer).__name__}"
     return text if len(text) <= _LONGEST_ANSWER else f"{text[: _LONGEST_ANSWER - 3]}..."
-
-
-def _words(what: BaseException) -> str:
-    try:
-        return str(what)
-    except Exception:
-        return "it cannot say what"

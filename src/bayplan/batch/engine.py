@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.handle import BatchHandle, Outside, Reply
@@ -33,6 +32,7 @@ from bayplan.batch.turns import finished
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, PluginError
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod

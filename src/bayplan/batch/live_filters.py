@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from bayplan.batch.bridge import AFFINITY, listen, sits_out
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task
 from bayplan.batch.view import LiveView
-from bayplan.framework.boundary import as_status
+from bayplan.framework.boundary import FAULTS, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import NarrowTo
 from bayplan.framework.points import FILTER, PRE_FILTER

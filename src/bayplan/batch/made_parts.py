@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.batch.complaints import FAULTS, Nonsense
+from bayplan.batch.complaints import Nonsense
 from bayplan.batch.node_points import Blame, NodeFn
 from bayplan.batch.nodes import FloatVector
 from bayplan.batch.refusals import Refusal, by_answer
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, unschedulable
 from bayplan.snapshot import BoolVector, RowVector
 

@@ -20,11 +20,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bayplan.batch.complaints import FAULTS, Nonsense
+from bayplan.batch.complaints import Nonsense
 from bayplan.batch.fits import ABORTING, FitAnswer, statuses_of
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.refusals import bits
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.plugin import Rejection
 from bayplan.framework.status import Code, Status
 from bayplan.snapshot import BoolVector, IntVector

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayplan.batch.amounts import TOLERANCE
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.fits import REJECTS_ALLOCATING, REJECTS_PREEMPTING, FitErrors, insufficient, rejects
 from bayplan.batch.made_parts import MadeScores, MadeVerdicts
 from bayplan.batch.node_points import (
@@ -33,6 +32,7 @@ from bayplan.batch.node_points import (
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.refusals import Refusal, by_answer, by_statuses, errors_of
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, unschedulable
 from bayplan.snapshot import BoolVector, RowVector
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bayplan.batch import points
-from bayplan.batch.complaints import FAULTS, Complaints
+from bayplan.batch.complaints import Complaints
 from bayplan.batch.foresight import NO_FORESIGHT, Foresight
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.jobs import Job
@@ -26,6 +26,7 @@ from bayplan.batch.rules import NOBODY, Asked
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task, default_task_order
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status
 from bayplan.snapshot import BoolVector
 

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayplan.batch.arguments import Arguments
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.contract import home_of
 
 if TYPE_CHECKING:

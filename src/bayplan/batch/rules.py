@@ -15,8 +15,9 @@ from enum import IntEnum
 from numbers import Real
 from typing import Any
 
-from bayplan.batch.complaints import FAULTS, Nonsense
+from bayplan.batch.complaints import Nonsense
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 
 Fn = Callable[..., Any]
 Named = tuple[str, Fn]

@@ -15,7 +15,7 @@ import numpy as np
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
-from bayplan.batch.complaints import FAULTS, Nonsense
+from bayplan.batch.complaints import Nonsense
 from bayplan.batch.device_pools import DevicePool
 from bayplan.batch.fits import FitErrors
 from bayplan.batch.hypernodes import HyperNodes
@@ -34,6 +34,7 @@ from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
 from bayplan.batch.view import ClusterView, LiveView
 from bayplan.clock import Clock
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, error
 from bayplan.objects.volcano import PodGroupCondition
 from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot

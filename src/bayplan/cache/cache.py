@@ -8,7 +8,7 @@ cost is rows changed, not nodes. The state of a pod and its transitions are thos
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -29,6 +29,8 @@ PodSwap = tuple[PodInfo | None, PodInfo | None]
 SeenImages = Callable[[str], dict[str, ImageState]]
 
 _FEW_ROWS = 4
+_SLICE = 512
+"""How many rows or pods are copied before others have a turn."""
 _NO_ROW = -1
 _NO_SLOT = -1
 
@@ -289,10 +291,7 @@ class Cache:
         `changes` gets every pod that came, went or changed, as the snapshot had it and as it has it now. `images`: by
         the name of a node what its owner wants it to know of images, where that is not what the cache tells nodes.
         """
-        seen = snapshot.follower
-        if not isinstance(seen, _Seen) or seen.cache is not self:
-            seen = snapshot.follower = _Seen(self, -1 if len(snapshot) else self._images.version)
-            self._seen.add(seen)
+        seen = self._seen_by(snapshot)
         if not rows and not slots and changes is None and self._show_newcomer(snapshot, seen):
             return
         noted = self._row_journal.since(seen.rows) if seen.layout == self._layout else None
@@ -310,6 +309,36 @@ class Cache:
         snapshot.generation = self._content_clock
         if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen):
             self.vocabulary.recycle()
+
+    def refreshing(self, snapshot: Snapshot, *, at_once: int = _SLICE) -> Iterator[None]:
+        """Bring a snapshot that is far behind nearly up to date, in slices of so many rows or pods.
+
+        A large cluster at once would hold everybody else for a second. The cache may change between two slices; that
+        is left for the next `refresh`, before which nobody may read the snapshot.
+        """
+        seen, layout, came = self._seen_by(snapshot), self._layout, self._row_journal.end
+        images = self._rows_behind(snapshot, seen, (), None)
+        rows = list(images)
+        for start in range(0, len(rows), at_once):
+            self._copy_rows(snapshot, seen, {row: images[row] for row in rows[start : start + at_once]})
+            yield
+            if self._layout != layout:
+                return  # rows have moved: whatever was copied may be another node's by now
+        seen.rows = came
+        came = self._slot_journal.end
+        slots = list(self._slots_behind(snapshot, seen, ()))
+        for start in range(0, len(slots), at_once):
+            for slot in slots[start : start + at_once]:
+                self._show_slot(snapshot, slot)
+            yield
+        seen.slots = came
+
+    def _seen_by(self, snapshot: Snapshot) -> _Seen:
+        seen = snapshot.follower
+        if not isinstance(seen, _Seen) or seen.cache is not self:
+            seen = snapshot.follower = _Seen(self, -1 if len(snapshot) else self._images.version)
+            self._seen.add(seen)
+        return seen
 
     def _show_newcomer(self, snapshot: Snapshot, seen: _Seen) -> bool:
         """The usual case, by the shortest way: since last time one pod came, and nothing else happened."""
@@ -353,6 +382,15 @@ class Cache:
     def _refresh_rows(
         self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], images_of: SeenImages | None
     ) -> None:
+        self._copy_rows(snapshot, seen, self._rows_behind(snapshot, seen, stale, images_of))
+        if seen.layout != self._layout:
+            snapshot.nodes.labels.forget_stale_values(self._nodes.count)
+        seen.rows = self._row_journal.end
+
+    def _rows_behind(
+        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], images_of: SeenImages | None
+    ) -> dict[int, dict[str, ImageState]]:
+        """The rows to be copied, each with the images that it is to show; rows that are no more are cut off."""
         count = self._nodes.count
         noted = self._row_journal.since(seen.rows) if seen.rows >= 0 else None
         rows: Iterable[int] = range(count)
@@ -366,6 +404,9 @@ class Cache:
             images = {row: images_of(self._nodes.names[row]) for row in rows}
         snapshot.nodes.truncate(count)
         del seen.content[count:]
+        return images
+
+    def _copy_rows(self, snapshot: Snapshot, seen: _Seen, images: Mapping[int, dict[str, ImageState]]) -> None:
         shown, known = snapshot.nodes.nodes, snapshot.nodes.count
         for row in images:
             snapshot.touched.note(row)
@@ -375,9 +416,6 @@ class Cache:
                 seen.content.append(0)
             seen.content[row] = self._content[row]
         snapshot.nodes.copy_rows(self._nodes, images)
-        if seen.layout != self._layout:
-            snapshot.nodes.labels.forget_stale_values(count)
-        seen.rows = self._row_journal.end
 
     def _images_for(self, snapshot: Snapshot, content: list[int], row: int) -> dict[str, ImageState]:
         name = self._nodes.names[row]
@@ -389,21 +427,29 @@ class Cache:
     def _refresh_pods(
         self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], changes: list[PodSwap] | None
     ) -> None:
-        noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
-        if noted is not None:
-            noted.update(stale)
-        mine, theirs = self._slots, snapshot.pods
-        for slot in range(max(len(mine), theirs.slots)) if noted is None else noted:
-            state = mine[slot] if slot < len(mine) else None
+        theirs = snapshot.pods
+        for slot in self._slots_behind(snapshot, seen, stale):
             before = theirs.infos[slot] if slot < theirs.slots else None
-            if state is None:
-                theirs.clear(slot)
-            else:
-                theirs.show(slot, state.info, state.row, state.kind, state.affinity)
-            after = None if state is None else state.info
+            after = self._show_slot(snapshot, slot)
             if changes is not None and before is not after:
                 changes.append((before, after))
         seen.slots = self._slot_journal.end
+
+    def _slots_behind(self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int]) -> Iterable[int]:
+        noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
+        if noted is None:
+            return range(max(len(self._slots), snapshot.pods.slots))
+        noted.update(stale)
+        return noted
+
+    def _show_slot(self, snapshot: Snapshot, slot: int) -> PodInfo | None:
+        """Who is in it now."""
+        state = self._slots[slot] if slot < len(self._slots) else None
+        if state is None:
+            snapshot.pods.clear(slot)
+            return None
+        snapshot.pods.show(slot, state.info, state.row, state.kind, state.affinity)
+        return state.info
 
     # inside -----------------------------------------------------------------------------------------------------
 

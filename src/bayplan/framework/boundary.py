@@ -6,6 +6,7 @@ which point, what it did and where. Calls are timed; a slow one is counted and l
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -33,6 +34,10 @@ SLOW_CALL_S = 0.1
 _BAYPLAN = f"{Path(__file__).parents[1]}{os.sep}"
 _NONE = object()  # the answer of a call that raised
 
+FAULTS = (Exception, SystemExit, asyncio.CancelledError)
+"""What a plugin may raise in plain code without ending anything else: to leave is nobody's right but the process's own,
+and whoever is cancelled there is something that the plugin has looked at, not we."""
+
 
 class PluginFault(PluginError):
     """A plugin raised or answered nonsense. `text` is what the pod's status will say."""
@@ -57,7 +62,15 @@ class PluginFault(PluginError):
         """The fault of a plugin that raised, with the place in its code."""
         if isinstance(fault, PluginFault):
             return fault
-        return cls(plugin.name, point, f"{type(fault).__name__}: {fault}{_place(plugin, fault)}")
+        return cls(plugin.name, point, f"{type(fault).__name__}: {words_of_fault(fault)}{_place(plugin, fault)}")
+
+
+def words_of_fault(fault: BaseException) -> str:
+    """What an exception says; whoever raises one may have no words for it."""
+    try:
+        return str(fault)
+    except Exception:
+        return "it cannot say what"
 
 
 def trace_from_outside(fault: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
@@ -100,7 +113,7 @@ class Boundary:
         """The plugin's answer; `PluginFault` if it raises, SystemExit too: no plugin ends the process."""
         try:
             return self.timed(plugin, point, method, *args, **kwargs)
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             raise self.failed(plugin, point, fault) from fault
 
     def timed(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -125,7 +138,7 @@ class Boundary:
         try:
             answer = method(*args)
             return SUCCESS if answer is None else as_status(answer, plugin.name, point)
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             raise self.failed(plugin, point, fault) from fault
 
     async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
@@ -135,7 +148,9 @@ class Boundary:
         try:
             answer = await method(*args)
             return answer
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
+            if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+                raise
             raise self.failed(plugin, point, fault) from fault
         finally:
             self.timings.took(plugin.name, point.filed, self._now() - start, _label(answer))
@@ -157,6 +172,12 @@ class Boundary:
             log.warning(
                 "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
             )
+
+
+def _is_cancelled() -> bool:
+    """Whether it is us who are cancelled, and not something that the plugin has waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _label(answer: object) -> str:

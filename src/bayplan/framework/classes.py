@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
-from bayplan.framework.boundary import Boundary, PluginFault, trace_from_outside
+from bayplan.framework.boundary import FAULTS, Boundary, PluginFault, trace_from_outside, words_of_fault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.parts import EvaluationClock, Part
 from bayplan.framework.points import DEPENDS_ON, FILTER, PRE_FILTER, PRE_SCORE, SCORE, SIGNATURE
@@ -156,7 +156,7 @@ class Classes:
             sign = role.plugin.signature
             signature = self._boundary.timed(role.plugin, SIGNATURE, sign, info.pod) if role.outside else sign(info.pod)
             return None if signature is None else shelf.place(signature)
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self._complain(f"signature of plugin {role.name}", fault)
             return None
 
@@ -195,9 +195,9 @@ class Classes:
             else:
                 cycle.failed = fault
             return None
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self.long_ways[type(fault).__name__] += 1
-            self._complain(f"sharing answers ({type(fault).__name__}: {fault})", fault)
+            self._complain(f"sharing answers ({type(fault).__name__}: {words_of_fault(fault)})", fault)
             self._drop(kind)
             cycle.start_over()
             return None

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from bayplan.errors import PluginError
+from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.contract import MODULE_OF_FILE, misspelt
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.framework.registry import Registry
@@ -67,10 +68,10 @@ def installed(kind: Kind, found: Iterable[EntryPoint] | None = None) -> list[Any
     for point in entry_points(group=kind.value) if found is None else found:
         try:
             loaded.append(point.load())
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             raise PluginError(
-                f'entry point "{point.name}" ({point.value}) cannot be loaded: {type(fault).__name__}: {fault}; '
-                "mend or uninstall the package that declares it"
+                f'entry point "{point.name}" ({point.value}) cannot be loaded: '
+                f"{type(fault).__name__}: {words_of_fault(fault)}; mend or uninstall the package that declares it"
             ) from fault
     return loaded
 
@@ -200,7 +201,7 @@ def _run(path: Path) -> ModuleType:
         raise _unusable(
             name, known, f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python"
         ) from fault
-    except (Exception, SystemExit) as fault:  # a file that ends with sys.exit() must not end the scheduler
+    except FAULTS as fault:  # a file that ends with sys.exit() must not end the scheduler
         text = f"{path} failed while it was loaded: {_told(path, fault)}"
         raise _unusable(name, known, text) from fault
     return module
@@ -209,7 +210,8 @@ def _run(path: Path) -> ModuleType:
 def _told(path: Path, fault: BaseException) -> str:
     """What was raised, and where in the file; an assertion often says nothing itself."""
     lines = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
-    text = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+    said = words_of_fault(fault)
+    text = f"{type(fault).__name__}: {said}" if said else type(fault).__name__
     return f"{text} (line {lines[-1]})" if lines else text
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.boundary import Boundary, PluginFault, as_status
+from bayplan.framework.boundary import FAULTS, Boundary, PluginFault, as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import pre_filter_answer, refusals, rejections_of
 from bayplan.framework.plugin import MAX_SCORE, NarrowTo
@@ -202,7 +202,7 @@ class Part:
             return self._boundary.timed(self.role.plugin, point, method, *args)
         except CannotShare:
             raise
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             known = self._boundary.failed(self.role.plugin, point, fault)
             known.question = (point, None if nodes is None else nodes.rows)
             raise known from fault
@@ -231,7 +231,7 @@ class Part:
             return role.depends_on(self.cycle)
         try:
             return self._boundary.timed(role.plugin, DEPENDS_ON, role.depends_on, self.cycle)
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             raise PluginFault.raised(role.plugin, DEPENDS_ON.key, fault) from fault
 
     def _refresh(self, rows: Collection[int]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from bayplan.config.model import MULTI_POINT, PluginRef, PluginSet
 from bayplan.config.model import Profile as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError, PluginError
+from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.cures import cures_of
 from bayplan.framework.events import Cure
 from bayplan.framework.handle import Handle
@@ -70,7 +71,7 @@ def close_all(plugins: Iterable[Any]) -> None:
     for plugin in plugins:
         try:
             getattr(plugin, "close", lambda: None)()
-        except (Exception, SystemExit):
+        except FAULTS:
             log.exception("plugin %s failed while it was closed", plugin.name)
 
 
@@ -134,8 +135,10 @@ class _Builder:
             return plugin
         except BayplanError as fault:
             raise self._refuse(f'initializing plugin "{entry.name}": {fault}') from fault
-        except (Exception, SystemExit) as fault:
-            raise self._refuse(f'initializing plugin "{entry.name}": {type(fault).__name__}: {fault}') from fault
+        except FAULTS as fault:
+            raise self._refuse(
+                f'initializing plugin "{entry.name}": {type(fault).__name__}: {words_of_fault(fault)}'
+            ) from fault
 
     def _cures(self, plugin: Any) -> tuple[Cure, ...]:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Judge, Reads, Resource
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -117,6 +118,11 @@ class HintTable:
         found = (each.cure.reads for each in registered if each.plugin in plugins and each.cure.hint is not None)
         return tuple(dict.fromkeys(reads for reads in found if reads is not None))
 
+    def all_readers(self) -> frozenset[Reads]:
+        """What the hints of all plugins look at."""
+        cures = (each.cure for registered in self._registered.values() for each in registered)
+        return frozenset(cure.reads for cure in cures if cure.hint is not None and cure.reads is not None)
+
     def knows(self, profile: str) -> bool:
         return profile in self._registered
 
@@ -144,7 +150,7 @@ class HintTable:
                 if timed:
                     try:
                         answer = judge(part.part, old, new) is not skip
-                    except (Exception, SystemExit) as fault:
+                    except FAULTS as fault:
                         self._complain(plugin, occasion, fault)
                         answer = True
                 else:  # one of so many enters the statistics
@@ -160,7 +166,7 @@ class HintTable:
             return self._call_timed(hint, subject, plugin, occasion)
         try:
             return hint(subject, occasion.old, occasion.new) is not Hint.SKIP
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self._complain(plugin, occasion, fault)
             return True
 
@@ -170,7 +176,7 @@ class HintTable:
         try:
             answer = hint(subject, occasion.old, occasion.new)
             label = "QueueSkip" if answer is Hint.SKIP else "Queue"
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self._complain(plugin, occasion, fault)
             label = "Error"
         self._recorder.hint(plugin, occasion.event.name, label, self._now_s() - start)

@@ -15,6 +15,7 @@ from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.events import Reads
 from bayplan.queueing.hints import HintTable, Occasion, Reading, Registration, Strategy
 from bayplan.queueing.queued import QueuedPod
@@ -105,6 +106,16 @@ class ParkedPods:
             for kin in family.kins.values():
                 yield from kin.pods.values()
 
+    def emptied(self, table: HintTable) -> ParkedPods:
+        """An empty place for the same pods where other hints hold. What has been read off them need not be read again,
+        except for hints that are gone: nothing of theirs is kept."""
+        other = ParkedPods(table)
+        kept = table.all_readers()
+        other._readings = {reads: known for reads, known in self._readings.items() if reads in kept}
+        for queued in self:
+            queued.readings = {reads: part for reads, part in queued.readings.items() if reads in kept}
+        return other
+
     def add(self, queued: QueuedPod) -> None:
         pod = queued.pod
         rejected = Rejected(pod.scheduler_name, queued.unschedulable_plugins, queued.pending_plugins, queued.gated_by)
@@ -145,7 +156,7 @@ class ParkedPods:
             value = reads(queued.pod)
             if value is not None:
                 reading = known.get(value) or known.setdefault(value, Reading(value))
-        except (Exception, SystemExit) as fault:
+        except FAULTS as fault:
             self._complain(reads, fault)
         queued.readings[reads] = reading
         return reading

@@ -84,9 +84,8 @@ class Pools:
     def regroup(self, hints: HintTable) -> list[QueuedPod]:
         """Other hints hold from now on: parked pods are told apart anew. Returns them."""
         parked = list(self.parked)
-        self.parked = ParkedPods(hints)
+        self.parked = self.parked.emptied(hints)
         for queued in parked:
-            queued.readings = {}
             self.parked.add(queued)
         return parked
 

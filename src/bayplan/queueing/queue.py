@@ -338,15 +338,8 @@ class SchedulingQueue:
         for queued in late:
             queued.flushed, queued.flushed_at = True, now
         self._in_flight.note(UNSCHEDULABLE_TIMEOUT, None, None)
-        return self._move(self._still_parked(late), UNSCHEDULABLE_TIMEOUT.name)
-
-    @staticmethod
-    def _still_parked(pods: list[QueuedPod]) -> Iterator[tuple[QueuedPod, Strategy] | None]:
-        for number, queued in enumerate(pods, 1):
-            if queued.pool is Pool.PARKED and queued.flushed:
-                yield queued, Strategy.AFTER_BACKOFF
-            if number % (SLICE // WAKING) == 0:
-                yield None
+        still = _one_by_one(late, lambda queued: queued.pool is Pool.PARKED and queued.flushed)
+        return self._move(still, UNSCHEDULABLE_TIMEOUT.name)
 
     def _now(self) -> datetime:
         """The wall clock as it was at the start, carried on by the one that never jumps: a wall clock that is set
@@ -378,9 +371,10 @@ class SchedulingQueue:
         plugins = frozenset(changed)
         self._profiles = profiles
         self._hints = self._hint_table(profiles)
-        parked = self._pools.regroup(self._hints)
-        hit = ((each, Strategy.AFTER_BACKOFF) for each in parked if plugins & each.rejectors and each.kin is not None)
-        return self._move(hit, FORCE_ACTIVATE.name)
+        hit = [each for each in self._pools.regroup(self._hints) if plugins & each.rejectors]
+        if plugins:  # pods in flight may yet be rejected by one that is no longer there
+            self._in_flight.note(FORCE_ACTIVATE, None, None)
+        return self._move(_one_by_one(hit, lambda queued: queued.pool is Pool.PARKED), FORCE_ACTIVATE.name)
 
     def _hint_table(self, profiles: Mapping[str, QueueProfile]) -> HintTable:
         cures = {name: profile.cures for name, profile in profiles.items()}
@@ -443,3 +437,14 @@ class SchedulingQueue:
         if present is None or present.pool is Pool.PARKED:  # else an older entry of that name is further already
             self._pools.enter(queued, Pool.PARKED, event)
         return False
+
+
+def _one_by_one(
+    pods: Iterable[QueuedPod], still_waits: Callable[[QueuedPod], bool]
+) -> Iterator[tuple[QueuedPod, Strategy] | None]:
+    """Pods that are to be woken, in slices; what happens between two of them may have taken some away."""
+    for number, queued in enumerate(pods, 1):
+        if still_waits(queued):
+            yield queued, Strategy.AFTER_BACKOFF
+        if number % (SLICE // WAKING) == 0:
+            yield None

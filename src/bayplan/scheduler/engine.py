@@ -8,7 +8,7 @@ tests, conformance and simulation stop here, and a live scheduler goes on from h
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
@@ -197,11 +197,20 @@ class PodEngine:
 
     def snapshot(self) -> Snapshot:
         """The cluster of now."""
+        self._let_go()
+        self.cache.refresh(self._snapshot)
+        return self._snapshot
+
+    def looking(self) -> Iterator[None]:
+        """Look at the whole cluster in slices, so that the first attempt need not do so at once."""
+        self._let_go()
+        return self.cache.refreshing(self._snapshot)
+
+    def _let_go(self) -> None:
+        """Nothing that was found out on the snapshot as it was is needed any more."""
         if self._latest is not None:
             self._latest.let_go()
             self._latest = None
-        self.cache.refresh(self._snapshot)
-        return self._snapshot
 
     def prepare(self, pod: Pod) -> PodInfo:
         """The pod with what can be computed before its turn comes: a queue does so when the pod enters."""

@@ -156,6 +156,8 @@ class LiveScheduler:
 
     async def run(self) -> None:
         await self.catch_up()  # nobody decides on half a picture
+        for _ in self.engine.looking():
+            await asyncio.sleep(0)
         while True:
             self._woken.clear()
             if await self._turn():

@@ -37,7 +37,7 @@ from bayplan.objects.defaults import DEFAULT_NAMESPACE, admitted
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import DEFAULT_QUEUE, PodGroup, Queue
 from bayplan.testing.batch_builders import Gang, make_queue
-from bayplan.testing.builders import LONG_AGO
+from bayplan.testing.builders import LONG_AGO, listed
 from bayplan.testing.profiles import registry_with
 from bayplan.testing.tiers import Listed, actions_with, classes_in, configuration_of, plugins_with, refuse_idle
 
@@ -125,6 +125,12 @@ class BatchHarness:
         `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none. `mends`
         are quirks of Volcano's that are switched off.
         """
+        plugins = listed("plugins", plugins, type, "classes, as in [CostAware]")
+        nodes = listed("nodes", nodes, Node, "what make_node makes")
+        gangs = listed("gangs", gangs, Gang, "what make_gang makes")
+        queues = listed("queues", queues, Queue, "what make_queue makes")
+        pods = listed("pods", pods, Pod, "what make_pod makes")
+        objects = listed("objects", objects, KubeObject, "objects, as make_hyper_node and others make them")
         if config is not None and (tiers is not None or args or only):
             raise UsageError("a configuration says everything itself; leave out tiers, args and only")
         steps = actions_with(actions)

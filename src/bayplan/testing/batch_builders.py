@@ -38,7 +38,7 @@ from bayplan.objects.volcano import (
     RegexMatch,
 )
 from bayplan.objects.workloads import PriorityClass
-from bayplan.testing.builders import LONG_AGO, Labels, make_pod
+from bayplan.testing.builders import LONG_AGO, Labels, listed, make_pod, sound
 
 
 def make_pod_group(
@@ -62,19 +62,21 @@ def make_pod_group(
     """
     if isinstance(topology, int):
         topology = NetworkTopology(mode=HARD, highest_tier_allowed=topology)
-    return PodGroup(
-        metadata=ObjectMeta(
-            name=name,
-            namespace=namespace,
-            uid=f"uid-{namespace}-{name}",
-            labels=dict(labels or {}),
-            annotations=dict(annotations or {}),
-            creation_timestamp=created,
-        ),
-        spec=PodGroupSpec(
-            queue=queue, min_member=min_member, min_resources=min_resources, network_topology=topology, **spec
-        ),
-        status=PodGroupStatus(phase=phase, conditions=tuple(conditions)),
+    return sound(
+        PodGroup(
+            metadata=ObjectMeta(
+                name=name,
+                namespace=namespace,
+                uid=f"uid-{namespace}-{name}",
+                labels=dict(labels or {}),
+                annotations=dict(annotations or {}),
+                creation_timestamp=created,
+            ),
+            spec=PodGroupSpec(
+                queue=queue, min_member=min_member, min_resources=min_resources, network_topology=topology, **spec
+            ),
+            status=PodGroupStatus(phase=phase, conditions=tuple(conditions)),
+        )
     )
 
 
@@ -115,7 +117,9 @@ def make_gang(
     gets a priority class. `labels` and `annotations` are the pods'; `pod` has more keywords of `make_pod`, `group`
     those of `make_pod_group`.
     """
-    nodes = [on] * size if isinstance(on, str) and on else list(on)
+    if not isinstance(size, int) or size < 0:
+        raise UsageError(f"a gang has a number of pods; got {size!r}")
+    nodes = [on] * size if isinstance(on, str) and on else listed("on", on or (), str, "names of nodes")
     least = size if min_member is None else min_member
     priority_class = None if priority is None else _priority_class(priority)
     notes = {GROUP_NAME: name, **({TASK_SPEC: role} if role else {}), **(annotations or {})}
@@ -157,17 +161,19 @@ def make_queue(
     **spec: Any,
 ) -> Queue:
     """An open queue; `spec` are fields of `QueueSpec`: `reclaimable`, `priority`, `affinity`, …"""
-    return Queue(
-        metadata=ObjectMeta(name=name, annotations=dict(annotations or {}), creation_timestamp=created),
-        spec=QueueSpec(
-            weight=weight,
-            parent=parent,
-            capability=capability or {},
-            deserved=deserved or {},
-            guarantee=Guarantee(resource=guarantee or {}),
-            **spec,
-        ),
-        status=QueueStatus(state=state),
+    return sound(
+        Queue(
+            metadata=ObjectMeta(name=name, annotations=dict(annotations or {}), creation_timestamp=created),
+            spec=QueueSpec(
+                weight=weight,
+                parent=parent,
+                capability=capability or {},
+                deserved=deserved or {},
+                guarantee=Guarantee(resource=guarantee or {}),
+                **spec,
+            ),
+            status=QueueStatus(state=state),
+        )
     )
 
 
@@ -182,6 +188,7 @@ def make_hyper_node(
     tier_name: str = "",
 ) -> HyperNode:
     """Nodes by name, by a `pattern` of names or by labels; or hypernodes of a lower tier, by name."""
+    nodes, children = listed("nodes", nodes, str, "names of nodes"), listed("children", children, str, "names")
     selectors = [
         *(("Node", MemberSelector(exact_match=ExactMatch(each))) for each in nodes),
         *(("HyperNode", MemberSelector(exact_match=ExactMatch(each))) for each in children),
@@ -191,8 +198,8 @@ def make_hyper_node(
     if labels is not None:
         selectors.append(("Node", MemberSelector(label_match=LabelSelector(match_labels=dict(labels)))))
     members = tuple(Member(type=kind, selector=selector) for kind, selector in selectors)
-    return HyperNode(
-        metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier=tier, tier_name=tier_name, members=members)
+    return sound(
+        HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier=tier, tier_name=tier_name, members=members))
     )
 
 
@@ -201,9 +208,13 @@ def make_option(plugin: str | type[Any], *, arguments: Mapping[str, Any] | None 
 
     `make_option("gang").defaulted()` has them as a file that gives none: on.
     """
-    for flag in flags:
+    for flag, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{flag} is on or off, True or False; got {value!r}")
         if flag not in FLAGS:
             meant = get_close_matches(flag, FLAGS, n=1, cutoff=0.6)
             raise UsageError(f"{flag} is no flag of a plugin" + (f"; is {meant[0]} meant?" if meant else ""))
-    name: str = plugin if isinstance(plugin, str) else plugin.name
+    name = plugin if isinstance(plugin, str) else getattr(plugin, "name", None)
+    if not isinstance(name, str):
+        raise UsageError(f"a plugin is named by a text, or by a class with a `name`; got {plugin!r}")
     return PluginOption(name, flags, dict(arguments or {}))

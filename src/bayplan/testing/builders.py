@@ -120,13 +120,13 @@ def make_pod(
     """
     ports = tuple(
         port if isinstance(port, ContainerPort) else ContainerPort(host_port=port, container_port=port)
-        for port in host_ports
+        for port in listed("host_ports", host_ports, int | ContainerPort, "ports, as in [80]")
     )
     spec.setdefault(
         "containers", (make_container(cpu=cpu, memory=memory, requests=requests, image=image, ports=ports),)
     )
-    spec.setdefault("volumes", tuple(_volume_of(claim) for claim in claims))
-    spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, gates)))
+    spec.setdefault("volumes", tuple(map(_volume_of, listed("claims", claims, str, "names of claims"))))
+    spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, listed("gates", gates, str, "names of gates"))))
     spec.setdefault("topology_spread_constraints", _each_of("spread", spread, TopologySpreadConstraint))
     spec["tolerations"] = _each_of("tolerations", tolerations, Toleration, make_toleration)
     metadata = ObjectMeta(
@@ -141,7 +141,7 @@ def make_pod(
     )
     if status is None:
         status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
-    return Pod(metadata=metadata, spec=_made(PodSpec, {"node_name": node, **spec}), status=status)
+    return sound(Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status))
 
 
 def make_toleration(taint: str = "", **fields: Any) -> Toleration:
@@ -162,12 +162,14 @@ def make_spread(
     **fields: Any,
 ) -> TopologySpreadConstraint:
     """Pods with these labels spread over a topology; where not `required`, as far as it goes."""
-    return TopologySpreadConstraint(
-        max_skew=max_skew,
-        topology_key=topology_key,
-        when_unsatisfiable="DoNotSchedule" if required else "ScheduleAnyway",
-        label_selector=LabelSelector(match_labels=dict(labels or {})),
-        **fields,
+    return sound(
+        TopologySpreadConstraint(
+            max_skew=max_skew,
+            topology_key=topology_key,
+            when_unsatisfiable="DoNotSchedule" if required else "ScheduleAnyway",
+            label_selector=LabelSelector(match_labels=_labels(labels)),
+            **fields,
+        )
     )
 
 
@@ -180,10 +182,12 @@ def make_affinity(
     weight: int | None = None,
 ) -> Affinity:
     """Nodes with these labels; near pods with these labels; apart from pods with these. `weight`: preferred only."""
-    return Affinity(
-        node_affinity=None if nodes is None else _node_affinity(_term(nodes), weight),
-        pod_affinity=None if near is None else _pod_affinity(near, topology_key, weight),
-        pod_anti_affinity=None if apart is None else _pod_affinity(apart, topology_key, weight),
+    return sound(
+        Affinity(
+            node_affinity=None if nodes is None else _node_affinity(_term(nodes), weight),
+            pod_affinity=None if near is None else _pod_affinity(near, topology_key, weight),
+            pod_anti_affinity=None if apart is None else _pod_affinity(apart, topology_key, weight),
+        )
     )
 
 
@@ -194,13 +198,15 @@ def _node_affinity(term: NodeSelectorTerm, weight: int | None) -> NodeAffinity:
 
 
 def _pod_affinity(labels: Labels, topology_key: str, weight: int | None) -> PodAffinity:
-    term = PodAffinityTerm(topology_key=topology_key, label_selector=LabelSelector(match_labels=dict(labels)))
+    term = PodAffinityTerm(topology_key=topology_key, label_selector=LabelSelector(match_labels=_labels(labels)))
     if weight is None:
         return PodAffinity(required=(term,))
     return PodAffinity(preferred=(WeightedPodAffinityTerm(weight, term),))
 
 
 def _amounts(requests: ResourceList | None, cpu: QuantityText | None, memory: QuantityText | None) -> ResourceList:
+    if requests is not None and not isinstance(requests, Mapping):
+        raise UsageError(f'amounts are by resource, as in {{"cpu": 2}}; got {requests!r}')
     short = {"cpu": cpu, "memory": memory}
     amounts = {**(requests or {}), **{name: amount for name, amount in short.items() if amount is not None}}
     for name, amount in amounts.items():
@@ -212,20 +218,39 @@ def _amounts(requests: ResourceList | None, cpu: QuantityText | None, memory: Qu
 
 
 def _labels(labels: Labels | None) -> dict[str, str]:
+    if labels is not None and not isinstance(labels, Mapping):
+        raise UsageError(f'labels and annotations are written as in {{"app": "web"}}; got {labels!r}')
     for key, value in (labels or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise UsageError(f"labels and annotations are texts; got {key!r}: {value!r}")
     return dict(labels or {})
 
 
-def _made(kind: type[T], fields: Mapping[str, Any]) -> T:
-    """A part of an object with these fields, each of the type that it has there."""
-    made = kind(**fields)
+def sound(item: T) -> T:
+    """The object, if every field of it has the type that it has there."""
+    kind = type(item)
     try:
-        msgspec.convert(msgspec.to_builtins(made), kind)
+        msgspec.convert(msgspec.to_builtins(item), kind)
     except (msgspec.ValidationError, TypeError) as fault:
         raise UsageError(f"this is no {kind.__name__}: {fault}") from None
-    return made
+    return item
+
+
+def listed(keyword: str, given: Any, kind: Any, what: str) -> list[Any]:
+    """What was given for a keyword, as a list of what it takes. A text is a list of letters, and never meant so."""
+    if isinstance(given, kind | str | Mapping) or not isinstance(given, Iterable):
+        raise UsageError(f"{keyword} takes a list of {what}; got {_named(given)}")
+    items = list(given)
+    for each in items:
+        if not isinstance(each, kind):
+            raise UsageError(f"{keyword} takes a list of {what}; in it is {_named(each)}")
+    return items
+
+
+def _named(thing: Any) -> str:
+    if isinstance(thing, str | int | float):
+        return repr(thing)
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of type {type(thing).__name__}"
 
 
 def _each_of(
@@ -273,15 +298,15 @@ def make_node(
         images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
     room = _amounts({**(ROOMY if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
     known = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **_labels(labels)}),
-        spec=NodeSpec(
-            unschedulable=unschedulable,
-            taints=_each_of("taints", taints, Taint, make_taint),
-        ),
-        status=NodeStatus(
-            allocatable=room, capacity=room, images=tuple(images), declared_features=tuple(features), **status
-        ),
+    features = tuple(listed("features", features, str, "names of features"))
+    return sound(
+        Node(
+            metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **_labels(labels)}),
+            spec=NodeSpec(unschedulable=unschedulable, taints=_each_of("taints", taints, Taint, make_taint)),
+            status=NodeStatus(
+                allocatable=room, capacity=room, images=tuple(images), declared_features=features, **status
+            ),
+        )
     )
 
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from bayplan.errors import PluginError, UsageError
 from bayplan.framework.committing import Committing
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import ClusterEvent, Hint
+from bayplan.framework.events import ClusterEvent, Cure, Hint
 from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status
@@ -36,11 +36,9 @@ from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import NodeTable
 from bayplan.telemetry.explain import why
-from bayplan.testing.builders import LONG_AGO
+from bayplan.testing.builders import LONG_AGO, listed
 from bayplan.testing.profiles import Config, registry_with, text_for, text_of
 from bayplan.testing.writes import RecordedWrites, writing_to
-
-T = TypeVar("T")
 
 OK: Literal["ok"] = "ok"
 
@@ -70,10 +68,10 @@ class Harness:
         itself instead: it names the plugins wherever they shall run. Without `share` every pod is evaluated in full,
         whatever the plugins' signatures say.
         """
-        plugins = _listed("plugins", plugins, type, "classes, as in [RackAware]")
-        nodes = _listed("nodes", nodes, Node, "what make_node makes")
-        pods = _listed("pods", pods, Pod, "what make_pod makes")
-        objects = _listed("objects", objects, KubeObject, "objects, as make_pvc and others make them")
+        plugins = listed("plugins", plugins, type, "classes, as in [RackAware]")
+        nodes = listed("nodes", nodes, Node, "what make_node makes")
+        pods = listed("pods", pods, Pod, "what make_pod makes")
+        objects = listed("objects", objects, KubeObject, "objects, as make_pvc and others make them")
         registry = registry_with(plugins)
         entries = [entry for entry in registry if entry.plugin in plugins]
         if config is None:
@@ -106,10 +104,12 @@ class Harness:
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """May the pod be tried at all yet?"""
-        return self._framework(pod).pre_enqueue(self._known(pod))
+        known = self._known(pod)
+        return self._framework(known).pre_enqueue(known)
 
     def order(self, pods: Iterable[Pod]) -> list[str]:
         """The names of pods that arrived in this order, as the queue would try them."""
+        pods = listed("order", pods, Pod, "what make_pod makes")
         return [pod.name for pod in self.engine.in_queue_order([self._known(pod) for pod in pods])]
 
     def filter(self, pod: Pod) -> dict[str, Literal["ok"] | Status]:
@@ -168,7 +168,7 @@ class Harness:
             name
             for name in self._refusing(known)
             for cure in cures.get(name, ())
-            if cure.matches(event) and (cure.hint is None or cure.hint(known, old, new) is Hint.QUEUE)
+            if cure.matches(event) and _hinted(name, cure, known, old, new)
         }
 
     def node_of(self, pod: Pod) -> str | None:
@@ -269,6 +269,8 @@ class Harness:
         """The pod as an API server would have stored it."""
         if self._is_closed:
             raise UsageError("this cluster was closed, and its plugins have released what they held; make another one")
+        if not isinstance(pod, Pod):
+            raise UsageError(f"a pod is needed, as make_pod makes them; got {pod!r}")
         return with_priority(with_identity(pod), self.engine.cache.catalog.priority_classes)
 
     def _framework(self, pod: Pod) -> Framework:
@@ -290,8 +292,9 @@ class Harness:
                 raise UsageError(f'the configuration runs "{name}" nowhere; name it, at multiPoint for example')
 
     def _diagnosed(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
-        filtering = self._framework(pod).filtering
-        cycle = self.engine.begin(self._known(pod))
+        known = self._known(pod)
+        filtering = self._framework(known).filtering
+        cycle = self.engine.begin(known)
         outcome = filtering.pre_filter(cycle)
         if outcome.status.ok or outcome.status.rejected:
             return cycle, filtering.diagnose(cycle, outcome)
@@ -331,19 +334,12 @@ class Harness:
         self.engine.cache.forget(pod.bound_to(node))
 
 
-def _listed(keyword: str, given: Any, kind: type[T], what: str) -> list[T]:
-    """What was given for a keyword, as a list of what it takes."""
-    if isinstance(given, kind | str | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{keyword} takes a list of {what}; got {_named(given)}")
-    items = list(given)
-    for each in items:
-        if not isinstance(each, kind):
-            raise UsageError(f"{keyword} takes a list of {what}; in it is {_named(each)}")
-    return items
-
-
-def _named(thing: Any) -> str:
-    return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of type {type(thing).__name__}"
+def _hinted(plugin: str, cure: Cure, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    """What a hint says. The queue takes whatever is no SKIP for a yes; in a test it is a slip to be told of."""
+    answer = Hint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
+    if not isinstance(answer, Hint):
+        raise PluginError(f'a hint of plugin "{plugin}" answers Hint.QUEUE or Hint.SKIP; got {answer!r}')
+    return answer is Hint.QUEUE
 
 
 class _Engine(PodEngine):

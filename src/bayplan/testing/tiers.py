@@ -52,7 +52,7 @@ def configuration_of(
         chosen = tuple(tuple(_option(each) for each in tier) for tier in tiers)
         _refuse_unknown(chosen, plugins_with([*plugins, *classes_in(tiers)]))
     else:
-        own = tuple(make_option(each, arguments=args.get(each.name)).defaulted() for each in plugins)
+        own = tuple(make_option(each, arguments=args.get(getattr(each, "name", ""))).defaulted() for each in plugins)
         _refuse_strangers(args, own)
         chosen = ((own,) if own else ()) + (() if only else _built_in(own))
     return BatchConfiguration(actions=_runnable(actions), tiers=chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -47,12 +48,30 @@ def leave(*_: Any) -> Any:
     raise SystemExit(3)
 
 
+def give_up(*_: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def choke(*_: Any) -> Any:
+    raise Speechless
+
+
 NONSENSE = [
     pytest.param("pre_filter", returning(lambda: 5), id="pre-filter-number"),
     pytest.param("pre_filter", returning(lambda: NarrowTo("a")), id="pre-filter-narrows-to-a-text"),  # type: ignore[arg-type]
     pytest.param("pre_filter", returning(lambda: NarrowTo(5)), id="pre-filter-narrows-to-a-number"),  # type: ignore[arg-type]
     pytest.param("pre_filter", leave, id="pre-filter-leaves"),
+    pytest.param("pre_filter", give_up, id="pre-filter-cancelled"),
+    pytest.param("pre_filter", choke, id="pre-filter-speechless"),
     pytest.param("filter", returning(lambda: True), id="filter-bool"),
+    pytest.param("filter", give_up, id="filter-cancelled"),
+    pytest.param("filter_nodes", give_up, id="filter-nodes-cancelled"),
+    pytest.param("score_nodes", give_up, id="score-nodes-cancelled"),
     pytest.param("filter", returning(lambda: unschedulable(5)), id="filter-reason-number"),  # type: ignore[arg-type]
     pytest.param("filter", returning(lambda: Status(99)), id="filter-code"),  # type: ignore[arg-type]
     pytest.param("filter", returning(lambda: Status(Code.SKIP)), id="filter-skip"),
@@ -81,6 +100,8 @@ NONSENSE = [
     pytest.param("permit", returning(lambda: Wait(float("nan"))), id="permit-waits-for-nan"),
     pytest.param("permit", returning(lambda: Wait(-1)), id="permit-waits-backwards"),
     pytest.param("permit", leave, id="permit-leaves"),
+    pytest.param("permit", give_up, id="permit-cancelled"),
+    pytest.param("permit", choke, id="permit-speechless"),
 ]
 
 

@@ -603,6 +603,40 @@ def test_other_profiles_wake_whom_the_changed_plugins_rejected() -> None:
     assert world.queue.move_all(NODE_DELETE, make_node(), None) == 1
 
 
+def test_whoever_the_changed_plugins_rejected_is_woken_in_slices() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    for number in range(200):
+        world.fail(f"p{number}", "P")
+    moved = list(world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"]))
+    assert sum(moved) == 200
+    assert max(moved) <= parked.SLICE // parked.WAKING
+
+
+def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    queued = [world.fail(f"p{number}", "P") for number in range(200)]
+    waking = world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"])
+    first = next(waking)
+    world.queue.delete(queued[-1].pod)
+    assert first + sum(waking) == 199
+    assert world.where("p199") == ""
+
+
+@pytest.mark.parametrize(
+    ("changed_plugins", "place"),
+    [pytest.param(["P"], "backoff", id="changed"), pytest.param([], "unschedulable", id="nothing-changed")],
+)
+def test_a_pod_that_a_replaced_plugin_rejects_afterwards_is_tried_again(changed_plugins: list[str], place: str) -> None:
+    """It waited at Permit, say, with the plugin that it was placed with: nothing else would tell it of the new one."""
+    world = World({"P": ()})
+    world.add("pod")
+    queued = world.pop()
+    for _ in world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({"P": ()}, world.gate)}, changed_plugins):
+        pass
+    world.queue.requeue(queued, ["P"])
+    assert world.where("pod") == place
+
+
 def test_a_pod_of_an_unknown_profile_is_never_forgotten() -> None:
     world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP)),)})
     world.fail("pod", "P", scheduler_name="other")

@@ -42,7 +42,7 @@ class Spy:
     def say(self, point: str) -> Any:
         self.log.append(f"{point} {self.name}")
         answer = self.answers.get(f"{point} {self.name}", SKIP if point == "bind" else None)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -499,6 +499,22 @@ async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
     async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
         assert way(log)[-4:] == ["pre_bind 1", "pre_bind 2", *UNDONE]
         assert conditions(rig)[0]["message"].startswith('running PreBind plugin "Second": ValueError: oops')
+
+
+@pytest.mark.parametrize("point", ["pre_bind", "bind"])
+def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
+    """That is its fault: nobody has cancelled the binding, so the pod gives its room back and is tried again."""
+
+    async def test() -> None:
+        log: list[str] = []
+        registry = spies(log, **{f"{point}_First": asyncio.CancelledError()})
+        async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+            assert way(log)[-3:] == [f"{point} 1", *UNDONE]
+            assert "CancelledError" in conditions(rig)[0]["message"]
+            assert not rig.live.engine.cache.is_assumed(POD.uid)
+            assert rig.pool(POD) is Pool.ERROR_BACKOFF
+
+    on_loop(test)()
 
 
 async def answered(value: Any) -> Any:

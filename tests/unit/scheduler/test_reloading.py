@@ -170,6 +170,23 @@ def test_pods_under_way_keep_the_old_plugin(folder: Path) -> None:
     on_loop(lambda: running(one, work))()
 
 
+def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_one(folder: Path) -> None:
+    one = Running(folder, WAITS.replace("closed = []", "closed = []\n    cured_by = ()"))
+    before = one.plugin()
+
+    async def work() -> None:
+        appear(one, make_pod("web"))
+        await until(lambda: list(one.live.engine.waiting.all()))
+        one.write("mine.py", PERMITS)
+        one.reloading.look()
+        await until(lambda: one.plugin() is not before)
+        (waiting,) = one.live.engine.waiting.all()
+        waiting.reject("Mine", "too late")
+        await until(lambda: one.writer.bound == {"web": "a"})
+
+    on_loop(lambda: running(one, work))()
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

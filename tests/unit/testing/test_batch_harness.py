@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -384,6 +384,32 @@ def test_a_flag_in_another_spelling() -> None:
 
 
 # builders
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(lambda: make_gang("a", "2"), "a gang has a number of pods; got '2'", id="size"),
+        pytest.param(lambda: make_gang("a", -1), "a gang has a number of pods; got -1", id="less-than-nobody"),
+        pytest.param(lambda: make_gang("a", 2, on=[5]), "on takes a list of names of nodes; in it is 5", id="on"),
+        pytest.param(lambda: make_gang("a", min_member="x"), "this is no PodGroup: .*minMember", id="members"),
+        pytest.param(lambda: make_gang("a", queue=5), r"this is no PodGroup: .*`\$.spec.queue`", id="queue"),
+        pytest.param(lambda: make_queue("q", weight="x"), r"this is no Queue: .*`\$.spec.weight`", id="weight"),
+        pytest.param(lambda: make_queue("q", capability=5), "this is no Queue: .*capability", id="capability"),
+        pytest.param(lambda: make_hyper_node("h", nodes="a"), "nodes takes a list of names", id="hypernode"),
+        pytest.param(lambda: make_hyper_node("h", tier="x"), "this is no HyperNode: .*tier", id="tier"),
+        pytest.param(lambda: make_option("gang", enableJobOrder="yes"), "enableJobOrder is on or off", id="flag"),
+        pytest.param(lambda: make_option(5), "a plugin is named by a text, or by a class", id="option"),
+        pytest.param(lambda: BatchHarness(nodes=[make_pod()]), "nodes takes a list of what make_node", id="nodes"),
+        pytest.param(lambda: BatchHarness(gangs=[make_pod()]), "gangs takes a list of what make_gang", id="gangs"),
+        pytest.param(lambda: BatchHarness(queues=["q"]), "queues takes a list of what make_queue", id="queues"),
+        pytest.param(lambda: BatchHarness([5]), "plugins takes a list of classes", id="plugins"),
+        pytest.param(lambda: BatchHarness([object]), "a plugin is named by a text, or by a class", id="nameless"),
+    ],
+)
+def test_nonsense_is_refused_where_it_is_written(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
 
 
 def test_a_gang_names_only_what_it_is_about() -> None:

@@ -297,6 +297,28 @@ def test_what_wakes_a_pod(pod: Pod, event: ClusterEvent, new: Any, woken: set[st
     assert Harness([Racked], nodes=[LOOSE]).wakes(pod, event, new=new) == woken
 
 
+class Hasty:
+    """Its hint answers what a hint must not."""
+
+    name = "Hasty"
+    cured_by = (Cure(Resource.NODE, Action.ADD, lambda _pod, _old, _new: True),)  # type: ignore[arg-type,return-value]
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        return unschedulable("never")
+
+
+def test_a_hint_that_answers_nonsense_is_told_of() -> None:
+    cluster = Harness([Hasty], nodes=[make_node()])
+    with pytest.raises(PluginError, match=r'a hint of plugin "Hasty" answers Hint\.QUEUE or Hint\.SKIP; got True'):
+        cluster.wakes(make_pod(), ClusterEvent(Resource.NODE, Action.ADD), new=make_node("new"))
+
+
+@pytest.mark.parametrize("question", ["place", "bind", "filter", "scores", "why", "decide", "pre_enqueue", "node_of"])
+def test_a_question_about_what_is_no_pod_is_refused(question: str) -> None:
+    with pytest.raises(UsageError, match="a pod is needed, as make_pod makes them; got 'web'"):
+        getattr(Harness(nodes=[make_node()]), question)("web")
+
+
 def test_nothing_wakes_a_pod_that_fits() -> None:
     assert Harness([Racked], nodes=[RACK_A]).wakes(make_pod(), NODE_ADDED, new=RACK_A) == set()
     assert Harness([Racked]).wakes(make_pod(), NODE_ADDED, new=RACK_A) == set()
@@ -511,7 +533,7 @@ def test_a_pod_that_no_binder_wants() -> None:
         ),
         pytest.param({"nodes": [{"metadata": {}}]}, "nodes takes .*; in it is an object of type dict", id="a-dict"),
         pytest.param({"pods": [LOOSE]}, "pods takes .*; in it is an object of type Node", id="no-pod"),
-        pytest.param({"objects": 7}, "objects takes .*; got an object of type int", id="no-list"),
+        pytest.param({"objects": 7}, "objects takes .*; got 7", id="no-list"),
     ],
 )
 def test_what_is_no_list_of_objects_is_refused(given: dict[str, Any], words: str) -> None:

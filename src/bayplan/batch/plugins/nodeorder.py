@@ -8,13 +8,13 @@ import numpy as np
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Scorers, built, listen
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.node_points import NODE_ALONE
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.session import Session
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.points import SCORE
 from bayplan.snapshot import IntVector

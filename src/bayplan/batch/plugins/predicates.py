@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.bridge import Alike, Filters, built, listen
-from bayplan.batch.complaints import FAULTS
 from bayplan.batch.declared import Argument
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.live_filters import LiveFilters
@@ -18,6 +17,7 @@ from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.tasks import Task
+from bayplan.framework.boundary import FAULTS
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.points import FILTER
 from bayplan.framework.status import Status, error
