@@ -41,6 +41,10 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
     assert "24 of 24 web pods Running" in out
     assert "spread: zone-0 has 8, zone-1 has 8, zone-2 has 8" in out
     assert "40 of 40 pods of jobs Succeeded" in out
+    assert "4 of 4 pods of the gang Running" in out
+    assert "later starts whole or not at all, and says why: 0/50 nodes are unavailable: " in out
+    assert "2 of 2 pods of the other queue's gang Running" in out
+    assert "product has its half: sweep goes on with 2 pods, which is its least" in out
     assert "was evicted for it, and its successor waits" in out
     assert "    0/50 nodes are available\n      17 Insufficient nvidia.com/gpu\n" in out
     assert "What to try next:\n  bayplan demo --keep" in out
@@ -89,7 +93,9 @@ def test_on_a_narrow_terminal_without_colours(env: dict[str, str]) -> None:
     assert b"\x1b[?25h" in said  # the cursor is there again
 
 
-@pytest.mark.parametrize("moment", [b"starting", b"are Ready", b"placed on", b"jobs", b"urgent", b"giant", b"try next"])
+@pytest.mark.parametrize(
+    "moment", [b"starting", b"are Ready", b"placed on", b"jobs", b"queues", b"urgent", b"giant", b"try next"]
+)
 def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
     said, stopped = b"", False
     for process, said in on_terminal({**env, "TERM": "xterm"}, 100):

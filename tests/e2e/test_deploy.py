@@ -17,6 +17,7 @@ from cluster.run import Cluster
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "bayplan"
+BATCH_CHART = DEPLOY / "helm" / "bayplan-batch"
 
 Tree = dict[str, Any]
 
@@ -57,9 +58,11 @@ def kustomized(cluster: Cluster, overlay: str) -> list[Tree]:
     return list(yaml.safe_load_all(cluster.kubectl("kustomize", str(DEPLOY / "kustomize" / overlay))))
 
 
-def rendered(*values: Path, name: str = "bayplan", namespace: str = "bayplan-system") -> list[Tree]:
+def rendered(
+    *values: Path, name: str = "bayplan", namespace: str = "bayplan-system", chart: Path = CHART
+) -> list[Tree]:
     done = subprocess.run(
-        [program("helm"), CHART, name, namespace, *values], capture_output=True, text=True, check=False, timeout=60
+        [program("helm"), chart, name, namespace, *values], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return [tree for tree in yaml.safe_load_all(done.stdout) if tree]
@@ -102,6 +105,27 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
         wanted = comparable(kustomized(prepared, overlay))
         del wanted["Namespace", "", "bayplan-system"]
         assert comparable(rendered(values)) == wanted, overlay
+
+
+def test_the_batch_engines_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> None:
+    wanted = comparable(kustomized(prepared, "batch"))
+    del wanted["Namespace", "", "volcano-system"]
+    ours: dict[str, Any] = {"name": "bayplan-batch", "namespace": "volcano-system", "chart": BATCH_CHART}
+    assert comparable(rendered(**ours)) == wanted
+    values = tmp_path / "values.yaml"
+    chosen = {
+        "schedulerConf": 'actions: "allocate"\n',
+        "plugins": {"mine.py": 'class Mine:\n    """A {{ brace }}."""\n'},
+        "extraArgs": ["--schedule-period=500ms"],
+    }
+    values.write_text(yaml.safe_dump(chosen))
+    trees = rendered(values, **{**ours, "name": "second"})
+    accepted(prepared, trees)
+    found = comparable(trees)
+    (container,) = found["Deployment", "volcano-system", "second"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--plugins-dir=/etc/bayplan-plugins", "--schedule-period=500ms"]
+    assert found["ConfigMap", "volcano-system", "second"]["data"]["volcano-scheduler.conf"] == chosen["schedulerConf"]
+    assert found["ConfigMap", "volcano-system", "second-plugins"]["data"] == chosen["plugins"]
 
 
 def test_the_chart_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from pathlib import Path
 from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
 from bayplan.app.wiring import Wiring
-from bayplan.batch.conf import load_default
+from bayplan.batch.conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.live.assembly import Ways, followed, live_batch
 from bayplan.batch.live.following import nobody_waits
 from bayplan.batch.live.observing import BatchObserver
-from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
+from bayplan.batch.live.options import HARD_SHARDS, LOCK_NAMESPACE, BatchOptions
 from bayplan.batch.live.reloading import BatchReloading
 from bayplan.batch.live.sessions import LiveBatch
+from bayplan.batch.live.sharding import Sharding
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, EventSink, Informers, Resource, Target, Unreadable
 from bayplan.clock import LoopClock, SystemClock
@@ -42,13 +43,26 @@ from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
-WATCHED: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind.struct is not workloads.PodGroup)
+_SHARDS = kind_of(volcano.NodeShard)
+WATCHED: tuple[Kind, ...] = tuple(
+    kind for kind in KINDS if kind.struct is not workloads.PodGroup and kind is not _SHARDS
+)
 """What the batch engine reads of a cluster: of the two kinds of pod groups Volcano's."""
 
 NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
 """Without these there is nothing to schedule."""
 
 _ACTIONS = {"Scheduled": "Binding", "Evict": "Evicting"}
+
+
+def read_by(options: BatchOptions) -> tuple[Kind, ...]:
+    """What an engine with these options reads."""
+    return (*WATCHED, _SHARDS) if options.is_sharded else WATCHED
+
+
+def needed_by(options: BatchOptions) -> tuple[Kind, ...]:
+    """Kinds without which it waits."""
+    return (*NEEDED, _SHARDS) if options.is_sharded else NEEDED
 
 
 def batch_lease(options: BatchOptions) -> LeaderElection:
@@ -61,7 +75,8 @@ class BatchSettings:
     """Everything that says how a batch engine is to run."""
 
     options: BatchOptions = field(default_factory=BatchOptions)
-    conf: Path | None = None
+    conf: Path | BatchConfiguration | None = None
+    """A file, which is read again when it changes, or what one says."""
     plugin_folders: tuple[Path, ...] = ()
     trust_writable: bool = False
     lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
@@ -189,9 +204,18 @@ def batch_side(
     assert queues is not None
     ways = Ways(wiring.client, writes, statuses, speaker, groups, queues)
     live = live_batch(following, ways, settings.options, clock, observer)
+    if settings.options.is_sharded:
+        live.between_sessions.append(_sharding(settings.options, live, wiring).look)
     if settings.plugin_folders:
         live.between_sessions.append(settings.reloading(engine).look)
     return BatchSide(live, speaker)
+
+
+def _sharding(options: BatchOptions, live: LiveBatch, wiring: Wiring) -> Sharding:
+    shards = wiring.offered.get(_SHARDS)
+    assert shards is not None
+    is_hard = options.sharding_mode == HARD_SHARDS
+    return Sharding(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
 
 
 @asynccontextmanager
@@ -213,21 +237,22 @@ async def batch_process(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
         await stack.enter_async_context(batch_served(monitor, clock))
+        kinds = read_by(settings.options)
         wiring = await Wiring.to(
             target,
             stack,
-            WATCHED,
+            kinds,
             clock=clock,
             chance=chance,
             observer=monitor.observer(target),
             qps=qps,
             burst=burst,
-            needed=NEEDED,
+            needed=needed_by(settings.options),
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
         informers = Informers(
             wiring.client.informer(resource, side.live.hear, selection=EVERYTHING, complaint=side.speaker.complain)
-            for kind in WATCHED
+            for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
         )
         election = await wiring.candidate([(settings.lease, settings.options.scheduler_name[0])], identity)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_scheduler
-from bayplan.app.batch import NEEDED, WATCHED, BatchSettings, BatchSide, batch_side
+from bayplan.app.batch import BatchSettings, BatchSide, batch_side, needed_by, read_by
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.sessions import LiveBatch
@@ -109,7 +109,7 @@ async def both_process(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
         theirs = watched_kinds(options)
-        kinds = (*theirs, *(kind for kind in WATCHED if kind not in theirs))
+        kinds = (*theirs, *(kind for kind in read_by(batch.options) if kind not in theirs))
         wiring = await Wiring.to(
             target,
             stack,
@@ -119,7 +119,7 @@ async def both_process(
             observer=monitor.observer(target),
             qps=connection.qps,
             burst=connection.burst,
-            needed=NEEDED,
+            needed=needed_by(batch.options),
         )
         cache = Cache()
         live = wired_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)

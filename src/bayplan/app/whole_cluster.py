@@ -14,6 +14,7 @@ import random
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_value
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,8 @@ from msgspec.structs import replace
 
 from bayplan import __version__
 from bayplan.app import configured, freeze_memory, plugin_source, scheduler_process
+from bayplan.app.batch import BatchSettings
+from bayplan.app.together import both_process
 from bayplan.client import Client, Secret, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.cluster.asking import User
@@ -39,6 +42,7 @@ from bayplan.controllers import (
     PodHabits,
     make_default_class,
 )
+from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
 from bayplan.framework.registry import Registry
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource
@@ -56,6 +60,8 @@ class SchedulerSetup:
     registry: Registry
     plugins: PluginSource | None = None
     """Where plugins come from, if they are to be loaded again when they change."""
+    batch: BatchSettings | None = None
+    """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
 
     @classmethod
     def of(
@@ -65,6 +71,7 @@ class SchedulerSetup:
         *,
         plugins: Sequence[type] = (),
         trust_writable: bool = False,
+        batch: BatchSettings | None = None,
     ) -> SchedulerSetup:
         """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins."""
         source = plugin_source(config, folders, trust_writable=trust_writable)
@@ -73,6 +80,7 @@ class SchedulerSetup:
             configuration=configured(config, registry),
             registry=registry,
             plugins=source if folders and not plugins else None,
+            batch=batch,
         )
 
     def alone(self) -> Configuration:
@@ -83,6 +91,11 @@ class SchedulerSetup:
             leader_election=replace(configuration.leader_election, leader_elect=False),
             client_connection=replace(configuration.client_connection, kubeconfig="", qps=_UNLIMITED),
         )
+
+    def batch_alone(self) -> BatchSettings | None:
+        """The same of the second engine."""
+        batch = self.batch
+        return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +226,9 @@ class WholeCluster:
         door = InsideDoor(server.gateway(), lambda: server.store.told)
         self._stack.callback(door.close)
         self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), dial=door.connect)
+        if plan.scheduler is not None and plan.scheduler.batch is not None:
+            async with self.client() as client:
+                await create_definitions(client, await lacking_definitions(client))
         if plan.scheduler is not None:
             self.scheduler = await self._scheduler(plan.scheduler, self._inside)
             self._run("scheduler", self.scheduler.run())
@@ -229,16 +245,12 @@ class WholeCluster:
     async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
         options = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
+        parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
+        parts["plugins"], batch = setup.plugins, setup.batch_alone()
         process = await self._stack.enter_async_context(
-            scheduler_process(
-                setup.alone(),
-                setup.registry,
-                target,
-                clock=self._clock,
-                chance=self._chance,
-                plugins=setup.plugins,
-                options=options,
-            )
+            scheduler_process(setup.alone(), setup.registry, target, **parts)
+            if batch is None
+            else both_process(setup.alone(), setup.registry, batch, target, **parts)
         )
         process.when_synced = freeze_memory if self.plan.alone else lambda: None
         return process

@@ -87,7 +87,15 @@ def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
         )
         changed = _differs(status, old)
         places = _places_of_sub_jobs(job)
-        outcome.groups[job.uid] = GroupOutcome(status, changed, job.allocated_hyper_node, places, len(job.pending))
+        outcome.groups[job.uid] = GroupOutcome(
+            status,
+            changed,
+            job.allocated_hyper_node,
+            places,
+            len(job.pending),
+            job.queue,
+            job.pod_group.metadata.creation_timestamp,
+        )
         _tell(job, outcome, changed=changed)
 
 

@@ -43,6 +43,7 @@ from bayplan.objects.volcano import DEFAULT_QUEUE
 log = logging.getLogger(__name__)
 
 _NEWS_A_TURN = 64
+_UNBOUND = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 _GOING = COMPLETED | {TaskStatus.RELEASING}
 
 
@@ -268,7 +269,9 @@ class BatchEngine:
             yield from settle_queues(session, outcome)
             outcome.events += [GroupEvent(*event) for event in session.events]
             outcome.faults, outcome.final_gauges = session.faults, session.queue_gauges
+            outcome.shares = session.job_shares
             self._remember(session)
+            _give_back(session)
             yield from settling
             yield from self._catching_up()
         finally:
@@ -316,6 +319,7 @@ class BatchEngine:
     def _ended(self, session: Session, settling: Iterator[None]) -> None:
         """`settling`: what is left of setting tasks back; all of it where the session broke off."""
         self._remember(session)
+        _give_back(session)
         for _ in settling:
             pass
         self._catch_up()
@@ -408,6 +412,15 @@ def _call(actions: ActionSet, name: str, method: str) -> None:
         raise PluginError(
             f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
         ) from fault
+
+
+def _give_back(session: Session) -> None:
+    """Volumes and devices of tasks that are not bound are anybody's until the next session reserves them again."""
+    for uid, needs in list(session.pre_binds.items()):
+        moved = session.moved.get(uid)
+        if moved is not None and moved[0].status in _UNBOUND:
+            del session.pre_binds[uid]
+            needs.undo(moved[0].node_name)
 
 
 def _note_places(session: Session, outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import NodeUsage
+from bayplan.batch.shards import Shard
 from bayplan.batch.share import Share
 from bayplan.cache import Cache
 from bayplan.clock import Clock
@@ -106,6 +107,7 @@ class BatchHandle:
     post_now: Post = no_post
     mends: frozenset[Mend] = frozenset()  # quirks of Volcano's that are switched off
     share: Share | None = None  # how many nodes are looked at for a task, where that is not all of them
+    shard: Shard | None = None  # the nodes that are ours, where several schedulers share a cluster
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 

@@ -55,6 +55,7 @@ class Outbox:
         cache.assume(task.info.bound_to(task.node_name))
         self._ledger.expect()
         self._outcome.binds[task.key] = task.node_name
+        self._outcome.started.add(task.job)
         return None
 
     def _fits(self, row: int, demand: Demand) -> bool:

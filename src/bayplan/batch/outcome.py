@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from bayplan.batch.pre_binding import PreBinding
 from bayplan.objects.quantity import Quantity
@@ -18,6 +19,8 @@ class GroupOutcome:
     allocated_hyper_node: str = ""
     sub_job_hyper_nodes: dict[str, str] = field(default_factory=dict)
     waiting: int = 0  # tasks without a node
+    queue: str = ""
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Outcome:
 
     binds: dict[str, str] = field(default_factory=dict)  # pod -> node
     evicts: dict[str, str] = field(default_factory=dict)  # pod -> reason
+    started: set[str] = field(default_factory=set)  # groups of which pods were bound
+    shares: dict[str, float] = field(default_factory=dict)  # group -> dominant share, where a plugin counts it
     pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, as it stood after the last action
     allocated: dict[str, str] = field(default_factory=dict)  # placed, but not bound
     groups: dict[str, GroupOutcome] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from bayplan.batch.priority_queue import PriorityQueue
 from bayplan.batch.queues import Queue
 from bayplan.batch.registration import EvictionContext, Purpose, Registrations
 from bayplan.batch.rules import NOBODY, Asked
+from bayplan.batch.shards import Fence
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task, default_task_order
@@ -46,8 +47,11 @@ class Questions(Registrations):
     queues: dict[str, Queue]
     nodes: Nodes
 
-    def __init__(self, tiers: Sequence[Sequence[Switches]], mends: Set[Mend] = frozenset()) -> None:
+    def __init__(
+        self, tiers: Sequence[Sequence[Switches]], mends: Set[Mend] = frozenset(), fence: Fence | None = None
+    ) -> None:
         super().__init__()
+        self._fence = fence
         self.mends = mends
         self.tiers = tiers
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
@@ -88,8 +92,14 @@ class Questions(Registrations):
         found = self._node_fns.get(point)
         if found is None:
             fns: list[Any] = [fn for _, fn in self._answering(_NODE_POINTS[point]).flat]
+            if self._fence is not None and point == points.PREDICATE.name:
+                fns = [*self._fence.predicates(), *fns]
             found = self._node_fns[point] = fns
         return found
+
+    def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
+        """Candidates for a task, those that are to be tried first by themselves."""
+        return (rows,) if self._fence is None else self._fence.in_turn(rows)
 
     def blame(self, plugin: str, what: BaseException | str, point: str = "") -> None:
         """A plugin broke, or answered nonsense: say so once, and go on without its answer."""

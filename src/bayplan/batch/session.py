@@ -27,6 +27,7 @@ from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.prospects import Prospect, Prospects
 from bayplan.batch.questions import Questions
 from bayplan.batch.queues import Queue
+from bayplan.batch.shards import Fence, Shard
 from bayplan.batch.share import Share
 from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
@@ -92,8 +93,9 @@ class Session(Questions):
         templates: Templates,
         mends: Set[Mend] = frozenset(),
         share: Share | None = None,
+        shard: Shard | None = None,
     ) -> None:
-        super().__init__(tiers, mends)
+        super().__init__(tiers, mends, Fence(shard, nodes) if shard is not None else None)
         self.uid = uid
         self.jobs = jobs
         self.queues = queues
@@ -109,6 +111,7 @@ class Session(Questions):
         self.actions = tuple(actions)
         self.plugins: dict[str, Any] = {}
         self.queue_gauges: dict[str, dict[str, float]] = {}
+        self.job_shares: dict[str, float] = {}  # by uid: dominant shares, where a plugin counts them
         self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
         self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
         self.pre_binds: dict[str, PreBinding] = {}  # by uid: what was reserved for tasks that have a node

@@ -62,8 +62,10 @@ BATCH_FLAGS = (
         "Provisioners whose volumes nodes need not offer, besides rancher.io/local-path and hostpath.csi.k8s.io.",
         many=True,
     ),
-    _flag(_NODES, "scheduler-sharding-mode", str, "none", "none; hard and soft are refused."),
-    _flag(_NODES, "scheduler-sharding-name", str, "volcano", "The shard, if there were shards."),
+    _flag(
+        _NODES, "scheduler-sharding-mode", str, "none", "none; hard: only nodes of our NodeShard; soft: those first."
+    ),
+    _flag(_NODES, "scheduler-sharding-name", str, "volcano", "Our NodeShard."),
     _flag(_CLUSTER, "master", str, "", "The API server's address, in place of the kubeconfig's."),
     _flag(_CLUSTER, "kubeconfig", str, "", "How to reach the API server."),
     _flag(_CLUSTER, "kube-api-qps", go_float32, 2000.0, "Requests a second.", shown="2000"),

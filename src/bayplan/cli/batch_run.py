@@ -18,6 +18,7 @@ from bayplan import __version__
 from bayplan.app import freeze_memory
 from bayplan.app.batch import BatchSettings, batch_lease, batch_process
 from bayplan.app.batch_serving import BatchMonitor
+from bayplan.batch.live.dividing import Division
 from bayplan.batch.live.dumping import tree_of
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.sessions import LiveBatch
@@ -69,7 +70,8 @@ def command(
     logs = start_logs(LogOptions(verbosity=flags["v"], vmodule=flags["vmodule"]), clock)
     context.call_on_close(logs.close)
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
-    engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own)
+    division = Division.told_by(os.environ)
+    engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
     kubeconfig = flags["kubeconfig"]
     target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
     monitor = BatchMonitor(
@@ -94,7 +96,12 @@ def command(
 
 
 def batch_settings(
-    flags: Mapping[str, Any], folders: tuple[Path, ...], *, trust_writable: bool, own: OwnSettings
+    flags: Mapping[str, Any],
+    folders: tuple[Path, ...],
+    *,
+    trust_writable: bool,
+    own: OwnSettings,
+    division: Division | None = None,
 ) -> BatchSettings:
     """What the flags say; what is wrong with it is told before anybody is waited for."""
     options = BatchOptions(
@@ -107,6 +114,7 @@ def batch_settings(
         minimum_feasible_nodes=flags["minimum-feasible-nodes"],
         sharding_mode=flags["scheduler-sharding-mode"],
         sharding_name=flags["scheduler-sharding-name"],
+        division=division,
         writes_at_once=own.writes_at_once,
         slice_s=own.slice_milliseconds / 1e3,
     )

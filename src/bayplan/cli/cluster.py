@@ -22,6 +22,7 @@ from bayplan.cli.terminal import progress
 from bayplan.controllers.node_pools import NodePool, nodes_of
 
 if TYPE_CHECKING:
+    from bayplan.app.batch import BatchSettings
     from bayplan.app.whole_cluster import SchedulerSetup, WholeCluster
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
@@ -63,6 +64,8 @@ class _Up:
     scheduler: bool
     controllers: bool
     config: Path | None
+    batch: bool
+    scheduler_conf: Path | None
     plugin_folders: tuple[Path, ...]
     trust_writable_plugins: bool
 
@@ -70,7 +73,7 @@ class _Up:
         """The same as a command line, for a process of its own in another folder."""
         given = ["cluster", "up", "--name", self.name, "--port", str(self.port), "--host", self.host]
         paths = {"--data": self.data, "--token-file": self.token_file, "--client-ca": self.client_ca}
-        for flag, path in {**paths, "--config": self.config}.items():
+        for flag, path in {**paths, "--config": self.config, "--scheduler-conf": self.scheduler_conf}.items():
             given += [flag, str(path.absolute())] if path is not None else []
         for spec in self.nodes:
             given += ["--nodes", spec]
@@ -79,6 +82,7 @@ class _Up:
         switches = {
             "--no-scheduler": not self.scheduler,
             "--no-controllers": not self.controllers,
+            "--batch": self.batch,
             "--trust-writable-plugins": self.trust_writable_plugins,
         }
         return [*given, "--zones", str(self.zones), *(flag for flag, on in switches.items() if on)]
@@ -106,7 +110,22 @@ class _Up:
         text = file_text(self.config) if self.config is not None else None
         registry = chosen_plugins(self.plugin_folders, trust_writable=self.trust_writable_plugins)
         with explained(self.config, registry):
-            return SchedulerSetup.of(text, self.plugin_folders, trust_writable=self.trust_writable_plugins)
+            return SchedulerSetup.of(
+                text, self.plugin_folders, trust_writable=self.trust_writable_plugins, batch=self.sessions()
+            )
+
+    def sessions(self) -> BatchSettings | None:
+        """How the second engine runs; None where it does not."""
+        if not self.batch and self.scheduler_conf is None:
+            return None
+        from bayplan.app.batch import BatchSettings
+        from bayplan.cli.options import file_text
+
+        if self.scheduler_conf is not None:
+            file_text(self.scheduler_conf)  # one that cannot be read is told before anything is started
+        return BatchSettings(
+            conf=self.scheduler_conf, plugin_folders=self.plugin_folders, trust_writable=self.trust_writable_plugins
+        )
 
 
 @command.command("up")
@@ -126,6 +145,8 @@ class _Up:
     "--controllers/--no-controllers", default=True, help="Whether Deployments make pods.  [default: controllers]"
 )
 @click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration for the scheduler.")
+@click.option("--batch", is_flag=True, help="Volcano's kinds, and the engine that schedules gangs and queues, too.")
+@click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for it.")
 @plugin_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a port that is free.")
 @click.option(
@@ -157,6 +178,7 @@ def up(detach: bool, **told: Any) -> None:
       bayplan cluster up --detach --nodes 50 --zones 3
       bayplan cluster up --nodes web=10 --nodes gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8 --zones 3
       bayplan cluster up --config scheduler.yaml --plugins-dir plugins
+      bayplan cluster up --batch --nodes gpu=20:cpu=96,nvidia.com/gpu=8
       bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
     settings = _Up(**told)

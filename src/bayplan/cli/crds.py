@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from bayplan.cli.connecting import asked, chosen_server, server_options
 from bayplan.cli.printing import yaml_text
-from bayplan.client import Client, Resource, Target
-from bayplan.errors import AlreadyExists, KubeconfigError, NotFound, Unreachable
-from bayplan.objects.volcano_definitions import Definition, missing_definitions, volcano_definitions
-
-DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+from bayplan.client import Client, Target
+from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
+from bayplan.errors import KubeconfigError, Unreachable
+from bayplan.objects.volcano_definitions import Definition, volcano_definitions
 
 
 @click.command("crds")
@@ -38,13 +36,12 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
         _print(list(volcano_definitions()))
         return
     try:
-        installed = asked(chosen_server(kubeconfig, context, master), _installed)
+        lacking = asked(chosen_server(kubeconfig, context, master), lacking_definitions)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
         click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
-        installed = []
-    lacking = list(missing_definitions(installed))
+        lacking = list(volcano_definitions())
     if install:
         _install(chosen_server(kubeconfig, context, master), lacking)
     elif lacking:
@@ -59,23 +56,9 @@ def _print(definitions: list[Definition]) -> None:
 
 def _install(target: Target, lacking: list[Definition]) -> None:
     async def create(client: Client) -> None:
-        for definition in lacking:
-            try:
-                await client.create(DEFINITIONS, definition)
-            except AlreadyExists:
-                continue  # of another version, or somebody was quicker: it is not ours to change
-            click.echo(f"{definition['metadata']['name']} created")
+        for name in await create_definitions(client, lacking):
+            click.echo(f"{name} created")
 
     asked(target, create)
     if not lacking:
         click.echo("the cluster has all of them")
-
-
-async def _installed(client: Client) -> list[dict[str, Any]]:
-    found = []
-    for definition in volcano_definitions():
-        try:
-            found.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
-        except NotFound:
-            continue
-    return found

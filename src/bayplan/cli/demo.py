@@ -14,8 +14,9 @@ import click
 def command(keep: bool) -> None:
     """Start a cluster of 50 nodes in three zones in this process, and watch it work.
 
-    A web deployment spreads over the zones, a batch of jobs comes and goes, an urgent pod evicts another, and one pod
-    fits nowhere and is told why. Nothing is installed and nothing is left: the nodes are fake, all else is real.
+    A web deployment spreads over the zones, a batch of jobs comes and goes, gangs of two queues share GPUs and one
+    reclaims what is its own, an urgent pod evicts another, and one pod fits nowhere and is told why. Both engines are
+    at work. Nothing is installed and nothing is left: the nodes are fake, all else is real.
 
     \b
     Examples:

@@ -12,22 +12,26 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
+from bayplan.app.batch import BatchSettings
 from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.batch.conf import load
 from bayplan.cli import demo_story as story
 from bayplan.cli.cluster_folder import ClusterFolder, Running
 from bayplan.cli.cluster_view import ClusterView, refusal
 from bayplan.cli.demo_screen import Screen
 from bayplan.cli.stopping import end_undisturbed
-from bayplan.client import Applier
+from bayplan.client import Applier, Client
 from bayplan.cluster.embedded import credentials_for
 from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers.batch.kinds import VC_JOBS
+from bayplan.objects.core import Pod
 
 NAME = "demo"
 PATIENCE_S = 60.0
+Tree = story.Tree
 _PAUSE_S = 0.15
 """Between objects, for people who look on; nobody else waits."""
 
@@ -40,7 +44,7 @@ async def demo(*, keep: bool) -> None:
         view = ClusterView(client)
         screen = stack.enter_context(Screen(view))
         await stack.enter_async_context(_running(view, screen))
-        telling = _Story(cluster, view, screen, Applier(client)).tell()
+        telling = _Story(cluster, view, screen, client).tell()
         await cluster.unbroken(asyncio.ensure_future(telling))
         screen.close()
         _tell_next()
@@ -64,7 +68,7 @@ async def _cluster(folder: ClusterFolder) -> AsyncIterator[WholeCluster]:
         credentials=credentials_for(folder.path, "127.0.0.1"),
         nodes=nodes_of(map(NodePool.parse, story.POOLS), story.ZONES),
         habits=PodHabits(starts_after_s=0.3),
-        scheduler=SchedulerSetup.of(),
+        scheduler=SchedulerSetup.of(batch=BatchSettings(conf=load(story.SESSIONS))),
         alone=True,
     )
     async with WholeCluster(plan) as cluster:
@@ -86,21 +90,23 @@ async def _running(view: ClusterView, screen: Screen) -> AsyncIterator[None]:
 class _Story:
     """The demo, step by step. Each waits for what it tells of."""
 
-    def __init__(self, cluster: WholeCluster, view: ClusterView, screen: Screen, applier: Applier) -> None:
+    def __init__(self, cluster: WholeCluster, view: ClusterView, screen: Screen, client: Client) -> None:
         self._cluster = cluster
         self._view = view
         self._screen = screen
-        self._applier = applier
+        self._client = client
+        self._applier = Applier(client)
 
     async def tell(self) -> None:
         await self._cluster.ready()
         self._screen.say(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
         await self._web(story.web(), story.WEB_PODS)
         await self._jobs(story.jobs(), story.JOBS * story.PODS_A_JOB)
+        await self._queues(story.queues(), story.sweep(), story.second_sweep(), story.release())
         await self._preemption(story.training(), story.urgent(), story.TRAINING)
         await self._giant(story.giant())
 
-    async def _web(self, objects: list[dict[str, Any]], count: int) -> None:
+    async def _web(self, objects: list[Tree], count: int) -> None:
         self._screen.step(f"a web deployment of {count} pods that spreads over the zones")
         await self._apply(objects)
         await self._until("web pods Running", count, lambda: self._in_phase("web-", "Running"))
@@ -110,13 +116,38 @@ class _Story:
             zones[zone] = zones.get(zone, 0) + 1
         self._screen.say("spread: " + ", ".join(f"{zone} has {zones[zone]}" for zone in sorted(zones)))
 
-    async def _jobs(self, objects: list[dict[str, Any]], count: int) -> None:
+    async def _jobs(self, objects: list[Tree], count: int) -> None:
         self._screen.step(f"a batch of {len(objects)} jobs, {count} pods that end by themselves")
         await self._apply(objects)
         await self._until("pods of jobs Succeeded", count, lambda: self._in_phase("render-", "Succeeded"))
         self._screen.say(f"all {len(objects)} jobs are done, and the room they took is free again")
 
-    async def _preemption(self, objects: list[dict[str, Any]], urgent: dict[str, Any], count: int) -> None:
+    async def _queues(self, queues: list[Tree], sweep: Tree, later: Tree, release: Tree) -> None:
+        self._screen.step(
+            "two queues of equal weight: a gang takes all GPUs, the next waits, another reclaims its half"
+        )
+        await self._apply([*queues, sweep])
+        await self._until("pods of the gang Running", story.SWEEP, lambda: self._in_phase("sweep-", "Running"))
+        await self._apply([later])
+        await self._until("pods of the next gang waiting", story.LATER, lambda: len(self._refused("later-")))
+        self._screen.say(f"later starts whole or not at all, and says why: {self._why('later-')}")
+        await self._apply([release])
+        await self._until("pods of the other queue's gang Running", story.RELEASE, self._released)
+        left = self._in_phase("sweep-", "Running")
+        self._screen.say(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
+        await self._remove(sweep, later, release)
+        await self._until("pods of gangs gone", 1, lambda: int(not self._gangs()))
+
+    def _released(self) -> int:
+        return self._in_phase("release-", "Running")
+
+    def _gangs(self) -> list[Pod]:
+        return [pod for prefix in ("sweep-", "later-", "release-") for pod in self._view.named(prefix)]
+
+    def _why(self, prefix: str) -> str:
+        return next(refusal(pod)[1] for pod in self._view.named(prefix) if refusal(pod)[1])
+
+    async def _preemption(self, objects: list[Tree], urgent: Tree, count: int) -> None:
         self._screen.step(f"training takes all GPUs ({count} pods of 8); then an urgent pod wants 8 of them")
         await self._apply(objects)
         await self._until("training pods Running", count, lambda: self._in_phase("train-", "Running"))
@@ -128,7 +159,7 @@ class _Story:
         evicted = sorted(before - {pod.name for pod in self._view.named("train-")})
         self._screen.say(f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its successor waits")
 
-    async def _giant(self, pod: dict[str, Any]) -> None:
+    async def _giant(self, pod: Tree) -> None:
         self._screen.step("a pod that wants 16 GPUs on one node in zone-1")
         await self._apply([pod])
         await self._until("pod refused", 1, lambda: len(self._refused("giant")))
@@ -136,12 +167,18 @@ class _Story:
         for line in reasons(refusal(self._view.pods["default", "giant"])[1]):
             self._screen.say(f"  {line}")
 
-    async def _apply(self, objects: Iterable[dict[str, Any]]) -> None:
+    async def _apply(self, objects: Iterable[Tree]) -> None:
         for tree in objects:
             applied = await self._applier.apply(tree)
             self._screen.say(f"applied {applied}")
             if self._screen.watched:
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _remove(self, *jobs: Tree) -> None:
+        for tree in jobs:
+            name = tree["metadata"]["name"]
+            await self._client.delete(VC_JOBS, name=name, namespace="default")
+            self._screen.say(f"deleted job {name}, and its pods go")
 
     async def _until(self, what: str, count: int, now: Callable[[], int]) -> None:
         """Wait until so many are so far; who waits in vain says for what."""

@@ -21,6 +21,24 @@ WEB_PODS = 24
 JOBS = 5
 PODS_A_JOB = 8
 TRAINING = 4
+SWEEP, SWEEP_LEAST = 4, 2
+LATER = 2
+RELEASE = 2
+QUEUES = ("research", "product")
+
+SESSIONS = """
+actions: "enqueue, allocate, reclaim, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: conformance
+- plugins:
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
+"""Gangs, and queues that share by weight and take back what is theirs."""
 
 
 def web() -> list[Tree]:
@@ -38,6 +56,27 @@ def web() -> list[Tree]:
 def jobs() -> list[Tree]:
     """Work that ends by itself after a second or two."""
     return [_job(number) for number in range(1, JOBS + 1)]
+
+
+def queues() -> list[Tree]:
+    """Two teams of equal weight: each is due half of the machines, and may use all while the other needs none."""
+    kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+    return [{**kind, "metadata": {"name": name}, "spec": {"weight": 1, "reclaimable": True}} for name in QUEUES]
+
+
+def sweep() -> Tree:
+    """A gang that takes all GPUs, and could go on with half of them."""
+    return _gang("sweep", QUEUES[0], SWEEP, SWEEP_LEAST)
+
+
+def second_sweep() -> Tree:
+    """Another one of the same team, for which nothing is left."""
+    return _gang("later", QUEUES[0], LATER, LATER)
+
+
+def release() -> Tree:
+    """A gang of the other team, which is due what it asks for."""
+    return _gang("release", QUEUES[1], RELEASE, RELEASE)
 
 
 def training() -> list[Tree]:
@@ -63,6 +102,17 @@ def _job(number: int) -> Tree:
         "kind": "Job",
         "metadata": {"name": f"render-{number}"},
         "spec": {"completions": PODS_A_JOB, "parallelism": PODS_A_JOB, "template": template},
+    }
+
+
+def _gang(name: str, queue: str, pods: int, least: int) -> Tree:
+    pod = _spec({"cpu": "4", GPU: "8"}, restartPolicy="OnFailure", terminationGracePeriodSeconds=1)
+    task = {"name": "worker", "replicas": pods, "template": {"metadata": {}, "spec": pod}}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": "volcano", "queue": queue, "minAvailable": least, "tasks": [task]},
     }
 
 

@@ -33,6 +33,8 @@ _OF_BATCH = (
     "default-queue",
     "percentage-nodes-to-find",
     "ignored-provisioners",
+    "scheduler-sharding-mode",
+    "scheduler-sharding-name",
 )
 RUN_FLAGS = (*FLAGS, *(flag for flag in BATCH_FLAGS if flag.name in _OF_BATCH))
 """kube-scheduler's flags, and those of vc-scheduler that say something about decisions."""

@@ -68,6 +68,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("Queue", "queues", "scheduling.volcano.sh", volcano.Queue, versions=("v1beta1",)),
     Kind("HyperNode", "hypernodes", "topology.volcano.sh", volcano.HyperNode, versions=("v1alpha1",)),
     Kind("Numatopology", "numatopologies", "nodeinfo.volcano.sh", volcano.Numatopology, versions=("v1alpha1",)),
+    Kind("NodeShard", "nodeshards", "shard.volcano.sh", volcano.NodeShard, versions=("v1alpha1",)),
 )
 """Of two kinds of one name the first is Kubernetes' own."""
 

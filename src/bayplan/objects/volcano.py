@@ -188,3 +188,20 @@ class Numatopology(KubeObject, frozen=True):
     """nodeinfo.volcano.sh Numatopology: where the CPUs of the node of the same name sit."""
 
     spec: NumatopologySpec = NumatopologySpec()
+
+
+class NodeShardSpec(Api, frozen=True):
+    nodes_desired: tuple[str, ...] = ()
+
+
+class NodeShardStatus(Api, frozen=True):
+    nodes_in_use: tuple[str, ...] = ()
+    nodes_to_add: tuple[str, ...] = ()
+    nodes_to_remove: tuple[str, ...] = ()
+
+
+class NodeShard(KubeObject, frozen=True):
+    """shard.volcano.sh NodeShard: the nodes of one of several schedulers, and those that it uses now."""
+
+    spec: NodeShardSpec = NodeShardSpec()
+    status: NodeShardStatus = NodeShardStatus()

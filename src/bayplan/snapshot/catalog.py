@@ -52,6 +52,7 @@ CATALOGUED: tuple[type[KubeObject], ...] = (
     volcano.Queue,
     volcano.HyperNode,
     volcano.Numatopology,
+    volcano.NodeShard,
 )
 
 

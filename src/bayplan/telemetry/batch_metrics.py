@@ -9,13 +9,23 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
+from bayplan.objects.batch_words import GROUP_NAME
 from bayplan.objects.core import Pod
-from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability, exponential_buckets
+from bayplan.telemetry.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Registry,
+    Stability,
+    exponential_buckets,
+    exponential_range,
+)
 
 _PREFIX = "volcano_"
 _NONE = Stability.NONE
 _CYCLE = exponential_buckets(5, 2, 10)
 _TASK = exponential_buckets(5, 2, 15)
+_JOB = exponential_range(100, 120_000, 30)
 _EVICTING = ("preempt", "reclaim", "gangpreempt", "gangreclaim")
 _AMOUNTS = ("allocated", "request", "deserved", "capacity", "real_capacity")
 _UNITS = ("milli_cpu", "memory_bytes")
@@ -31,6 +41,10 @@ class SessionOutcome(Protocol):
     def evicts(self) -> Mapping[str, str]: ...
     @property
     def groups(self) -> Mapping[str, Any]: ...
+    @property
+    def started(self) -> Iterable[str]: ...
+    @property
+    def shares(self) -> Mapping[str, float]: ...
     @property
     def messages(self) -> Mapping[str, Any]: ...
     @property
@@ -107,6 +121,29 @@ class BatchMetrics:
             f"{_PREFIX}unschedule_job_count", "Jobs that could not be scheduled.", stability=_NONE
         )
         registry.add(self.waiting_tasks, self.waiting_jobs)
+        labels = ("job_name", "queue", "job_namespace")
+        self.job_latency = Histogram(
+            f"{_PREFIX}e2e_job_scheduling_latency_milliseconds",
+            "How long after the creation of its group the last pod of a job had a node.",
+            buckets=_JOB,
+            stability=_NONE,
+        )
+        self.job_times = {
+            name: Gauge(f"{_PREFIX}e2e_job_scheduling_{name}", text, labels, stability=_NONE)
+            for name, text in (
+                ("duration", "The same of the job that was last, in milliseconds."),
+                ("start_time", "When a job was first seen, in seconds since 1970."),
+                ("last_time", "When its last pod had a node, in seconds since 1970."),
+            )
+        }
+        self.job_share = Gauge(
+            f"{_PREFIX}job_share", "The dominant share of a job.", ("job_ns", "job_id"), stability=_NONE
+        )
+        self.job_retries = Counter(
+            f"{_PREFIX}job_retry_counts", "Bindings of a job that have to be tried again.", ("job_id",), stability=_NONE
+        )
+        registry.add(self.job_latency, *self.job_times.values(), self.job_share, self.job_retries)
+        self._job_labels: dict[str, tuple[str, str, str]] = {}  # by uid: what its numbers are kept under
 
     def _queue_gauges(self, registry: Registry) -> None:
         names = [*(f"{amount}_{unit}" for amount in _AMOUNTS for unit in _UNITS), *_NUMBERS]
@@ -142,8 +179,11 @@ class BatchMetrics:
         self.bound_total.inc()
         self.task_stage("Bound", pod)
 
-    def failed(self, pod: Pod) -> None:  # noqa: ARG002
+    def failed(self, pod: Pod) -> None:
         self.attempts.labels("error").inc()
+        group = pod.metadata.annotations.get(GROUP_NAME)
+        if group:
+            self.job_retries.labels(f"{pod.namespace}/{group}").inc()
 
     def evicted(self, reason: str) -> None:
         self.evictions.labels(reason).inc()
@@ -162,6 +202,7 @@ class BatchMetrics:
         if victims:
             self.victims.set(victims)
             self.preemptions.inc()
+        self._time_jobs(outcome)
         self._count_waiting(outcome)
         self._show_queues(outcome.final_gauges)
 
@@ -188,6 +229,34 @@ class BatchMetrics:
                 self.waiting_tasks.forget(uid)
         self.waiting_jobs.set(waiting)
 
+    def _time_jobs(self, outcome: SessionOutcome) -> None:
+        now = self._now()
+        for uid, group in outcome.groups.items():
+            namespace, _, name = uid.partition("/")
+            labels = (name, group.queue, namespace)
+            if self._job_labels.get(uid) != labels:
+                self.forget([uid])  # it may have gone to another queue
+                self._job_labels[uid] = labels
+                self.job_times["start_time"].labels(*labels).set(now.timestamp())
+            if uid in outcome.shares:
+                self.job_share.labels(namespace, name).set(outcome.shares[uid])
+        for uid in outcome.started:
+            known, group = self._job_labels.get(uid), outcome.groups.get(uid)
+            if known is None or group is None:
+                continue
+            self.job_times["last_time"].labels(*known).set(now.timestamp())
+            if group.created is not None:
+                took_ms = max(0.0, (now - group.created).total_seconds() * 1e3)
+                self.job_latency.observe(took_ms)
+                self.job_times["duration"].labels(*known).set(took_ms)
+
     def forget(self, jobs: Iterable[str]) -> None:
         for uid in jobs:
             self.waiting_tasks.forget(uid)
+            self.job_retries.forget(uid)
+            labels = self._job_labels.pop(uid, None)
+            if labels is not None:
+                name, _, namespace = labels
+                self.job_share.forget(namespace, name)
+                for family in self.job_times.values():
+                    family.forget(*labels)

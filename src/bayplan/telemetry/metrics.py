@@ -353,6 +353,12 @@ def number_text(value: float) -> str:
     return go_value(float(value))
 
 
+def exponential_range(first: float, last: float, count: int) -> tuple[float, ...]:
+    """So many bounds from the first to the last, each by the same factor above the one before."""
+    factor = (last / first) ** (1.0 / (count - 1))
+    return tuple(first * factor**step for step in range(count))
+
+
 def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
     """Bounds that grow by a factor: multiplied step by step, as upstream does, because the last digits show."""
     bounds = [start]

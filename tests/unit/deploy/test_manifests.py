@@ -163,7 +163,9 @@ def batch_manifests() -> dict[str, dict[str, Any]]:
 def test_every_file_of_the_batch_engine_is_used_and_of_this_version() -> None:
     kustomization = batch_manifests()["Kustomization"]
     assert sorted([*kustomization["resources"], "kustomization.yaml"]) == sorted(path.name for path in BATCH.glob("*"))
-    assert [image["newTag"] for image in kustomization["images"]] == [bayplan.__version__]
+    chart = yaml.safe_load((DEPLOY / "helm" / "bayplan-batch" / "Chart.yaml").read_text(encoding="utf-8"))
+    versions = {chart["version"], chart["appVersion"], *(image["newTag"] for image in kustomization["images"])}
+    assert versions == {bayplan.__version__}
 
 
 @pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.name)

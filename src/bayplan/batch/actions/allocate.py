@@ -227,9 +227,14 @@ class Placer:
 
     def best(self, task: Task, feasible: BoolVector, prospect: Prospect) -> Node | None:
         """The best node with idle room; only where there is none, the best with room soon."""
+        session = self._session
         idle = feasible & prospect.fits_idle
-        node = self._session.choose(task, idle, prospect)
-        return node or self._session.choose(task, feasible & ~idle, prospect)
+        for rows in (idle, feasible & ~idle):
+            for part in session.in_turn(rows):
+                node = session.choose(task, part, prospect)
+                if node is not None:
+                    return node
+        return None
 
     def put(self, statement: Statement, task: Task, node: Node) -> bool:
         """Allocate where there is idle room, else promise; false when somebody objects."""

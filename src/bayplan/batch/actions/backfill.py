@@ -70,7 +70,8 @@ class Backfill:
             errors = prospect.explain(task, np.flatnonzero(~candidates), with_room=False)
             session.record_failure(task, errors)
             return
-        node = session.choose(task, candidates)
+        choices = (session.choose(task, part) for part in session.in_turn(candidates))
+        node = next((each for each in choices if each is not None), None)
         if node is None:  # no score could be compared
             return
         refused = session.allocate(task, node)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -228,7 +229,8 @@ class _Run:
         totals: FloatVector,
     ) -> bool:
         session = self._session
-        for row in best_first(candidates & prey.rows(task), totals, lambda: prey.narrow(task)):
+        parts = session.in_turn(candidates & prey.rows(task))
+        for row in chain.from_iterable(best_first(each, totals, lambda: prey.narrow(task)) for each in parts):
             node, found = session.nodes.at(row), prey.on(row)
             if not has_room_without(task, node, found):
                 prey.rule_out(row)

@@ -117,11 +117,11 @@ class _Run:
     def _rows(self, task: Task, prey: Prey) -> Iterator[int]:
         """Rows that may do; what costs something is asked about few of them, unless these are in vain."""
         prospect = self._session.prospect(task)
-        among = self._session.hopeful(task) & prey.rows(task)
-        first = first_rows(among)
-        yield from one_by_one(prospect.allowed_preempting(task, first))
-        if first is not among:
-            yield from one_by_one(prospect.allowed_preempting(task, among & ~first & prey.narrow(task)))
+        for among in self._session.in_turn(self._session.hopeful(task) & prey.rows(task)):
+            first = first_rows(among)
+            yield from one_by_one(prospect.allowed_preempting(task, first))
+            if first is not among:
+                yield from one_by_one(prospect.allowed_preempting(task, among & ~first & prey.narrow(task)))
 
     def _clear(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> list[Task] | None:
         """Evict as few as needed, the least important first, and promise their room to the task: whom. None where

@@ -43,8 +43,8 @@ def followed(
     freed: Callable[[Pod], None] = nobody_waits,
 ) -> Following:
     """What keeps an engine in step with the API server."""
-    manages: Callable[[Node], bool] = options.manages if options.node_selector else every_node
-    return Following(engine, options.scheduler_name, left_to_others, manages, freed)
+    manages: Callable[[Node], bool] = options.manages if options.node_selector or options.division else every_node
+    return Following(engine, options.scheduler_name, left_to_others, manages, options.division, freed)
 
 
 def _known(following: Following) -> Callable[[str], bool]:

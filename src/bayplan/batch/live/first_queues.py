@@ -1,6 +1,8 @@
 """The queues that must be there before anything can be scheduled: `root`, and the one of jobs that name none.
 
-Made at the start, as Volcano does. Their definition or a webhook may not be ready yet, so this is tried for a while.
+Made at the start, as Volcano does. Their definition or a webhook may not be ready yet, or the server may be ill, so
+this is tried until it works. Volcano gives up after two minutes and ends; here the process lives, says why it waits,
+and begins when it can.
 """
 
 from __future__ import annotations
@@ -11,41 +13,39 @@ from typing import Any
 
 from bayplan.client import MERGE_PATCH, Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.errors import AlreadyExists, ApiError, BayplanError
+from bayplan.errors import AlreadyExists, ApiError
 from bayplan.objects.volcano import DEFAULT_QUEUE, ROOT_QUEUE
 
 log = logging.getLogger(__name__)
 
-TRIES = 60
 PAUSE_S = 2.0
 _LOOK_S, _LOOKS = 0.02, 250
 _OPEN = "Open"
 
 
-class NoQueues(BayplanError):
-    """Nothing can be scheduled without these."""
-
-
 async def make_queues(
     client: Client, queues: Resource, clock: LoopClock, known: Callable[[str], bool], default: str = DEFAULT_QUEUE
 ) -> None:
-    """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist.
-
-    Raises `NoQueues` when they cannot be made for two minutes."""
+    """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist."""
     for name, reclaimable in ((ROOT_QUEUE, False), (default, True)):
-        for left in range(TRIES - 1, -1, -1):
-            try:
-                await _made(client, queues, name, reclaimable=reclaimable)
-                break
-            except ApiError as fault:
-                if not left:
-                    raise NoQueues(f'queue "{name}" cannot be created: {fault}; create it and start again') from fault
-                log.warning('queue "%s" cannot be created yet: %s', name, fault)
-            await clock.sleep(PAUSE_S)
+        await _made_at_last(client, queues, clock, name, reclaimable=reclaimable)
     for _ in range(_LOOKS):
         if known(ROOT_QUEUE) and known(default):
             return
         await clock.sleep(_LOOK_S)
+
+
+async def _made_at_last(client: Client, queues: Resource, clock: LoopClock, name: str, *, reclaimable: bool) -> None:
+    told = ""
+    while True:
+        try:
+            await _made(client, queues, name, reclaimable=reclaimable)
+            return
+        except ApiError as fault:
+            if str(fault) != told:
+                told = str(fault)
+                log.warning('queue "%s" cannot be created yet, and nothing is scheduled until it is: %s', name, fault)
+        await clock.sleep(PAUSE_S)
 
 
 async def _made(client: Client, queues: Resource, name: str, *, reclaimable: bool) -> None:

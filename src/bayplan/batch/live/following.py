@@ -11,12 +11,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.dividing import Division
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import PodGroup
 
 log = logging.getLogger(__name__)
 
-_OVER = ("Succeeded", "Failed")
+OVER = ("Succeeded", "Failed")
 
 
 def every_node(_: Node) -> bool:
@@ -36,6 +38,8 @@ class Following:
     left_to_others: Collection[type[KubeObject]] = ()
     """Kinds that somebody else writes into the cache: the pod engine, where it works on the same one."""
     manages: Callable[[Node], bool] = every_node
+    division: Division | None = None
+    """Which jobs are ours, where several schedulers of one name divide them among themselves."""
     freed: Callable[[Pod], None] = nobody_waits
     """Told of a pod that was assumed on a node and is not going to be there."""
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -53,13 +57,16 @@ class Following:
         elif isinstance(item, Node):
             self._node(item, is_gone=new is None)
         elif item is not None and type(item) not in self.left_to_others:
-            if new is not None:
+            if new is not None and not (isinstance(new, PodGroup) and self._is_of_others(new)):
                 self.engine.cache.put(new)
             else:
                 self.engine.cache.drop(item)
 
     def serves(self, pod: Pod) -> bool:
-        return pod.scheduler_name in self.scheduler_names
+        return pod.scheduler_name in self.scheduler_names and not self._is_of_others(pod)
+
+    def _is_of_others(self, item: Pod | PodGroup) -> bool:
+        return self.division is not None and not self.division.has_job(item)
 
     def newest(self, pod: Pod) -> Pod | None:
         """The same pod as last told; None where it is gone."""
@@ -91,10 +98,11 @@ class Following:
             self.waiting[new.uid] = new
         if Pod not in self.left_to_others:
             self._count(new)
-        if new.status.phase in _OVER:
+        if new.status.phase in OVER:
             self.engine.handle.nominations.stays(new.uid)
             self._forget_assumed(new)
-        self.engine.observe(new)
+        if not self._is_of_others(new):
+            self.engine.observe(new)
 
     def _gone(self, pod: Pod) -> None:
         known = self.pods.get(pod.key)
@@ -119,7 +127,7 @@ class Following:
     def _count(self, pod: Pod) -> None:
         """A pod on a node takes room there until it ends, whoever put it there."""
         cache, known = self.engine.cache, self.engine.cache.pod(pod.uid)
-        if pod.status.phase in _OVER:
+        if pod.status.phase in OVER:
             if known is not None and not cache.is_assumed(pod.uid):
                 cache.remove_pod(pod)
         elif not pod.spec.node_name:

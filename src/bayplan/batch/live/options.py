@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.batch.ledger import DEFAULT_SCHEDULER
+from bayplan.batch.live.dividing import Division
 from bayplan.batch.share import Share
 from bayplan.config.duration import Duration
 from bayplan.objects.core import Node
@@ -31,6 +32,8 @@ class BatchOptions:
     minimum_percentage_nodes_to_find: int = 5
     sharding_mode: str = NO_SHARDS
     sharding_name: str = DEFAULT_SCHEDULER
+    division: Division | None = None
+    """Which of several schedulers of one name this is."""
     writes_at_once: int = 64
     slice_s: float = 0.004
 
@@ -38,6 +41,11 @@ class BatchOptions:
     def lock_name(self) -> str:
         """The lease: the scheduler's name where it has one, so that an old scheduler of that name stays out."""
         return self.scheduler_name[0] if len(self.scheduler_name) == 1 else DEFAULT_SCHEDULER
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a NodeShard says which nodes are ours."""
+        return self.sharding_mode != NO_SHARDS
 
     @property
     def share(self) -> Share | None:
@@ -52,16 +60,20 @@ class BatchOptions:
             yield "--scheduler-name must not be empty; leave it out for volcano"
         if self.sharding_mode not in (NO_SHARDS, HARD_SHARDS, SOFT_SHARDS):
             yield f"--scheduler-sharding-mode is {self.sharding_mode!r}; it is none, hard or soft"
-        elif self.sharding_mode != NO_SHARDS:
-            yield f"--scheduler-sharding-mode={self.sharding_mode} needs NodeShards, which are not read yet; write none"
+        elif self.is_sharded and not self.sharding_name:
+            yield "--scheduler-sharding-name must not be empty; it is the name of a NodeShard"
         for text in self.node_selector:
             if not all(text.partition(":")):
                 yield f"--node-selector {text!r} is no label:value; write, for instance, pool:batch"
+        if self.division is not None and (fault := self.division.fault()):
+            yield fault
         if self.schedule_period.seconds <= 0:
             yield "--schedule-period must be above zero"
 
     def manages(self, node: Node) -> bool:
-        """Whether any of the selectors names the node; all of them do where there is none."""
+        """Whether any of the selectors names the node (all of them do where there is none), and it is in our part."""
+        if self.division is not None and not self.division.has_node(node):
+            return False
         labels: Mapping[str, Any] = node.metadata.labels
         pairs = [text.partition(":")[::2] for text in self.node_selector]
         return not pairs or any(labels.get(key) == value for key, value in pairs)

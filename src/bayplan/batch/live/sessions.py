@@ -3,6 +3,9 @@
 One loop owns everything. A session is plain code that yields; whenever a slice of a few milliseconds is over the loop
 has its turn, so that connections, watches, bindings and probes are served during a session of any size. What a session
 has committed by then is sent on its way at once.
+
+Sessions are a period apart, as Volcano's are. Where something has happened that a session could make use of, one comes
+before its time: it decides, and leaves it to the next regular one to tell why others wait.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from bayplan.batch.live.dumping import lines_of
 from bayplan.batch.live.evicting import PodEvictions
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver, NoBatchObserver
+from bayplan.batch.live.occasions import calls_for_session
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Writer
 from bayplan.batch.outcome import Outcome
@@ -34,6 +38,8 @@ details = StructuredLog(__name__)
 
 SLICE_S = 0.004
 PERIOD_S = 1.0
+SHORTEST_PAUSE_S = 0.05
+"""Between two sessions: changes seldom come alone, and a gang is worth more when more of it is there."""
 _DECISIONS, _STEPS = 3, 5
 """Verbosities, as Volcano means them: what came of a session; when each began and ended."""
 
@@ -63,6 +69,8 @@ class LiveBatch:
     """How many there were."""
     _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _called: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something has happened that a session could make use of."""
     _deciding: bool = True
     _slice_ends_s: float = 0.0
     _jobs: set[str] = field(default_factory=set)
@@ -99,6 +107,8 @@ class LiveBatch:
             except Exception:  # one change that cannot be followed must not stop all others
                 item = new if new is not None else old
                 log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+            if not self._called.is_set() and calls_for_session(old, new, self.following):
+                self._called.set()
             if self.clock.monotonic_s() > ends_s:
                 return not self._heard
         return True
@@ -106,7 +116,7 @@ class LiveBatch:
     # the loop ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sessions, a period apart, as long as the process leads."""
+        """Sessions, as long as the process leads."""
         following = asyncio.ensure_future(self.follow())
         deciding = asyncio.ensure_future(self._decide())
         try:
@@ -122,13 +132,36 @@ class LiveBatch:
     async def _decide(self) -> None:
         await self.prepare()
         await self.catch_up()  # nobody decides on half a picture
+        due_s = 0.0
         while self._deciding:
-            await self.session()
-            await self.clock.sleep(self.period_s)
+            start_s = self.clock.monotonic_s()
+            early = start_s < due_s
+            self._called.clear()
+            await self.session(early=early)
+            end_s = self.clock.monotonic_s()
+            if not early:
+                due_s = end_s + self.period_s
+            await self._pause(end_s - start_s, due_s)
         await asyncio.Event().wait()  # whoever stopped us ends us, too
 
-    async def session(self) -> Outcome:
-        """One session from opening to closing; the loop has its turn whenever a slice is over."""
+    async def _pause(self, took_s: float, due_s: float) -> None:
+        """Until the next session is due or called for, but as long as the last one took: half the time is others'."""
+        left_s = due_s - self.clock.monotonic_s()
+        await self.clock.sleep(min(left_s, max(SHORTEST_PAUSE_S, took_s)))
+        left_s = due_s - self.clock.monotonic_s()
+        if left_s <= 0 or self._called.is_set():
+            return
+        both = asyncio.ensure_future(self._called.wait()), asyncio.ensure_future(self.clock.sleep(left_s))
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()
+
+    async def session(self, *, early: bool = False) -> Outcome:
+        """One session from opening to closing; the loop has its turn whenever a slice is over.
+
+        `early`: one before its time, which tells groups how far they came, and leaves the rest to the next."""
         for change in self.between_sessions:
             change()
         outcome, sent = Outcome(), _Sent()
@@ -150,7 +183,7 @@ class LiveBatch:
         except Exception:  # a bug of ours costs one session
             log.exception("a session broke off; what it had committed is carried out, and the next one begins anew")
         self._send(outcome, sent)
-        await self._sliced(self.telling.tell(outcome))
+        await self._sliced(self.telling.tell(outcome, early=early))
         self.sessions += 1
         self._observe(outcome, self.clock.monotonic_s() - start_s, open_s - start_s)
         return outcome

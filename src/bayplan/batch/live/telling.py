@@ -2,7 +2,8 @@
 
 Nothing is written that is written already, and nothing twice: Volcano repeats its events every second. Writes about one
 object go one after another, and of those that wait only the newest. What is refused is tried again after the next
-session, as long as it is still true.
+session, as long as it is still true. Sessions that come before their time tell groups of new phases, for which
+controllers wait: why pods wait changes with every member of a gang that arrives, and is worth a write a period.
 """
 
 from __future__ import annotations
@@ -55,26 +56,32 @@ class Telling:
     _faults: set[str] = field(default_factory=set)
     _groupless: set[str] = field(default_factory=set)
 
-    def tell(self, outcome: Outcome) -> Iterable[None]:
-        """All that a session has left to say, some of it a turn."""
+    def tell(self, outcome: Outcome, *, early: bool = False) -> Iterable[None]:
+        """All that a session has left to say, some of it a turn; after an early one, what others wait to hear."""
         catalog = self.following.engine.cache.catalog
         table = catalog.table(volcano.PodGroup)
+        written: set[str] = set()
         for uid, found in outcome.groups.items():
             group = table.get(uid)
-            if found.changed and group is not None:
+            if found.changed and group is not None and not (early and found.status.phase == group.status.phase):
+                written.add(uid)
                 self._write_group(group, found)
                 yield
         for event in outcome.events:
             group = table.get(event.group)
-            if group is not None:
+            if group is not None and not (early and event.group not in written):
                 self._event(group, event.type, event.reason, event.text)
                 yield
+        if not early:
+            yield from self._tell_the_rest(outcome)
+
+    def _tell_the_rest(self, outcome: Outcome) -> Iterable[None]:
         for key, message in outcome.messages.items():
             pod = self.following.pods.get(key)
             if pod is not None and not self.following.engine.cache.pod(pod.uid):
                 self._explain(pod, message.reason, message.message, message.nominated_node)
                 yield
-        queues = catalog.table(volcano.Queue)
+        queues = self.following.engine.cache.catalog.table(volcano.Queue)
         for name, held in outcome.queues.items():
             if name in queues:
                 self._write_queue(queues[name], held)

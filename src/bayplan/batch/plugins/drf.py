@@ -59,6 +59,9 @@ class DominantShares:
             session.add_queue_order_fn(self.name, self._queue_order)
             session.add_reclaimable_fn(self.name, self._reclaimable)
 
+    def on_session_close(self, session: Session) -> None:
+        session.job_shares.update((job.uid, self._holding(job).share) for job in session.jobs.values())
+
     def _grown(self, total: Amounts) -> ShareTree:
         tree = ShareTree(total, self.share_of)
         for job in self._session.jobs.values():

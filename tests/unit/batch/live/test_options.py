@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bayplan.batch.live.dividing import Division
 from bayplan.batch.live.options import BatchOptions
 from bayplan.testing.builders import make_node
 
@@ -13,7 +14,9 @@ from bayplan.testing.builders import make_node
     [
         pytest.param(BatchOptions(scheduler_name=("",)), "--scheduler-name must not be empty", id="no name"),
         pytest.param(BatchOptions(sharding_mode="odd"), "it is none, hard or soft", id="no such mode"),
-        pytest.param(BatchOptions(sharding_mode="hard"), "needs NodeShards", id="shards"),
+        pytest.param(BatchOptions(sharding_mode="hard", sharding_name=""), "name of a NodeShard", id="no shard"),
+        pytest.param(BatchOptions(division=Division("solo", 2)), "SCHEDULER_POD_NAME is 'solo'", id="no number"),
+        pytest.param(BatchOptions(division=Division("s-2", 2)), "below SCHEDULER_NUM (2)", id="no such number"),
         pytest.param(BatchOptions(node_selector=("pool",)), "is no label:value", id="no selector"),
     ],
 )
@@ -23,6 +26,7 @@ def test_what_cannot_be_meant(options: BatchOptions, text: str) -> None:
 
 def test_the_defaults_are_in_order() -> None:
     assert list(BatchOptions().faults()) == []
+    assert list(BatchOptions(sharding_mode="soft", division=Division("s-1", 2)).faults()) == []
     assert BatchOptions().share is None
 
 

@@ -1,0 +1,88 @@
+"""How long does a process take to say that it lives? Asked as a kubelet asks, by a process of its own, all the time.
+
+    python benchmarks/live/probing.py http://127.0.0.1:11251/livez
+
+Asks from when there is an answer until it is told to stop (SIGTERM), then prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+EVERY_S = 0.02
+LIMIT_MS = 100.0
+"""How long an answer may take at most, whatever the process is doing."""
+
+
+@dataclass(slots=True)
+class Probes:
+    """What is known when the process has ended."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def in_time(self) -> bool:
+        return bool(self.found) and self.found["longest_ms"] <= LIMIT_MS
+
+
+@contextmanager
+def probing(url: str) -> Iterator[Probes]:
+    """Ask while the block runs."""
+    probes = Probes()
+    command = [sys.executable, str(Path(__file__)), url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield probes
+        finally:
+            process.send_signal(signal.SIGTERM)
+            told, _ = process.communicate(timeout=60)
+            probes.found = json.loads(told)
+
+
+def summed_up(took_ms: Sequence[float]) -> dict[str, Any]:
+    ordered = sorted(took_ms)
+    last = len(ordered) - 1
+    return {
+        "probes": len(ordered),
+        "p50_ms": round(ordered[last // 2], 2) if ordered else None,
+        "p99_ms": round(ordered[last * 99 // 100], 2) if ordered else None,
+        "longest_ms": round(ordered[-1], 2) if ordered else float("inf"),
+    }
+
+
+def main(url: str) -> None:
+    took_ms: list[float] = []
+    stopped = False
+
+    def stop(_: int, __: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    while not stopped:
+        start_s = time.perf_counter()
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                answer.read()
+            took_ms.append(1e3 * (time.perf_counter() - start_s))
+        except TimeoutError:
+            took_ms.append(float("inf"))
+        except OSError:
+            pass  # not there yet, or no longer
+        time.sleep(EVERY_S)
+    sys.stdout.write(json.dumps(summed_up(took_ms)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

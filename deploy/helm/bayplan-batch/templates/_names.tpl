@@ -1,0 +1,10 @@
+{{- define "bayplan-batch.labels" -}}
+app.kubernetes.io/name: bayplan-batch
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "bayplan-batch.subjects" -}}
+- kind: ServiceAccount
+  name: {{ .Release.Name }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}

@@ -1,0 +1,35 @@
+"""Does a cluster have Volcano's kinds? What it lacks is created; what is there is somebody's and stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bayplan.client import Client, Resource
+from bayplan.errors import AlreadyExists, NotFound
+from bayplan.objects.volcano_definitions import Definition, missing_definitions, volcano_definitions
+
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+
+
+async def lacking_definitions(client: Client) -> list[Definition]:
+    """Definitions that the cluster does not have in our version."""
+    found: list[dict[str, Any]] = []
+    for definition in volcano_definitions():
+        try:
+            found.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
+        except NotFound:
+            continue
+    return list(missing_definitions(found))
+
+
+async def create_definitions(client: Client, lacking: Iterable[Definition]) -> list[str]:
+    """Create them; the names of those that were not there."""
+    created = []
+    for definition in lacking:
+        try:
+            await client.create(DEFINITIONS, definition)
+        except AlreadyExists:
+            continue  # of another version, or somebody was quicker: it is not ours to change
+        created.append(str(definition["metadata"]["name"]))
+    return created
