@@ -9,10 +9,13 @@ what no two clusters can have in common.
     $ until auth can-i get pods         again and again until it succeeds; only its exit code is compared
     $ & 2 get pods -w                   begins, and goes on beside the steps that follow once it has printed two lines
     $ fg 5                              what it has printed, once there are five lines; then it is ended
+
+`$(get ...)` in a command or on its standard input is what that command prints, as in a shell.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 import subprocess
@@ -31,7 +34,7 @@ _REPLACED = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
-    (re.compile(r"/tmp/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
+    (re.compile(r"/[^\s\"]*/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
     (re.compile(r"debugger-\w{5}"), "debugger-<random>"),
     (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
     (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
@@ -39,6 +42,7 @@ _REPLACED = (
     (re.compile(r"10\.0\.0\.\d+"), "<address>"),
     (re.compile(r"(?<![\w.])\d+[smh](\d+s)?(?![\w])"), "<age>"),
     (re.compile(r"<invalid>"), "<age>"),
+    (re.compile(r"(?<![\w.])3[0-2]\d{3}(?![\w.])"), "<node port>"),
     (re.compile(r" +"), " "),
     (re.compile(r" +$", re.MULTILINE), ""),
 )
@@ -61,17 +65,20 @@ def read_session(path: Path) -> list[Step]:
     return [Step(line.strip(), stdin) for line, _, stdin in (chunk.partition("\n") for chunk in chunks)]
 
 
-_LISTED = re.compile(r"(?:^\* .*\n?)+", re.MULTILINE)
+_LISTED = re.compile(r"(?:^(?:\*| \.).*\n?)+", re.MULTILINE)
+_FAULTS = re.compile(r"(?<= is invalid: \[).*(?=\]$)", re.MULTILINE)
 
 
 def settled(text: str) -> str:
     """The output without what is chance, as is the order in which a real server finds faults in several fields."""
     for pattern, word in _REPLACED:
         text = pattern.sub(word, text)
+    text = _FAULTS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), text)
     return _LISTED.sub(lambda found: "\n".join(sorted(found[0].splitlines())) + "\n", text).strip()
 
 
 DEADLINE_S = 60.0
+_ASKED = re.compile(r"\$\((get [^()]*)\)")
 
 
 class Terminal:
@@ -83,6 +90,7 @@ class Terminal:
 
     def run(self, step: Step) -> str:
         """What a step prints, its complaints and its exit code, settled."""
+        step = Step(self._filled(step.line), self._filled(step.stdin))
         words = shlex.split(step.line)
         if words[0] == "&":
             self._beside = _Beside(self._command(words[2:]), self._environment())
@@ -98,6 +106,9 @@ class Terminal:
             return self._until(words[1:], step.stdin)
         done = self._done(words, step.stdin)
         return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
+
+    def _filled(self, text: str) -> str:
+        return _ASKED.sub(lambda asked: self._done(shlex.split(asked[1]), "").stdout, text)
 
     def _until(self, words: list[str], stdin: str) -> str:
         """Whether a command succeeds in time; it is asked again and again."""
@@ -127,7 +138,19 @@ class Terminal:
         return [str(program("kubectl")), f"--kubeconfig={self._cluster.kubeconfig()}", *words]
 
     def _environment(self) -> dict[str, str]:
-        return {"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": str(self._cluster.folder)}
+        """Of nobody's own: what kubectl keeps, an edit that was refused too, goes with the cluster's folder."""
+        folder = str(self._cluster.folder)
+        return {"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": folder, "TMPDIR": folder}
+
+
+def difference(both: tuple[Terminal, Terminal], step: Step) -> str:
+    """Give a step to both; what the first prints otherwise than the second, if anything."""
+    ours, real = both
+    told, expected = ours.run(step), real.run(step)
+    if told == expected:
+        return ""
+    changed = difflib.unified_diff(expected.splitlines(), told.splitlines(), "real", "ours", n=2, lineterm="")
+    return "\n".join([f"$ {step}", *changed])
 
 
 class _Beside:

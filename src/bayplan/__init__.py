@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own would be the costliest import before the command line can take a Ctrl-C
 if TYPE_CHECKING:
+    from typing import Any
+
     from bayplan.app.library import Cluster as Cluster
 
 __version__ = "0.1.0"

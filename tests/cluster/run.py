@@ -228,6 +228,7 @@ class Cluster:
             f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",  # as every cluster has it that runs network plugins
             "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--runtime-config=api/all=true",

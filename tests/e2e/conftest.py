@@ -16,6 +16,7 @@ from cluster.api import Api
 from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
+from kubectl_sessions import Terminal
 from scenario import Corner
 
 HERE = Path(__file__).parent
@@ -74,3 +75,33 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Corner]
     mine = Corner(cluster, namespace, tmp_path)
     yield mine
     mine.close()
+
+
+CONTROLLERS = (
+    *("clusterrole-aggregation-controller", "garbage-collector-controller", "namespace-controller"),
+    *("persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"),
+    *("root-ca-certificate-publisher-controller", "serviceaccount-controller"),
+)
+"""What our server does beside answering; in a real cluster the controller manager does it."""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, Terminal]]:
+    """Two who type the same: one for our server, one for a real one."""
+    folder = tmp_path_factory.mktemp("both")
+    with Embedded(folder / "ours") as ours, Cluster(folder / "real") as real:
+        real.run(
+            "kube-controller-manager",
+            f"--kubeconfig={real.kubeconfig()}",
+            f"--controllers={','.join(CONTROLLERS)}",
+            "--leader-elect=false",
+            f"--root-ca-file={real.ca_file}",
+            f"--service-account-private-key-file={real.folder / 'accounts.key'}",
+            "--secure-port=0",
+        )
+        for furniture in ("serviceaccount/default", "configmap/kube-root-ca.crt"):
+            real.kubectl("wait", furniture, "--for=create", "--timeout=50s")
+        typing = Terminal(ours), Terminal(real)
+        yield typing
+        for each in typing:
+            each.close()

@@ -54,7 +54,7 @@ class Rulebook:
         if not write.subresource:
             volcano.judge(resource, tree, None, "CREATE", self._lookup)
         write.warnings.extend(warnings_for(resource, tree))
-        admission.check(resource, tree, None, "create", self._lookup, write.subresource)
+        write.warnings.extend(admission.check(resource, tree, None, "create", self._lookup, write.subresource))
         if resource.storage == DEFINITIONS:
             self._establish(write, tree, None)
 
@@ -78,7 +78,7 @@ class Rulebook:
             volcano.judge(resource, tree, old, "UPDATE", self._lookup)
         if part in ("", "scale"):
             write.warnings.extend(warnings_for(resource, tree, old))
-        admission.check(resource, tree, old, "update", self._lookup, part)
+        write.warnings.extend(admission.check(resource, tree, old, "update", self._lookup, part))
         if resource.storage == DEFINITIONS and not part:
             self._establish(write, tree, old)
 

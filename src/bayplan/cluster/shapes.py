@@ -11,6 +11,7 @@ import msgspec
 
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, SubResource, Tree
+from bayplan.cluster.schema.applying import described
 from bayplan.cluster.schema.custom import CustomType
 from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode, decode_applied
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patched
@@ -100,8 +101,17 @@ def reread(resource: Resource, tree: Tree) -> Tree:
     reader = custom_type(resource) if resource.custom else BuiltIn(*body_type(resource))
     found, _, wrong = reader.read(tree)
     if wrong is not None:
-        raise answers.bad_request(wrong)
+        raise answers.Refusal(500, "", _unconverted(tree, wrong))
     return found
+
+
+def _unconverted(tree: Tree, wrong: str) -> str:
+    """What upstream says of an object that was applied and cannot be read."""
+    told = described(tree)
+    kind = told.partition("; ")[2]
+    wrong = f"error decoding from json: {wrong}" if "base64" in wrong else wrong
+    why = f"unable to convert unstructured object to {kind}: {wrong}"
+    return f"failed to convert new object ({told}) to proper version: {why}"
 
 
 def read_patch(

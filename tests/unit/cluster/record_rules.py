@@ -28,7 +28,7 @@ RECORDING = HERE / "rules.json.xz"
 Tree = dict[str, Any]
 
 NAMESPACE = "default"
-UNCHECKED = ("FlowSchema", "PriorityLevelConfiguration", "ValidatingWebhookConfiguration")
+UNCHECKED = ("FlowSchema", "PriorityLevelConfiguration")
 """Kinds that are stored for whoever reads them, and only held to their metadata."""
 
 

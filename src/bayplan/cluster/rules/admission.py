@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bayplan.cluster.answers import forbidden, not_found, terminating
 from bayplan.cluster.kinds import Resource, Tree
-from bayplan.cluster.rules import limits, quotas
+from bayplan.cluster.rules import limits, pod_security, quotas
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.objects.quantity import parse_quantity
 
@@ -49,18 +49,21 @@ def admit(
 
 def check(
     resource: Resource, item: Tree, old: Tree | None, operation: Operation, lookup: Lookup, subresource: str = ""
-) -> None:
-    """Refuse what the plugins do not let through; the object is not changed any more."""
-    if operation == "delete" or subresource not in ("", "resize"):
-        return
-    if not resource.group and not resource.custom:
+) -> list[str]:
+    """Refuse what the plugins do not let through, and warn; the object is not changed any more."""
+    if operation == "delete":
+        return []
+    ours = subresource in ("", "resize")
+    if ours and not resource.group and not resource.custom:
         _check_limits(resource, item, operation, lookup, subresource)
         if resource.kind == "PersistentVolumeClaim" and old is not None:
             _check_growth(resource, item, old, lookup)
-    if resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
+    warnings = pod_security.judge(resource, item, old, lookup, name=_called(item), subresource=subresource)
+    if ours and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
         _check_only_default(resource, item, operation, lookup)
-    if resource.namespaced:
+    if ours and resource.namespaced:
         _check_quotas(resource, item, old, lookup)
+    return warnings
 
 
 # Namespaces

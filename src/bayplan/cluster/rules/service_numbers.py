@@ -95,7 +95,7 @@ def _settle_families(item: Tree, spec: Tree, before: Tree) -> None:
     faults = Faults()
     check_service(faults, {"type": "", **spec}, before)
     about = ("spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy")
-    related = [fault for fault in faults if fault.field.startswith(about)]
+    related = [fault for fault in faults if fault.field.startswith(about) and fault.value_text != '"None"']
     if related:
         raise invalid("Service", "", item["metadata"].get("name", ""), related)
     families: list[str] = list(spec.get("ipFamilies") or ())

@@ -16,6 +16,7 @@ from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.checking.services import is_external
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.rules.new_pods import prepare_pod
+from bayplan.cluster.rules.pod_templates import pod_template
 from bayplan.cluster.rules.service_numbers import assign
 
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
@@ -103,10 +104,20 @@ def prepare_create(resource: Resource, item: Tree, *, lookup: Lookup | None = No
         item["status"] = dict(status)
     if key in _CHANGES:
         item["metadata"]["generation"] = 1
+    _drop_what_is_off(resource, item)
     if (special := _ON_CREATE.get(key)) is not None:
         special(item)
     if key == ("", "Service"):
         assign(item, None, lookup.list(built_in("Service")) if lookup else ())
+
+
+def _drop_what_is_off(resource: Resource, item: Tree) -> None:
+    """Fields of pods that belong to features that are not on, and so are not kept: signals of one's own choice."""
+    pod = item if resource.kind == "Pod" and not resource.group else pod_template(resource, item)
+    spec = (pod or {}).get("spec") or {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        if (lifecycle := container.get("lifecycle")) is not None:
+            lifecycle.pop("stopSignal", None)
 
 
 def _prepare_custom(resource: Resource, item: Tree) -> None:
@@ -196,26 +207,11 @@ def _add_finalizer(item: Tree, name: str) -> None:
         item["metadata"]["finalizers"] = [*finalizers, name]
 
 
-def _prepare_secret(item: Tree) -> None:
-    fold_string_data(item)
-
-
-def fold_string_data(item: Tree) -> None:
-    """Texts of `stringData` go into `data`, and are gone."""
-    from base64 import b64encode
-
-    texts = item.pop("stringData", None)
-    if texts:
-        folded = {key: b64encode(value.encode()).decode() for key, value in texts.items()}
-        item["data"] = {**(item.get("data") or {}), **folded}
-
-
 _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("", "Namespace"): _prepare_namespace,
     ("", "PersistentVolume"): _prepare_volume,
     ("", "PersistentVolumeClaim"): _prepare_claim,
     ("", "Pod"): prepare_pod,
-    ("", "Secret"): _prepare_secret,
     ("apps", "DaemonSet"): _prepare_daemon_set,
     ("batch", "Job"): _prepare_job_labels,
     ("apps", "StatefulSet"): _prepare_stateful_set,
@@ -240,6 +236,8 @@ def prepare_update(
         _take_part(item, old, subresource)
     elif resource.subresource("status") is not None or key in _FIRST_STATUS or key == ("", "PersistentVolume"):
         _keep(item, old, "status")
+    if not subresource:
+        _drop_what_is_off(resource, item)
     if key == ("", "Service"):
         assign(item, old, lookup.list(built_in("Service")) if lookup else ())
     if (special := _ON_UPDATE.get(key)) is not None and not subresource:
@@ -349,10 +347,6 @@ def _update_service(item: Tree, old: Tree) -> None:
         item["status"] = {**(item.get("status") or {}), "loadBalancer": {}}
 
 
-def _update_secret(item: Tree, old: Tree) -> None:  # noqa: ARG001
-    fold_string_data(item)
-
-
 def _update_claim(item: Tree, old: Tree) -> None:
     settle_data_source(item["spec"], old["spec"])
 
@@ -360,7 +354,7 @@ def _update_claim(item: Tree, old: Tree) -> None:
 _ON_UPDATE: Mapping[tuple[str, str], Callable[[Tree, Tree], None]] = {
     ("", "Namespace"): _update_namespace,
     ("", "PersistentVolumeClaim"): _update_claim,
-    ("", "Secret"): _update_secret,
     ("", "Service"): _update_service,
     ("apps", "DaemonSet"): _update_daemon_set,
+    ("apps", "StatefulSet"): lambda item, _: _prepare_stateful_set(item),
 }

@@ -22,6 +22,7 @@ from bayplan.cluster.rules.checking import (
     pods,
     services,
     storage,
+    webhooks,
     workloads,
 )
 from bayplan.cluster.rules.checking.metadata import check_metadata, check_metadata_update
@@ -85,8 +86,13 @@ _STORAGE: Mapping[str, tuple[OnCreate, OnUpdate]] = {
     "VolumeAttachment": (storage.check_attachment, storage.check_attachment_update),
     "VolumeAttributesClass": (storage.check_attributes_class, storage.check_attributes_class_update),
 }
+_WEBHOOKS: Mapping[str, tuple[OnCreate, OnUpdate]] = dict.fromkeys(
+    ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+    (webhooks.check_webhooks, webhooks.check_webhooks_update),
+)
 _CHECKS: Mapping[str, Mapping[str, tuple[OnCreate, OnUpdate]]] = {
     "": _CORE,
+    "admissionregistration.k8s.io": _WEBHOOKS,
     "apps": _APPS,
     "autoscaling": {"HorizontalPodAutoscaler": (autoscalers.check_autoscaler, autoscalers.check_autoscaler_update)},
     "batch": _BATCH,

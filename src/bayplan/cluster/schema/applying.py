@@ -89,7 +89,10 @@ def track(
     if not managers and before is not None:
         return []  # nobody ever kept account of this object
     writer = Manager(manager or "unknown", operation, api_version, subresource)
-    return entries(_updated(managers, live, after, writer, type, now))
+    try:
+        return entries(_updated(managers, live, after, writer, type, now))
+    except MergeError:
+        return []  # an object that is not as its schema says has no managers; validation has the last word on it
 
 
 def _current(live: Tree, after: Tree, subresource: str) -> Managers:
@@ -227,10 +230,10 @@ def _check_applied(applied: Tree, type_: AnyType) -> None:
     try:
         check(applied, _rule(type_))
     except MergeError as error:
-        raise Refusal(500, "", f"failed to create typed patch object ({_described(applied)}): {error}") from None
+        raise Refusal(500, "", f"failed to create typed patch object ({described(applied)}): {error}") from None
 
 
-def _described(tree: Tree) -> str:
+def described(tree: Tree) -> str:
     """`default/a; /v1, Kind=ConfigMap`."""
     metadata = tree.get("metadata") or {}
     group, _, version = str(tree.get("apiVersion", "")).rpartition("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +27,8 @@ from bayplan.cluster.rules.checking.pods import check_template
 from bayplan.cluster.rules.checking.scheduling import check_taints, check_tolerations
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.names import cidr, config_key, dns_label, dns_subdomain, label_key
+from bayplan.objects import json_text
+from bayplan.objects.json_text import JsonSyntaxError
 from bayplan.objects.quantity import parse_quantity
 
 MOST_DATA_BYTES = 1024 * 1024
@@ -51,7 +52,7 @@ def check_config_map(out: Faults, item: Tree) -> None:
         out.each_invalid(f"binaryData[{key}]", key, config_key(key))
     size = sum(len(value.encode()) for value in data.values()) + sum(map(decoded_size, binary.values()))
     if size > MOST_DATA_BYTES:
-        out.too_long("", MOST_DATA_BYTES)
+        out.too_long("[]", MOST_DATA_BYTES)  # no field of its own: this is how upstream spells the path to nothing
 
 
 def decoded_size(text: str) -> int:
@@ -106,17 +107,16 @@ def _check_docker(out: Faults, data: Mapping[str, str], key: str) -> None:
     if key not in data:
         out.required(f"data[{key}]")
         return
-    raw = base64.b64decode(data[key])
+    problem = ""
     try:
-        fine = isinstance(json.loads(raw), dict)
-        problem = "json: cannot unmarshal value into Go value of type map[string]interface {}"
-    except ValueError:
-        fine = False
-        first = raw[:1].decode(errors="replace")
-        problem = (
-            f"invalid character '{first}' looking for beginning of value" if raw else "unexpected end of JSON input"
-        )
-    if not fine:
+        found = json_text.plain(json_text.parse(base64.b64decode(data[key]).decode("utf-8", "replace")))
+    except JsonSyntaxError as fault:
+        problem = str(fault)
+    else:
+        if not isinstance(found, dict):
+            word = {list: "array", str: "string", bool: "bool"}.get(type(found), "number")
+            problem = f"json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
+    if problem:
         out.invalid(f"data[{key}]", "<secret contents redacted>", problem)
 
 

@@ -30,6 +30,7 @@ _PREFIX = "batch.kubernetes.io/"
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _INDEXED_ONLY = "requires indexed completion mode"
 _HTTP_PATH = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+_ZONED = re.compile(r"^(?:CRON_)?TZ=\S+ ")
 _is_http_path = re.compile(_HTTP_PATH).fullmatch
 
 
@@ -328,7 +329,7 @@ def _check_cron_spec(out: Faults, spec: Tree, old: Tree | None) -> None:
     if not schedule:
         out.required("spec.schedule")
     else:
-        if problem := schedule_problem(schedule):
+        if problem := schedule_problem(_ZONED.sub("", schedule)):
             out.invalid("spec.schedule", schedule, problem)
         if "TZ" in schedule and "TZ" not in (old or {}).get("schedule", ""):
             rule = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"

@@ -27,7 +27,12 @@ from bayplan.cluster.rules.checking.scheduling import (
     check_spread,
     check_tolerations,
 )
-from bayplan.cluster.rules.checking.security import ARMOR, check_armor_annotation, check_pod_security
+from bayplan.cluster.rules.checking.security import (
+    ARMOR,
+    check_armor_annotation,
+    check_pod_security,
+    check_system,
+)
 from bayplan.cluster.rules.checking.volumes import check_volumes
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.names import (
@@ -314,6 +319,10 @@ def _check_policies(out: Faults, spec: Tree, path: str) -> None:
             out.required(f"{path}.os.name")
         elif os["name"] not in ("linux", "windows"):
             out.unsupported(f"{path}.os", os["name"], ("linux", "windows"))
+        else:
+            parts = ("initContainers", "containers", "ephemeralContainers")
+            each = [(f"{path}.{part}[{at}]", one) for part in parts for at, one in enumerate(spec.get(part) or ())]
+            check_system(out, spec, path, each)
 
 
 def _check_dns(out: Faults, spec: Tree, path: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.rules.field_errors import Faults, shown
+from bayplan.cluster.rules.go_forms import form
 from bayplan.cluster.rules.names import dns_subdomain, identity, local_path
 
 ARMOR = "container.apparmor.security.beta.kubernetes.io/"
@@ -27,7 +29,7 @@ def check_container_security(out: Faults, security: Tree, path: str, *, host_use
             out.invalid(f"{path}.procMount", proc, "`hostUsers` must be false to use `Unmasked`")
     if security.get("allowPrivilegeEscalation") is False and security.get("privileged"):
         rule = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-        out.invalid(path, security, rule)
+        out.invalid(path, form("core.SecurityContext", security), rule)
     _check_profiles(out, security, path)
 
 
@@ -119,3 +121,32 @@ def _check_sysctls(out: Faults, sysctls: list[Tree], spec: Tree, path: str) -> N
         elif spec.get("hostIPC") and dotted.startswith(_IPC):
             out.invalid(where, name, "may not be specified when 'hostIPC' is true")
         seen.add(name)
+
+
+_NOT_ON_WINDOWS_SHARED = ("hostUsers", "hostPID", "hostIPC", "shareProcessNamespace")
+_NOT_ON_WINDOWS = (
+    *("appArmorProfile", "seLinuxOptions", "seccompProfile", "fsGroup", "fsGroupChangePolicy", "sysctls"),
+    *("runAsUser", "runAsGroup", "supplementalGroups", "supplementalGroupsPolicy", "seLinuxChangePolicy"),
+)
+_NOT_IN_WINDOWS_CONTAINERS = (
+    *("appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged"),
+    *("allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup"),
+)
+
+
+def check_system(out: Faults, spec: Tree, path: str, containers: Iterable[tuple[str, Tree]]) -> None:
+    """A pod that says which system it is for has nothing of the other one. `containers`: each with its path."""
+    if (spec.get("os") or {}).get("name") == "linux":
+        parts = [(path, spec, ("windowsOptions",)), *((*each, ("windowsOptions",)) for each in containers)]
+        rule = "windows options cannot be set for a linux pod"
+    else:
+        parts = [(path, spec, _NOT_ON_WINDOWS), *((*each, _NOT_IN_WINDOWS_CONTAINERS) for each in containers)]
+        rule = "cannot be set for a windows pod"
+        for name in _NOT_ON_WINDOWS_SHARED:
+            if spec.get(name) is not None and (spec[name] or name in ("hostUsers", "shareProcessNamespace")):
+                out.forbidden(f"{path}.{name}", rule)
+    for where, holder, names in parts:
+        security = holder.get("securityContext") or {}
+        for name in names:
+            if security.get(name) is not None:
+                out.forbidden(f"{where}.securityContext.{name}", rule)

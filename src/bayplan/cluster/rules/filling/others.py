@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from bayplan.cluster.kinds import Tree
@@ -136,7 +137,11 @@ def fill_resource_quota(item: Tree) -> None:
 
 
 def fill_secret(item: Tree) -> None:
+    """Texts of `stringData` go into `data`, and are gone; whoever wrote them manages what they became."""
     _text(item, "type", "Opaque")
+    if texts := item.pop("stringData", None):
+        folded = {key: b64encode(value.encode()).decode() for key, value in texts.items()}
+        item["data"] = {**(item.get("data") or {}), **folded}
 
 
 def fill_event(item: Tree) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.names import dns_label
+from bayplan.cluster.rules.pod_templates import TEMPLATES, at_path
 from bayplan.cluster.rules.warning.objects import (
     claim_spec_warnings,
     claim_warnings,
     driver_warnings,
     ingress_warnings,
     runtime_class_warnings,
+    secret_warnings,
     service_warnings,
     storage_class_warnings,
     volume_warnings,
@@ -32,7 +34,7 @@ def warnings_for(resource: Resource, item: Tree, old: Tree | None = None) -> lis
     key = (resource.group, resource.kind)
     if key == ("", "Pod"):
         return [] if old is not None else [*_name_warnings(item, "the Pod's hostname"), *pod_warnings("", item)]
-    if key in _TEMPLATES:
+    if key in TEMPLATES:
         return _workload_warnings(key, item, old)
     plain = _OTHERS.get(key)
     return plain(item) if plain is not None and (old is None or key not in _ONLY_NEW) else []
@@ -46,31 +48,16 @@ def _name_warnings(item: Tree, use: str) -> list[str]:
     return [f"metadata.name: {why}: [{' '.join(problems)}]"]
 
 
-_TEMPLATES: Mapping[tuple[str, str], str] = {
-    ("", "PodTemplate"): "template",
-    ("", "ReplicationController"): "spec.template",
-    ("apps", "DaemonSet"): "spec.template",
-    ("apps", "Deployment"): "spec.template",
-    ("apps", "ReplicaSet"): "spec.template",
-    ("apps", "StatefulSet"): "spec.template",
-    ("batch", "CronJob"): "spec.jobTemplate.spec.template",
-    ("batch", "Job"): "spec.template",
-}
-"""Where the pods are described that an object makes."""
 _NOT_IN_NAMES = frozenset({("", "PodTemplate"), ("apps", "DaemonSet"), ("apps", "StatefulSet")})
 
 
 def _workload_warnings(key: tuple[str, str], item: Tree, old: Tree | None) -> list[str]:
     found = [] if old is not None or key in _NOT_IN_NAMES else _name_warnings(item, "Pod names and hostnames")
     if old is None or item["metadata"].get("generation") != old["metadata"].get("generation"):
-        path = _TEMPLATES[key]
-        *way, last = path.split(".")
-        holder = item
-        for step in way:
-            holder = holder.get(step) or {}
+        path = TEMPLATES[key]
         if key[0] == "batch":
-            found += _job_warnings(path.rpartition(".")[0], holder)
-        found += pod_warnings(path, holder.get(last) or {})
+            found += _job_warnings(above := path.rpartition(".")[0], at_path(item, above))
+        found += pod_warnings(path, at_path(item, path))
     if key == ("apps", "StatefulSet"):
         found += _stateful_set_warnings(item["spec"], new=old is None)
     if key == ("batch", "CronJob") and old is not None and "TZ" in item["spec"].get("schedule", ""):
@@ -98,10 +85,11 @@ def _job_warnings(path: str, spec: Tree) -> list[str]:
     return [f"{path}: {rule}, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"]
 
 
-_ONLY_NEW = frozenset({("networking.k8s.io", "Ingress")})
+_ONLY_NEW = frozenset({("networking.k8s.io", "Ingress"), ("storage.k8s.io", "CSIDriver")})
 _OTHERS: Mapping[tuple[str, str], Callable[[Tree], list[str]]] = {
     ("", "PersistentVolume"): volume_warnings,
     ("", "PersistentVolumeClaim"): claim_warnings,
+    ("", "Secret"): secret_warnings,
     ("", "Service"): service_warnings,
     ("networking.k8s.io", "Ingress"): ingress_warnings,
     ("node.k8s.io", "RuntimeClass"): runtime_class_warnings,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,11 +25,13 @@ _OLD_RECLAIM = "volume.beta.kubernetes.io/mount-options"
 GONE_VOLUMES = {
     "photonPersistentDisk": "deprecated in v1.11, non-functional in v1.16+",
     "scaleIO": "deprecated in v1.16, non-functional in v1.22+",
-    "storageOS": "deprecated in v1.22, non-functional in v1.25+",
+    "storageos": "deprecated in v1.22, non-functional in v1.25+",
     "glusterfs": "deprecated in v1.25, non-functional in v1.26+",
     "cephfs": "deprecated in v1.28, non-functional in v1.31+",
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
+SHOWN = {"storageos": "storageOS"}
+"""Fields that warnings spell in their own way."""
 _TOKENS = (
     "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible "
     "logging of tokens in volume attributes"
@@ -65,7 +69,8 @@ def volume_warnings(item: Tree) -> list[str]:
     terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     for index, term in enumerate(terms):
         found += term_warnings(f"spec.nodeAffinity.required.nodeSelectorTerms[{index}]", term)
-    return found + [f"spec.{name}: {told}" for name, told in GONE_VOLUMES.items() if spec.get(name) is not None]
+    gone = [(name, told) for name, told in GONE_VOLUMES.items() if spec.get(name) is not None]
+    return found + [f"spec.{SHOWN.get(name, name)}: {told}" for name, told in gone]
 
 
 def claim_warnings(item: Tree) -> list[str]:
@@ -122,6 +127,20 @@ def ingress_warnings(item: Tree) -> list[str]:
 def runtime_class_warnings(item: Tree) -> list[str]:
     selector = (item.get("scheduling") or {}).get("nodeSelector") or {}
     return [f"scheduling.nodeSelector: {OLD_LABELS[key]}" for key in selector if key in OLD_LABELS]
+
+
+def secret_warnings(item: Tree) -> list[str]:
+    """A pair of certificate and key that is none; whether one belongs to the other is not looked at."""
+    if item.get("type") != "kubernetes.io/tls":
+        return []
+    data = item.get("data") or {}
+    for key, called in (("tls.crt", "certificate"), ("tls.key", "key")):
+        if not _is_pem(b64decode(data.get(key, ""))):
+            return [f"tls: failed to find any PEM data in {called} input"]
+    return []
+
+
+_is_pem = re.compile(rb"(?:.*\n)?-----BEGIN [^\n]+-----\s.*-----END ", re.DOTALL).match
 
 
 def driver_warnings(item: Tree) -> list[str]:

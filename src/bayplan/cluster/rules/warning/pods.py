@@ -9,6 +9,7 @@ from bayplan.cluster.kinds import Tree
 from bayplan.cluster.rules.warning.objects import (
     GONE_VOLUMES,
     OLD_LABELS,
+    SHOWN,
     claim_spec_warnings,
     fraction_warning,
     term_warnings,
@@ -120,7 +121,7 @@ def _volumes(path: str, volumes: list[Tree]) -> Iterator[str]:
         place = f"{path}.volumes[{index}]"
         for name, told in _VOLUMES.items():
             if volume.get(name) is not None:
-                yield f"{place}.{name}: {told}"
+                yield f"{place}.{SHOWN.get(name, name)}: {told}"
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
         if template is not None:
             yield from claim_spec_warnings(f"{place}.ephemeral.volumeClaimTemplate.spec", template.get("spec") or {})

@@ -1,0 +1,39 @@
+"""Manifests as people write them, on our API server and on a real one: stored, shown, changed and refused alike.
+
+Each file of `manifests/` is applied in a namespace of its own, in all the ways in which people do that. If there is a
+file of the same name in `definitions/`, the kinds in it are defined before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_sessions import Step, Terminal, difference
+
+MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
+
+WAYS = (
+    "create --dry-run=server -f -",
+    "apply -f -",
+    "get -f - -o wide",
+    "get -f - -o yaml --show-managed-fields",
+    "describe -f -",
+    "apply -f -",
+    "apply --server-side --force-conflicts -f -",
+    "get -f - -o yaml --show-managed-fields",
+    "replace -f -",
+)
+"""What is done with every file, one after the other."""
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in MANIFESTS])
+def test_a_manifest(both: tuple[Terminal, Terminal], path: Path) -> None:
+    text, namespace = path.read_text(encoding="utf-8"), f"manifest-{path.stem}"
+    steps = [Step(f"create namespace {namespace}"), *(Step(f"{way} -n {namespace}", text) for way in WAYS)]
+    if (definitions := path.parent / "definitions" / path.name).exists():
+        kinds = definitions.read_text(encoding="utf-8")
+        steps[:0] = [Step("apply -f -", kinds), Step("wait --for=condition=Established -f - --timeout=50s", kinds)]
+    differences = [difference(both, step) for step in steps]
+    assert not any(differences), "\n\n".join(filter(None, differences))
