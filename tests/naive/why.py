@@ -40,10 +40,18 @@ T = TypeVar("T")
 
 def fitting(cluster: Cluster, pod: Pod) -> list[str]:
     """The nodes that take the pod, if it is let in at all."""
-    with Harness(nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects) as harness:
-        if not harness.pre_enqueue(pod).ok:
-            return []
-        return [name for name, answer in harness.filter(pod).items() if answer == "ok"]
+    with _harness(cluster) as harness:
+        return _fitting(harness, pod)
+
+
+def _harness(cluster: Cluster) -> Harness:
+    return Harness(nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects)
+
+
+def _fitting(harness: Harness, pod: Pod) -> list[str]:
+    if not harness.pre_enqueue(pod).ok:
+        return []
+    return [name for name, answer in harness.filter(pod).items() if answer == "ok"]
 
 
 def made(cluster: Cluster, pod: Pod, change: Change) -> tuple[Cluster, Pod]:
@@ -71,7 +79,15 @@ def _created(change: Change, pod: Pod) -> Iterator[KubeObject]:
 
 def enough(cluster: Cluster, pod: Pod) -> set[str]:
     """The kinds of which one change is enough."""
-    return {change.kind for change in all_changes(cluster, pod) if fitting(*made(cluster, pod, change))}
+    found: set[str] = set()
+    with _harness(cluster) as same:
+        for change in all_changes(cluster, pod):
+            if change.kind in found:
+                continue
+            after, changed = made(cluster, pod, change)
+            if _fitting(same, changed) if after is cluster else fitting(after, changed):
+                found.add(change.kind)
+    return found
 
 
 def all_changes(cluster: Cluster, pod: Pod) -> Iterator[Change]:
@@ -107,7 +123,7 @@ def _missing(cluster: Cluster, pod: Pod) -> list[str]:
 def _lower(cluster: Cluster, pod: Pod) -> Iterator[dict[str, int]]:
     """Every request lowered to nothing, to what some node has left, or not at all."""
     asked = filter_requests(pod)
-    with Harness(nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects) as harness:
+    with _harness(cluster) as harness:
         free = {name: {max(0, view.free(name)) for view in harness.engine.snapshot().table} for name in asked}
     levels = [sorted({amount, *(each for each in free[name] if each < amount)}) for name, amount in asked.items()]
     for chosen in product(*levels):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayplan.framework.answering import NOT_ALONE, NOTHING_HELPS
@@ -16,7 +16,7 @@ from bayplan.testing.strategies import Cluster, clusters, nodes, pods
 from naive import why as naive
 
 WEB = {"app": "web"}
-UNHURRIED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+UNHURRIED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 spreads = st.lists(
     st.builds(
@@ -68,9 +68,14 @@ def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...]) -> list[str]:
 @UNHURRIED
 @given(cluster=small, pod=waiting)
 def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(cluster: Cluster, pod: Pod) -> None:
-    assume(not naive.fitting(cluster, pod))
+    fitting = naive.fitting(cluster, pod)
     answer = asked(cluster, pod)
     assert answer.sentence
+    if fitting:
+        assert answer.closest in fitting
+        assert not answer.changes
+        assert not answer.together
+        return
     assert answer.reasons
     for change in answer.changes:
         assert change.node in after(cluster, pod, (change,)), change
@@ -80,14 +85,3 @@ def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(c
         assert answer.closest in after(cluster, pod, answer.together)
     elif not answer.changes:
         assert answer.no_change == NOTHING_HELPS
-
-
-@UNHURRIED
-@given(cluster=small, pod=waiting)
-def test_a_pod_that_fits_is_told_where(cluster: Cluster, pod: Pod) -> None:
-    fitting = naive.fitting(cluster, pod)
-    assume(fitting)
-    answer = asked(cluster, pod)
-    assert answer.closest in fitting
-    assert not answer.changes
-    assert not answer.together

@@ -67,9 +67,11 @@ def _print_reasons(reasons: Sequence[Refused]) -> None:
     if not reasons:
         return
     click.echo("\nNodes that were refused:")
-    table = _table("NODES", "REASON", "PLUGIN", "WHICH")
+    named = any(each.names for each in reasons)
+    table = _table("NODES", "REASON", "PLUGIN", *(["WHICH"] if named else []))
     for each in reasons:
-        table.add_row(str(each.nodes), escape(each.text), escape(each.plugin), escape(_names(each)))
+        names = [escape(_names(each))] if named else []
+        table.add_row(str(each.nodes), escape(each.text), escape(each.plugin), *names)
     print_table(table)
 
 

@@ -96,7 +96,8 @@ class RowNeeds:
             of_terms = [
                 [place for place, term in parts if not term.matches(node.labels, node.name)] for parts in self._terms
             ]
-            unmet += min(of_terms, key=len)
+            easiest: list[str] = min(of_terms, key=len)
+            unmet += easiest
         return tuple(unmet)
 
     def _guests_on(self, row: int) -> Iterable[PodInfo]:
