@@ -37,7 +37,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Judge:
-    """Stands for the API server: who has which token, and who may have which path."""
+    """Stands for the API server: who has which token, and who may have which path or object."""
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
     allowed: set[tuple[str, str, str]] = field(default_factory=set)
@@ -57,8 +57,9 @@ class Judge:
         if resource == TOKEN_REVIEWS:
             user = self.tokens.get(spec["token"])
             return json.dumps({"status": {"authenticated": user is not None, "user": user or {}}}).encode()
-        what = spec["nonResourceAttributes"]
-        allowed = (spec["user"], what["verb"], what["path"]) in self.allowed
+        what = spec.get("nonResourceAttributes") or spec["resourceAttributes"]
+        place = what["path"] if "path" in what else f"{what['resource']} {what['namespace']}/{what['name']}"
+        allowed = (spec["user"], what["verb"], place) in self.allowed
         return json.dumps({"status": {"allowed": allowed, "denied": self.denied, "reason": self.reason}}).encode()
 
 

@@ -210,7 +210,9 @@ async def scheduler_process(
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         informers = _informers(wiring.client, wiring.offered, watched, live)
-        election = await wiring.candidate([(lease, configuration.profiles[0].scheduler_name)], identity)
+        election = await wiring.candidate(
+            [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
+        )
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
         process = SchedulerProcess(
             live,

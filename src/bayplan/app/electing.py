@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import platform
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bayplan.client import CORE_EVENTS, LEASES, Client, Election, EventSink, Timings
+from bayplan.client import CORE_EVENTS, LEASES, Client, Election, EventSink, Timings, leader_marks
 from bayplan.config.model import LeaderElection
 from bayplan.telemetry.events import NORMAL, EventRecorder, ObjectReference
 
@@ -31,8 +32,11 @@ async def lease_events(client: Client, name: str) -> AsyncIterator[EventRecorder
         sending.cancel()
 
 
-def election_for(lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder) -> Election:
-    """A candidate for a lease. `identity`: who we are; made up where that is not said."""
+def election_for(
+    lease: LeaderElection, client: Client, identity: str, speaker: EventRecorder, port: int = 0
+) -> Election:
+    """A candidate for a lease. `identity`: who we are; made up where that is not said. `port`: where we serve."""
+    identity = identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}"
 
     def tell(note: str) -> None:
         meta = election.lock.meta
@@ -48,7 +52,7 @@ def election_for(lease: LeaderElection, client: Client, identity: str, speaker: 
 
     election = Election(
         client,
-        identity=identity or f"{platform.node()}_{uuid.UUID(int=client.chance.getrandbits(128), version=4)}",
+        identity=identity,
         name=lease.resource_name,
         namespace=lease.resource_namespace,
         timings=Timings(
@@ -57,5 +61,6 @@ def election_for(lease: LeaderElection, client: Client, identity: str, speaker: 
             retry_s=lease.retry_period.seconds,
         ),
         tell=tell,
+        marks=leader_marks(identity, port, os.environ) if port else None,
     )
     return election

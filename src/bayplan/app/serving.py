@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 
 from bayplan import __version__
+from bayplan.app.explaining import Explainer, why_of
 from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
 from bayplan.clock import LoopClock
@@ -28,6 +29,7 @@ from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.live_explaining import LiveExplainer
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.server import (
     About,
@@ -36,6 +38,7 @@ from bayplan.server import (
     Authorizer,
     Check,
     FrontProxy,
+    NotLeading,
     Server,
     Serving,
     TlsOptions,
@@ -47,6 +50,7 @@ from bayplan.server import (
     shutdown_check,
 )
 from bayplan.telemetry.access_metrics import AccessMetrics
+from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import (
     LeaderMetrics,
@@ -73,6 +77,7 @@ class Monitor:
         self._flags = flags
         self._process: SchedulerProcess | None = None
         self._live: LiveScheduler | None = None
+        self._explainers: tuple[Explainer, ...] = ()
         self.registry = Registry(disabled=flags.disabled_metrics)
         self.timings = PluginTimings()
         gates = [name for name, _, on in flags.features.all() if on]
@@ -90,9 +95,10 @@ class Monitor:
         """For a client: how its requests end."""
         return self._requests.observer(target.url.netloc)
 
-    def show(self, process: SchedulerProcess, live: LiveScheduler) -> None:
-        """Read this process, and the pod engine in it, from now on."""
+    def show(self, process: SchedulerProcess, live: LiveScheduler, *others: Explainer) -> None:
+        """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
         self._process, self._live = process, live
+        self._explainers = (LiveExplainer(live), *others)
 
     def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
         election = self._election_checks()
@@ -112,7 +118,13 @@ class Monitor:
                 emulated=self._flags.features.emulated_version,
             ),
             set_verbosity=set_verbosity if self._configuration.enable_profiling else None,
+            why=self._why,
         )
+
+    async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
+        if self._process is None or not self._process.is_leading:
+            raise NotLeading("this instance does not lead, and has decided nothing; ask the one that does")
+        return await why_of(self._explainers, namespace, name, now=now)
 
     def _election_checks(self) -> list[Check]:
         lease = self._configuration.leader_election

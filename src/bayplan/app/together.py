@@ -17,6 +17,7 @@ from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_sch
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, needed_by, read_by
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
+from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, Informers, Target
@@ -136,7 +137,7 @@ async def both_process(
             freed=lambda pod: _freed(live, pod),
         )
         both = BothEngines(live, side.live)
-        election = await wiring.candidate(_leases(configuration, batch), identity)
+        election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
         process = SchedulerProcess(
@@ -150,7 +151,7 @@ async def both_process(
             describe=both.describe,
             beside=(*reloading, collector.run),
         )
-        monitor.show(process, live)
+        monitor.show(process, live, BatchExplainer(side.live))
         yield process
 
 

@@ -76,17 +76,18 @@ class Wiring:
         return self.client.warm, partial(self.telling.warm, SENDERS)
 
     async def candidate(
-        self, leases: Sequence[tuple[LeaderElection, str]], identity: str
+        self, leases: Sequence[tuple[LeaderElection, str]], identity: str, port: int = 0
     ) -> Election | Elections | None:
         """Who may decide, by these leases, each with the name in which its election is told; None: everybody.
 
-        Nothing is written without them from now on."""
+        `port`: where the process serves what it knows, which the leader marks on its leases. Nothing is written
+        without them from now on."""
         elections = []
         for lease, speaks in leases:
             if lease.leader_elect:
                 client = await self.stack.enter_async_context(self.wire(timeout_s=lease.renew_deadline.seconds / 2))
                 speaker = await self.stack.enter_async_context(lease_events(client, speaks))
-                elections.append(election_for(lease, client, identity, speaker))
+                elections.append(election_for(lease, client, identity, speaker, port))
         if not elections:
             return None
         election = elections[0] if len(elections) == 1 else Elections(elections)

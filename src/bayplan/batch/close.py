@@ -148,9 +148,10 @@ def _tell(job: Job, outcome: Outcome, *, changed: bool) -> None:
         if task.gated:
             continue
         found = task_reason(job, task)
-        if _must_be_written(task, found, found.message or base):
-            nominated = found.nominated_node or task.pod.status.nominated_node_name
-            outcome.messages[task.key] = PodMessage(found.reason, found.message or base, nominated)
+        nominated = found.nominated_node or task.pod.status.nominated_node_name
+        told = outcome.waiting[task.key] = PodMessage(found.reason, found.message or base, nominated)
+        if _must_be_written(task, found, told.message):
+            outcome.messages[task.key] = told
 
 
 def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:

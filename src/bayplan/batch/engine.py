@@ -28,13 +28,13 @@ from bayplan.batch.outcome import GroupEvent, Outcome
 from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import COMPLETED, TaskStatus, status_of
-from bayplan.batch.turns import finished
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, PluginError
 from bayplan.framework.boundary import FAULTS
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
+from bayplan.framework.turns import finished
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import QuantityError

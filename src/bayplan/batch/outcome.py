@@ -53,7 +53,8 @@ class Outcome:
     pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, as it stood after the last action
     allocated: dict[str, str] = field(default_factory=dict)  # placed, but not bound
     groups: dict[str, GroupOutcome] = field(default_factory=dict)
-    messages: dict[str, PodMessage] = field(default_factory=dict)
+    messages: dict[str, PodMessage] = field(default_factory=dict)  # to be written, since the pod does not say so yet
+    waiting: dict[str, PodMessage] = field(default_factory=dict)  # of every pod that waits, whatever it says
     events: list[GroupEvent] = field(default_factory=list)
     queues: dict[str, dict[str, Quantity]] = field(default_factory=dict)  # what each queue holds, where that changed
     queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # as the session opened

@@ -6,7 +6,7 @@ asked for every task that is to be placed, so it makes nothing and costs well be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bayplan.batch.amounts import UNLIMITED, Amounts, Missing
@@ -100,3 +100,13 @@ def gauge(session: Session, queue: str, what: str, amounts: Amounts) -> None:
     if amounts.scalars:
         for name, amount in amounts.scalars.items():
             shown[prefix + name] = amount
+
+
+def gauged(gauges: Mapping[str, float], what: str) -> Amounts:
+    """Amounts as `gauge` showed them; none where it did not."""
+    cpu, memory, prefix = _GAUGES[what]
+    found = Amounts(gauges.get(cpu, 0.0), gauges.get(memory, 0.0))
+    for name, amount in gauges.items():
+        if name.startswith(prefix):
+            found.set_scalar(name.removeprefix(prefix), amount)
+    return found

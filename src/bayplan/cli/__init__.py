@@ -34,6 +34,7 @@ _VERBS = {
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
     "top": "Watch nodes fill, pods wait and decisions come.",
+    "why": "Say why a pod is on its node, or on none, and what would have to change.",
 }
 
 

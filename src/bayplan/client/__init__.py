@@ -20,6 +20,7 @@ from bayplan.client.elections import Elections
 from bayplan.client.event_sink import EventSink, event_resource
 from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
+from bayplan.client.leaders import FORWARDED_TOKEN, leader_marks, path_to_leader
 from bayplan.client.lists import Listed
 from bayplan.client.resources import (
     ACCESS_REVIEWS,
@@ -43,6 +44,7 @@ __all__ = [
     "CORE_EVENTS",
     "EVENTS",
     "EVERYTHING",
+    "FORWARDED_TOKEN",
     "JSON_PATCH",
     "LEASES",
     "MERGE_PATCH",
@@ -80,6 +82,8 @@ __all__ = [
     "event_resource",
     "find_target",
     "in_cluster",
+    "leader_marks",
+    "path_to_leader",
     "read_catalogue",
     "read_table",
     "resource_of",

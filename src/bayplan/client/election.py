@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from bayplan.client.client import Client
@@ -59,10 +59,12 @@ class Election:
         timings: Timings = UPSTREAM,
         on_new_leader: Callable[[str], None] | None = None,
         tell: Callable[[str], None] | None = None,
+        marks: Mapping[str, str] | None = None,
     ) -> None:
-        """`tell`: says to people what became of us, in upstream's words; only while the lease is ours to speak of."""
+        """`tell`: says to people what became of us, in upstream's words; only while the lease is ours to speak of.
+        `marks`: annotations of the lease that say how the leader is reached."""
         self.identity = identity
-        self.lock = Lock(client, namespace=namespace, name=name)
+        self.lock = Lock(client, namespace=namespace, name=name, marks=marks)
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance

@@ -5,6 +5,7 @@ Used by `election` alone. Fields and texts are client-go's: Bayplan and kube-sch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,10 @@ class Record:
 class Lock:
     """One Lease object and the last version of it that we know."""
 
-    def __init__(self, client: Client, *, namespace: str, name: str) -> None:
+    def __init__(self, client: Client, *, namespace: str, name: str, marks: Mapping[str, str] | None = None) -> None:
+        """`marks`: annotations that say more about us, written with every record that makes us the holder."""
         self._client = client
+        self._marks = dict(marks or {})
         self._namespace = namespace
         self._name = name
         self._tree: dict[str, Any] = {}
@@ -51,14 +54,21 @@ class Lock:
         tree = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"namespace": self._namespace, "name": self._name},
+            "metadata": {"namespace": self._namespace, "name": self._name, **self._marked({}, record)},
             "spec": _spec(record),
         }
         self._tree = msgspec.json.decode(await self._client.create(LEASES, tree, namespace=self._namespace))
 
     async def update(self, record: Record) -> None:
         """Write the record over the version that we know; `Conflict` when somebody was quicker."""
-        self._tree = await self._client.update(LEASES, {**self._tree, "spec": _spec(record)})
+        meta = {**self.meta, **self._marked(self.meta, record)}
+        self._tree = await self._client.update(LEASES, {**self._tree, "metadata": meta, "spec": _spec(record)})
+
+    def _marked(self, meta: Mapping[str, Any], record: Record) -> dict[str, Any]:
+        """Annotations with our marks; nothing where there is nobody to mark."""
+        if not self._marks or not record.holder:
+            return {}
+        return {"annotations": {**(meta.get("annotations") or {}), **self._marks}}
 
 
 def _record(spec: dict[str, Any]) -> Record:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Protocol
 
 from bayplan.client.connection import Answer, Connection
@@ -26,8 +27,13 @@ TIMEOUT_S = 60.0
 RETRIES = 10
 """How often a request is tried again because the server asked for it with Retry-After: as often as upstream does."""
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 Observer = Callable[[str, int, float], None]
 """Told about every answer: method, status (0: none), seconds."""
+
+
+_BEARER = "Authorization: Bearer "
 
 
 class Guard(Protocol):
@@ -89,6 +95,13 @@ class Transport:
         """Open so many connections before they are needed."""
         await self._pool.warm(count)
 
+    async def own_token(self) -> str:
+        """The token by which the server knows us; empty where we prove who we are in another way."""
+        if self._credentials.known() is None:
+            await self._credentials.renew()
+        line = (self._credentials.known() or b"").decode("ascii").strip()
+        return line.removeprefix(_BEARER) if line.startswith(_BEARER) else ""
+
     async def request(
         self,
         method: str,
@@ -98,9 +111,13 @@ class Transport:
         content_type: str = JSON,
         accept: str = JSON,
         timeout_s: float = 0.0,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
-        """The answer to one request, if it is below 400; else the refusal as an exception."""
+        """The answer to one request, if it is below 400; else the refusal as an exception. `headers`: besides ours."""
         wire = self._wire(method, path, body, content_type, accept)
+        if headers:
+            more = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
+            wire = wire[0] + more, wire[1]
         tries = 0
         while True:
             await self._limiter.take()

@@ -175,6 +175,11 @@ class PodEngine:
         """The profile that serves a scheduler name."""
         return self._attempts_of(scheduler_name).framework
 
+    def aside(self, scheduler_name: str) -> Framework:
+        """The plugins of a profile once more, for questions that decide nothing and enter no statistics."""
+        profile = self.framework(scheduler_name).profile
+        return Framework(profile, self._handles[scheduler_name], PluginTimings())
+
     def _attempts_of(self, scheduler_name: str) -> Attempts:
         try:
             return self._attempts[scheduler_name]
@@ -251,7 +256,7 @@ class PodEngine:
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
         decision = self._attempts_of(pod.scheduler_name).decide(self.begin(pod))
-        self.records.add(record_of(pod, decision, self._clock.now()))
+        self.records.add(record_of(pod, decision, self._clock.now(), self._snapshot.layout))
         return decision.in_detail()
 
     def place(self, pod: Pod | PodInfo) -> Placed:
@@ -272,7 +277,7 @@ class PodEngine:
         attempts = self._attempts_of(cycle.pod.scheduler_name)
         found = attempts.decide(cycle) if ask is None else await attempts.decide_with(cycle, ask)
         decision = found.in_detail()
-        self.records.add(record_of(cycle.pod, decision, self._clock.now()))
+        self.records.add(record_of(cycle.pod, decision, self._clock.now(), cycle.snapshot.layout))
         return attempts.framework, cycle, decision
 
     def hold(self, framework: Framework, cycle: Cycle, node_name: str) -> tuple[Status, Held | None, PermitOutcome]:
@@ -295,7 +300,7 @@ class PodEngine:
         placed = self._carry_out(framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
             decision = replace(decision.in_detail(), node=placed.node, status=placed.status)
-        self.records.add(record_of(cycle.pod, decision, self._clock.now()))
+        self.records.add(record_of(cycle.pod, decision, self._clock.now(), cycle.snapshot.layout))
         return placed
 
     def close(self) -> None:

@@ -36,8 +36,8 @@ _BEST_BYTES = 2560
 _REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
 
 
-def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
-    """What to remember of a decision."""
+def record_of(pod: Pod, decision: Decision, at: datetime, layout: int = 0) -> DecisionRecord:
+    """What to remember of a decision. `layout`: of the snapshot that it was made on."""
     if decision.standing is not None and decision.node is not None:
         return _shared_record(pod, decision.node, decision.row, decision.standing, at)
     diagnosis = decision.diagnosis
@@ -55,6 +55,7 @@ def record_of(pod: Pod, decision: Decision, at: datetime) -> DecisionRecord:
         reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
         nominated=decision.nominate or "",
         victims=tuple(_within(_VICTIMS_BYTES, decision.victims, text_bytes)),
+        layout=layout,
     )
     if diagnosis is None or decision.node is not None:
         return record

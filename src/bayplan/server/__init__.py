@@ -7,6 +7,7 @@ from bayplan.server.pages import Views, routes_of
 from bayplan.server.server import GRACE_S, PORT, Access, Server, Serving
 from bayplan.server.tls import TlsOptions
 from bayplan.server.trust import FrontProxy, Trust, TrustKeeper, TrustOptions
+from bayplan.server.why import NotLeading, Why
 from bayplan.server.zpages import About
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Authorizer",
     "Check",
     "FrontProxy",
+    "NotLeading",
     "Server",
     "Serving",
     "TlsOptions",
@@ -26,6 +28,7 @@ __all__ = [
     "TrustKeeper",
     "TrustOptions",
     "Views",
+    "Why",
     "election_check",
     "handlers_check",
     "routes_of",

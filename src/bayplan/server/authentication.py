@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from bayplan.client import TOKEN_REVIEWS, Resource
+from bayplan.client import FORWARDED_TOKEN, TOKEN_REVIEWS, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError
 from bayplan.server.remembering import Remembered
@@ -147,8 +147,10 @@ def _proxied(request: Request, front: FrontProxy) -> User | None:
 
 
 def _bearer(request: Request) -> str:
+    """The token that was shown; one that came through the API server's proxy, which keeps its own header to itself, is
+    in another."""
     scheme, _, rest = request.header("authorization").strip().partition(" ")
-    return rest.partition(" ")[0] if scheme.lower() == "bearer" else ""
+    return rest.partition(" ")[0] if scheme.lower() == "bearer" else request.header(FORWARDED_TOKEN.lower())
 
 
 def _authenticated(user: User) -> User:

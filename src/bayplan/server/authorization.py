@@ -16,6 +16,7 @@ from bayplan.errors import ServingError
 from bayplan.server.authentication import Reviewer, User
 from bayplan.server.remembering import Remembered
 from bayplan.server.requests import Request
+from bayplan.server.why import asked_about
 
 CACHE_S = 10.0
 ALWAYS_ALLOWED = ("/healthz", "/readyz", "/livez")
@@ -75,7 +76,7 @@ class Authorizer:
     async def _review(self, user: User, request: Request) -> Verdict:
         assert self._reviewer is not None
         spec = {
-            "nonResourceAttributes": {"path": request.path, "verb": request.method.lower()},
+            **_question(request),
             "user": user.name,
             "uid": user.uid,
             "groups": list(user.groups),
@@ -84,6 +85,15 @@ class Authorizer:
         body = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
         status = msgspec.json.decode(await self._reviewer.create(ACCESS_REVIEWS, body), type=_AccessReview).status
         return Verdict(status.allowed and not status.denied, status.reason)
+
+
+def _question(request: Request) -> dict[str, dict[str, str]]:
+    """What the API server is asked: whether they may have the path, or get the pod that it is about."""
+    pod = asked_about(request.path)
+    if pod is None:
+        return {"nonResourceAttributes": {"path": request.path, "verb": request.method.lower()}}
+    attributes = {"namespace": pod.namespace, "verb": "get", "version": "v1", "resource": "pods", "name": pod.name}
+    return {"resourceAttributes": attributes}
 
 
 def _paths(always_allowed: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -15,6 +15,7 @@ from bayplan.objects.go_text import json_text
 from bayplan.server.health import Check, Handler, HealthRecords, health_routes
 from bayplan.server.requests import Request
 from bayplan.server.responses import JSON, NOSNIFF, Response, compressed, text
+from bayplan.server.why import Why
 from bayplan.server.zpages import About, flagz, statusz
 from bayplan.telemetry.metrics import CONTENT_TYPE, Gauge, Registry
 from bayplan.telemetry.pod_resources import render_pod_resources
@@ -39,6 +40,8 @@ class Views:
     flags: Callable[[], Mapping[str, str]] | None = None
     about: About | None = None
     set_verbosity: Callable[[int], None] | None = None
+    why: Why | None = None
+    """Why pods are where they are; `server.why` has its path."""
 
 
 def routes_of(views: Views, clock: Clock) -> dict[str, Handler]:

@@ -21,7 +21,8 @@ JSON = "application/json"
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 _PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+"""What Go takes for yes in a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def json_body(request: Request, tree: object) -> bytes:
 
 def _pretty(request: Request) -> bool:
     wish = request.query.get("pretty", [""])[0]
-    return wish in _TRUE if wish else request.header("user-agent").startswith(_PRETTY_AGENTS)
+    return wish in TRUE if wish else request.header("user-agent").startswith(_PRETTY_AGENTS)
 
 
 def compressed(request: Request, pieces: Iterable[bytes]) -> tuple[Iterable[bytes], tuple[tuple[str, str], ...]]:

@@ -27,6 +27,7 @@ from bayplan.server.requests import Request
 from bayplan.server.responses import NOT_FOUND, Response, status_object, text
 from bayplan.server.tls import ServingTls, TlsOptions
 from bayplan.server.trust import Trust
+from bayplan.server.why import answered, asked_about
 from bayplan.telemetry.access_metrics import ALLOWED, ERROR, NO_OPINION, AccessMetrics
 
 log = logging.getLogger(__name__)
@@ -73,9 +74,18 @@ class Access:
         self.metrics.authorized(ALLOWED if verdict.allowed else NO_OPINION, start_s)
         if verdict.allowed:
             return None
-        words = f"forbidden: User {quote(user.name)} cannot {request.method.lower()} path {quote(request.path)}"
+        words = _refused(user.name, request)
         message = f"{words}: {verdict.reason}" if verdict.reason else words
         return status_object(request, 403, "Forbidden", message, details=True)
+
+
+def _refused(user: str, request: Request) -> str:
+    """What somebody may not do, in Kubernetes' words."""
+    pod = asked_about(request.path)
+    if pod is None:
+        return f"forbidden: User {quote(user)} cannot {request.method.lower()} path {quote(request.path)}"
+    what = f'cannot get resource "pods" in API group "" in the namespace {quote(pod.namespace)}'
+    return f"pods {quote(pod.name)} is forbidden: User {quote(user)} {what}"
 
 
 class Server:
@@ -85,6 +95,7 @@ class Server:
         self._serving = serving
         self._access = access
         self._routes = routes_of(views, clock)
+        self._why = views.why
         self._tls = ServingTls(serving.tls, clock, address=serving.address)
         self._connections = Connections(self._handle, self._tls, clock, limit=serving.connections)
         self._socket: socket.socket | None = None
@@ -168,7 +179,10 @@ class Server:
         if refused is not None:
             return refused
         handler = self._routes.get(request.path)
-        return handler(request) if handler is not None else NOT_FOUND
+        if handler is not None:
+            return handler(request)
+        pod = asked_about(request.path)
+        return NOT_FOUND if pod is None or self._why is None else await answered(self._why, pod, request)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

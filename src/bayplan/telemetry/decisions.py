@@ -97,6 +97,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     reasons: tuple[ReasonCount, ...] = ()
     nominated: str = ""
     victims: tuple[str, ...] = ()
+    layout: int = 0  # of the snapshot whose rows the bits speak of
 
     @property
     def best(self) -> tuple[ScoredNode, ...]:

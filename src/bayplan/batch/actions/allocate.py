@@ -26,8 +26,8 @@ from bayplan.batch.session import Session
 from bayplan.batch.statement import Statement
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task
-from bayplan.batch.turns import finished
 from bayplan.batch.worksheets import Worksheet, organize
+from bayplan.framework.turns import finished
 from bayplan.snapshot import BoolVector
 
 ERROR_CACHE = "predicateErrorCacheEnable"

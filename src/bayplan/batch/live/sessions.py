@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 
 from bayplan.batch.engine import BatchEngine
@@ -67,6 +68,12 @@ class LiveBatch:
     """Called before each session: what may change only while none is open."""
     sessions: int = 0
     """How many there were."""
+    latest: Outcome = field(default_factory=Outcome)
+    """What the last session decided."""
+    ended_at: datetime | None = None
+    """When that was."""
+    tries: dict[str, int] = field(default_factory=dict)
+    """By key: in how many sessions a pod that waits found no node."""
     _heard: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -185,6 +192,8 @@ class LiveBatch:
         self._send(outcome, sent)
         await self._sliced(self.telling.tell(outcome, early=early))
         self.sessions += 1
+        self.latest, self.ended_at = outcome, self.clock.now()
+        self.tries = {key: self.tries.get(key, 0) + 1 for key in outcome.waiting}
         self._observe(outcome, self.clock.monotonic_s() - start_s, open_s - start_s)
         return outcome
 

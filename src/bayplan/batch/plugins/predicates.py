@@ -49,6 +49,11 @@ _NOT_READ = {
 """Names that Volcano declares, and why nothing depends on them."""
 
 
+def filter_names(arguments: Arguments) -> list[str]:
+    """The framework's filters that are switched on."""
+    return [name for name, key in (*_STABLE, *_OTHERS) if key is None or arguments.get_bool(key, True)]
+
+
 class Predicates:
     """Filters of the framework, and the state of the cluster that they look at."""
 
@@ -69,7 +74,7 @@ class Predicates:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        names = [name for name, key in (*_STABLE, *_OTHERS) if key is None or self._arguments.get_bool(key, True)]
+        names = filter_names(self._arguments)
         plugins = {name: self._built(name, self.name) for name in names}
         if "InterPodAffinity" in plugins:
             listen(plugins["InterPodAffinity"], session.snapshot)

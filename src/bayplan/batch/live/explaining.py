@@ -1,0 +1,199 @@
+"""Why, of a batch engine that is running: what its last session left to say of a pod, of its gang and of its queue.
+
+Asked over HTTP. Whether a changed pod would find a node is asked of the same filters that sessions have as predicates,
+and of the room that is left; whether its gang and its queue let it start is told beside it, since no change of one pod
+decides that. Nothing is kept ready for questions but what the last session decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.batch.amounts import Amounts, exceeded
+from bayplan.batch.arguments import Arguments
+from bayplan.batch.bridge import built
+from bayplan.batch.jobs import Job
+from bayplan.batch.live.sessions import LiveBatch
+from bayplan.batch.live.telling import GROUPLESS
+from bayplan.batch.outcome import PodMessage
+from bayplan.batch.plugins.predicates import Predicates, filter_names
+from bayplan.batch.queue_limits import gauged
+from bayplan.batch.tasks import GROUP_NAME
+from bayplan.framework.answering import refusals_in, with_suggestions
+from bayplan.framework.boundary import Boundary
+from bayplan.framework.filtering import Filtering
+from bayplan.framework.points import FILTER, PRE_FILTER
+from bayplan.framework.status import SUCCESS, Status, unresolvable
+from bayplan.framework.suggesting import suggesting
+from bayplan.framework.turns import in_turns
+from bayplan.framework.what_if import WhatIf
+from bayplan.objects.core import Pod
+from bayplan.snapshot import Snapshot
+from bayplan.telemetry.answers import (
+    MOST_NAMED,
+    PENDING,
+    PLACED,
+    RECORD,
+    Answer,
+    Borrower,
+    Gang,
+    Member,
+    QueueShare,
+)
+from bayplan.telemetry.timings import PluginTimings
+
+_ROOM = "NodeResourcesFit"
+_OWNER = "why"
+_NOT_LOOKED_AT = "no session has looked at it yet"
+
+
+class BatchExplainer:
+    """Explains the pods of one live batch engine."""
+
+    def __init__(self, live: LiveBatch) -> None:
+        self._live = live
+        self._snapshot: Snapshot | None = None
+
+    def serves(self, pod: Pod) -> bool:
+        return self._live.following.serves(pod)
+
+    def find(self, namespace: str, name: str) -> Pod | None:
+        """The pod as last told."""
+        return self._live.following.pods.get(f"{namespace}/{name}")
+
+    async def answer(self, pod: Pod, *, now: bool = False) -> Answer:  # noqa: ARG002
+        """Why the pod is where it is. Sessions follow one another: the last word of one is as good as a new one, and
+        nodes are named afresh in any case."""
+        job = self._job(pod)
+        answer = Answer(
+            pod=pod.key,
+            uid=pod.uid,
+            engine="batch",
+            scheduler=pod.scheduler_name,
+            since=pod.metadata.creation_timestamp,
+            decided_at=self._live.ended_at,
+            gang=None if job is None else self._gang(job),
+            queue=None if job is None else self._queue(job.queue),
+        )
+        if pod.spec.node_name:
+            text = f"{pod.key} is on {pod.spec.node_name}; a session put it there"
+            return replace(answer, state=PLACED, node=pod.spec.node_name, sentence=text)
+        answer = replace(answer, state=PENDING, **self._told(pod, job))
+        return await in_turns(self._with_changes(answer, pod), self._live.clock)
+
+    # what the last session said ----------------------------------------------------------------------------------
+
+    def _job(self, pod: Pod) -> Job | None:
+        group = pod.metadata.annotations.get(GROUP_NAME, "")
+        return self._live.engine.ledger.jobs.get(f"{pod.namespace}/{group}") if group else None
+
+    def _told(self, pod: Pod, job: Job | None) -> dict[str, Any]:
+        live = self._live
+        message = live.latest.waiting.get(pod.key)
+        text = self._reason(pod, job, message)
+        return {
+            "source": RECORD,
+            "sentence": f"{pod.key} stays pending: {text}",
+            "waits_for": "the next session",
+            "tries": live.tries.get(pod.key, 0),
+            "nominated": message.nominated_node if message is not None else "",
+        }
+
+    def _reason(self, pod: Pod, job: Job | None, message: PodMessage | None) -> str:
+        unread = self._live.engine.unread.get(pod.uid)
+        if unread is not None:
+            return unread[1]
+        if GROUP_NAME not in pod.metadata.annotations:
+            return GROUPLESS
+        if job is None or not job.has_group:
+            return f"there is no PodGroup {pod.namespace}/{pod.metadata.annotations[GROUP_NAME]}"
+        if job.is_pending():
+            return f"its group {job.uid} is not let into the queue {job.queue} yet"
+        return message.message if message is not None and message.message else _NOT_LOOKED_AT
+
+    def _gang(self, job: Job) -> Gang:
+        waiting = self._live.latest.waiting
+        members = [
+            Member(pod=task.key, reason=told.message)
+            for task in job.pending.values()
+            if (told := waiting.get(task.key)) is not None
+        ]
+        members.sort(key=lambda member: (not member.reason.startswith(("0/", "In hyperNode")), member.pod))
+        return Gang(
+            name=job.uid,
+            phase=job.phase,
+            least=job.min_available,
+            ready=job.ready_task_num,
+            tasks=len(job.tasks),
+            holding_back=tuple(members[:MOST_NAMED]),
+        )
+
+    def _queue(self, name: str) -> QueueShare:
+        gauges = self._live.latest.final_gauges
+        mine = gauges.get(name, {})
+        queue = self._live.engine.ledger.queues.get(name)
+        return QueueShare(
+            name=name,
+            share=mine.get("share"),
+            allocated=_texts(gauged(mine, "allocated")),
+            deserved=_texts(gauged(mine, "deserved")),
+            capability={} if queue is None else _texts(queue.capability),
+            borrowers=tuple(
+                Borrower(queue=other, over=over)
+                for other in sorted(gauges)
+                if other != name and (over := _over(gauges[other]))
+            )[:MOST_NAMED],
+        )
+
+    # what would help ---------------------------------------------------------------------------------------------
+
+    def _with_changes(self, answer: Answer, pod: Pod) -> Generator[None, None, Answer]:
+        what_if = WhatIf(self._filters(), _gate, self._seen, self._live.clock.now)
+        look = what_if.look(pod)
+        answer = replace(
+            answer,
+            reasons=refusals_in(look.diagnosis),
+            nodes=look.diagnosis.node_count,
+            feasible=int(look.feasible.sum()),
+        )
+        yield
+        found = yield from suggesting(what_if, pod)
+        return with_suggestions(answer, found, has_nodes=bool(answer.nodes))
+
+    def _filters(self) -> Filtering:
+        engine = self._live.engine
+        options = next((each for each in engine.configuration.plugins if each.name == Predicates.name), None)
+        names = filter_names(Arguments(options.arguments if options is not None else {}, owner=_OWNER))
+        plugins = [built(engine.handle, _OWNER, name) for name in (*names, _ROOM)]
+        return Filtering(
+            [each for each in plugins if PRE_FILTER.extended_by(each)],
+            [each for each in plugins if FILTER.extended_by(each)],
+            Boundary(engine.handle.clock, PluginTimings()),
+            engine.handle.nominations,
+        )
+
+    def _seen(self) -> Snapshot:
+        """The cluster of now; a session's own snapshot shows what it is trying out."""
+        cache = self._live.engine.cache
+        if self._snapshot is None:
+            self._snapshot = cache.snapshot()
+        cache.refresh(self._snapshot)
+        return self._snapshot
+
+
+def _gate(pod: Pod) -> Status:
+    gates = [gate.name for gate in pod.spec.scheduling_gates]
+    return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]") if gates else SUCCESS
+
+
+def _texts(amounts: Amounts) -> dict[str, str]:
+    return {} if amounts.is_empty() else {name: str(amount) for name, amount in amounts.quantities().items()}
+
+
+def _over(gauges: Mapping[str, float]) -> dict[str, str]:
+    """What a queue holds beyond what it deserves; nothing for one that deserves nothing in particular."""
+    deserved, held = gauged(gauges, "deserved"), gauged(gauges, "allocated")
+    return {} if deserved.is_empty() else {k: v for k, v in _texts(exceeded(held, deserved)).items() if v != "0"}

@@ -1,0 +1,170 @@
+"""`bayplan why`: why a pod is where it is, or nowhere, and the smallest change that would help."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from bayplan.app import filled_cache
+from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
+from bayplan.cli.options import chosen_plugins, running_engine
+from bayplan.cli.place import place_all
+from bayplan.cli.printing import print_value
+from bayplan.cli.stopping import run_until_stopped
+from bayplan.cli.why_printing import print_answer
+from bayplan.client import FORWARDED_TOKEN, Target, path_to_leader
+from bayplan.clock import SystemClock
+from bayplan.errors import ApiError, UsageError
+from bayplan.framework.turns import finished
+from bayplan.objects.core import Pod
+from bayplan.objects.defaults import admitted
+from bayplan.objects.manifests import load_manifests
+from bayplan.scheduler.explaining import PodExplainer
+from bayplan.telemetry.answers import Answer
+
+_LEASE = "kube-system/kube-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the scheduler is reached."""
+
+    url: str
+    lease: str
+    authority: str
+    verify: bool
+
+
+@click.command("why")
+@click.argument("pod")
+@namespace_option
+@click.option("--now", is_flag=True, help="Ask afresh, instead of telling what was decided last.")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A cluster in files instead: a manifest or a folder of manifests. May be given several times.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="With -f: a KubeSchedulerConfiguration.")
+@click.option("--url", default="", help="The scheduler's own address, such as https://10.0.0.7:10259.")
+@click.option(
+    "--lease", default=_LEASE, show_default=True, help="The lease that the scheduler holds, as namespace/name."
+)
+@click.option(
+    "--certificate-authority",
+    "authority",
+    type=click.Path(path_type=Path),
+    help="With --url: the certificate of whoever signed the scheduler's.",
+)
+@click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="With --url: believe any certificate.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@connection_options
+def command(
+    pod: str,
+    namespace: str,
+    now: bool,
+    files: tuple[Path, ...],
+    config: Path | None,
+    url: str,
+    lease: str,
+    authority: Path | None,
+    insecure: bool,
+    output: str,
+    connection: Connection,
+) -> None:
+    """Say why POD is on its node, or why it is on none and what would have to change.
+
+    The scheduler that leads is asked, through the API server and in your name: who may not get the pod is refused. What
+    it tells is what it decided, unless --now asks it to decide once more, without consequences. What is suggested was
+    tried out on the cluster of this moment. With -f nobody is asked: the pods of the files are placed first, as
+    `bayplan place` does it.
+
+    \b
+    Examples:
+      bayplan why web-0
+      bayplan why trainer-3 -n research --now
+      bayplan why web-0 --url https://127.0.0.1:10259 --insecure-skip-tls-verify
+      bayplan why -f examples/cluster web-0
+    """
+    if files:
+        answer = _in_files(files, config, namespace or "default", pod, now=now)
+    elif config is not None:
+        raise UsageError("--config is for a cluster in files; a scheduler that runs has its own")
+    else:
+        answer = _of_leader(connection, _Way(url, lease, str(authority or ""), not insecure), namespace, pod, now=now)
+    if output == "text":
+        print_answer(answer)
+    else:
+        print_value(msgspec.to_builtins(answer), output)
+
+
+# a scheduler that runs
+
+
+def _of_leader(connection: Connection, way: _Way, namespace: str, pod: str, *, now: bool) -> Answer:
+    target = connection.target(os.environ)
+    path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
+    with mended(target):
+        return run_until_stopped(_asked(target, way, path))
+
+
+async def _asked(target: Target, way: _Way, path: str) -> Answer:
+    """Ask the scheduler itself where its address is known, else the API server's proxy."""
+    if way.url:
+        direct = replace(
+            target, server=way.url.rstrip("/"), ca_file=way.authority, ca_data=b"", verify=way.verify, server_name=""
+        )
+        async with connected(direct) as scheduler:
+            reply = await scheduler.transport.request("GET", path)
+            return _read(reply.body)
+    async with connected(target) as client:
+        token = await client.transport.own_token()
+        if not token:
+            raise UsageError(
+                "the API server knows you by something else than a token, which its proxy cannot pass on; use a "
+                "context with a token, or name the scheduler's address with --url"
+            )
+        namespace, _, name = way.lease.partition("/")
+        if not name:
+            raise UsageError(f'--lease "{way.lease}" is no namespace/name, such as {_LEASE}')
+        leader = await path_to_leader(client, namespace, name)
+        reply = await client.transport.request("GET", f"{leader}{path}", headers={FORWARDED_TOKEN: token})
+        return _read(reply.body)
+
+
+def _read(body: bytes) -> Answer:
+    try:
+        return msgspec.json.decode(body, type=Answer)
+    except msgspec.DecodeError as fault:
+        raise ApiError(
+            f"what came back is no answer of a scheduler: {fault}; is it Bayplan that serves there?"
+        ) from None
+
+
+# a cluster in files
+
+
+def _in_files(files: tuple[Path, ...], config: Path | None, namespace: str, name: str, *, now: bool) -> Answer:
+    loaded = load_manifests(files)
+    objects = list(admitted(loaded.objects, loaded.places))
+    pods = [each for each in objects if isinstance(each, Pod)]
+    wanted = next((pod for pod in pods if (pod.namespace, pod.name) == (namespace, name)), None)
+    if wanted is None:
+        raise UsageError(f"there is no pod {namespace}/{name} in these files; -n names another namespace")
+    if wanted.spec.node_name:
+        raise UsageError(f"the files say that {wanted.key} is on {wanted.spec.node_name}; nobody decided that here")
+    registry = chosen_plugins((), trust_writable=False)
+    with running_engine(config, registry, filled_cache(objects), seed=0) as engine:
+        explainer = PodExplainer(engine, SystemClock())
+        outcomes = place_all(engine, [pod for pod in pods if not pod.spec.node_name])
+        node = next((each.node for each in outcomes if each.pod.uid == wanted.uid), None)
+        if node is not None:
+            return explainer.placed(wanted.bound_to(node))
+        return finished(explainer.pending(wanted, now=now))

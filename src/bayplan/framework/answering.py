@@ -1,0 +1,58 @@
+"""What diagnoses and suggestions contribute to an answer: the part that explainers of both engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.suggesting import Suggestions
+from bayplan.snapshot import BoolVector
+from bayplan.telemetry.answers import MOST_NAMED, Answer, Refused
+from bayplan.telemetry.decisions import DecisionRecord
+
+NOTHING_HELPS = (
+    "no lower request, toleration, dropped selector term, looser spread constraint, freed host port, removed gate, "
+    "eviction from one node or missing object would make it fit, alone or together"
+)
+NOT_ALONE = "no single change is enough"
+NO_NODE = "there is no node in the cluster"
+
+
+def refusals_in(diagnosis: Diagnosis) -> tuple[Refused, ...]:
+    """Every reason with the nodes that it holds for, most frequent first."""
+    masks: dict[tuple[str, str], BoolVector] = {}
+    for reason in diagnosis.reasons():
+        key = reason.plugin, reason.text
+        masks[key] = masks[key] | reason.mask if key in masks else reason.mask
+    found = []
+    for (plugin, text), mask in masks.items():
+        rows = np.flatnonzero(mask)
+        names = tuple(diagnosis.names[row] for row in rows[:MOST_NAMED].tolist())
+        found.append(Refused(plugin=plugin, text=text, nodes=len(rows), names=names))
+    return tuple(sorted((each for each in found if each.nodes), key=lambda each: -each.nodes))
+
+
+def refused_in(record: DecisionRecord, names: Sequence[str]) -> tuple[Refused, ...]:
+    """The reasons of a record; `names`: the nodes of the rows that its bits speak of, none where that is not known."""
+    found = []
+    for reason in record.reasons:
+        rows: list[int] = []
+        if names and reason.bits:
+            bits = np.unpackbits(np.frombuffer(reason.bits, dtype=np.uint8), count=len(names))
+            rows = np.flatnonzero(bits)[:MOST_NAMED].tolist()
+        named = tuple(names[row] for row in rows)
+        found.append(Refused(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=named))
+    return tuple(found)
+
+
+def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:
+    """The answer with what would help, or why nothing is suggested."""
+    if not has_nodes:
+        return replace(answer, no_change=NO_NODE)
+    if found.fits:
+        return replace(answer, closest=found.fits, no_change=f"none is needed: it fits {found.fits} now")
+    no_change = "" if found.alone else NOT_ALONE if found.together else NOTHING_HELPS
+    return replace(answer, closest=found.closest, changes=found.alone, together=found.together, no_change=no_change)

@@ -1,0 +1,85 @@
+"""Where would a pod fit as it is, and as it might be? Filters are asked, and nothing is changed.
+
+Asked by `suggesting`, for people who want to know why a pod waits. Questions go to the plugins that decide; whoever
+makes a `WhatIf` sees to it that they enter nobody's statistics. Extenders are not asked: what they would say of a pod
+that does not exist is no business of theirs. Cost of a look: that of one attempt whose pod shares nothing with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.filtering import Filtering
+from bayplan.framework.status import Code, Status
+from bayplan.objects.core import Pod
+from bayplan.snapshot import BoolVector, Catalog, PodInfo, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What filters say of a pod on every node, and whether it may be tried at all; to be read before the cluster
+    moves on."""
+
+    cycle: Cycle
+    gate: Status
+    diagnosis: Diagnosis
+
+    @property
+    def feasible(self) -> BoolVector:
+        """Rows that would take the pod if it were tried."""
+        return self.diagnosis.rows_with(Code.SUCCESS)
+
+    @property
+    def fits(self) -> bool:
+        return self.gate.ok and bool(self.feasible.any())
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that would take the pod."""
+        names = self.diagnosis.names
+        return [names[row] for row in np.flatnonzero(self.feasible).tolist()]
+
+    @property
+    def node(self) -> str:
+        """The first of them; empty where there is none."""
+        rows = self.feasible
+        return self.diagnosis.names[int(rows.argmax())] if rows.any() else ""
+
+
+class WhatIf:
+    """Asks filters about pods that are, and about pods that might be. `gate`: whether a pod may be tried at all."""
+
+    def __init__(
+        self,
+        filters: Filtering,
+        gate: Callable[[Pod], Status],
+        snapshot: Callable[[], Snapshot],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.filters = filters
+        self._gate = gate
+        self._snapshot = snapshot
+        self.now = now
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._snapshot().catalog
+
+    def look(self, pod: Pod) -> Look:
+        """Ask about all nodes of this moment."""
+        snapshot = self._snapshot()
+        gate = self._gate(pod)
+        cycle = Cycle(PodInfo(pod), snapshot)
+        outcome = self.filters.pre_filter(cycle)
+        if outcome.status.ok or outcome.status.rejected:
+            return Look(cycle, gate, self.filters.diagnose(cycle, outcome))
+        broken = Diagnosis(snapshot.nodes.names)
+        broken.absent = outcome.status
+        broken.pre_filter_message = outcome.status.message
+        return Look(cycle, gate, broken)

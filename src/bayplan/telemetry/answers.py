@@ -1,0 +1,142 @@
+"""The answer to "why": a frozen value that terminals, pages and programs read alike.
+
+Made by whoever explains: the pod engine's explainer, the batch engine's, or a command that has a cluster in files.
+Sent as JSON with the names of its fields in camel case; what is not known is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from bayplan.objects.relaxing import Change
+from bayplan.telemetry.decisions import ScoredNode
+
+PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"
+"""Has a node; has none; is on its way to one; has one, and is held back there until others have theirs."""
+
+RECORD, NOW = "record", "now"
+"""Where an answer comes from: what was decided, or what would be decided at the moment of the question."""
+
+MOST_NAMED = 50
+"""So many nodes are named for one reason; a number says how many there are."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    pass
+
+
+class Refused(_Part, frozen=True):
+    """One reason, who gave it, how many nodes it holds for, and which: the first of them."""
+
+    plugin: str
+    text: str
+    nodes: int
+    names: tuple[str, ...] = ()
+
+
+class Candidate(_Part, frozen=True):
+    """A node that was good enough, with its total and what each plugin added to it."""
+
+    node: str
+    total: int
+    by_plugin: dict[str, int] = {}
+
+
+class Choice(_Part, frozen=True):
+    """What decided between the best node and the second."""
+
+    second: str
+    ahead: int
+    plugin: str = ""
+    """Who made the largest difference; empty where nobody did."""
+    by: int = 0
+
+
+class Member(_Part, frozen=True):
+    """A pod of a gang that has no node, and why."""
+
+    pod: str
+    reason: str
+
+
+class Gang(_Part, frozen=True):
+    """The group that starts together or not at all."""
+
+    name: str
+    phase: str = ""
+    least: int = 0
+    """So many must have a node before any of them starts."""
+    ready: int = 0
+    tasks: int = 0
+    holding_back: tuple[Member, ...] = ()
+    """Members without a node: those that found none first."""
+
+
+class Borrower(_Part, frozen=True):
+    """A queue that holds more than it deserves."""
+
+    queue: str
+    over: dict[str, str] = {}
+
+
+class QueueShare(_Part, frozen=True):
+    """What the pod's queue holds, may hold and deserves."""
+
+    name: str
+    share: float | None = None
+    allocated: dict[str, str] = {}
+    deserved: dict[str, str] = {}
+    capability: dict[str, str] = {}
+    borrowers: tuple[Borrower, ...] = ()
+
+
+class Answer(_Part, frozen=True):
+    """Why a pod is where it is, or nowhere."""
+
+    pod: str
+    uid: str = ""
+    engine: str = "pod"
+    scheduler: str = ""
+    state: str = PENDING
+    sentence: str = ""
+    source: str = RECORD
+    decided_at: datetime | None = None
+    node: str = ""
+    nodes: int = 0
+    feasible: int = 0
+    best: tuple[Candidate, ...] = ()
+    choice: Choice | None = None
+    reasons: tuple[Refused, ...] = ()
+    closest: str = ""
+    changes: tuple[Change, ...] = ()
+    """Each of them is enough, the smallest first."""
+    together: tuple[Change, ...] = ()
+    """Where none is enough alone: these are, together."""
+    no_change: str = ""
+    """Why nothing is suggested."""
+    nominated: str = ""
+    victims: tuple[str, ...] = ()
+    waits_for: str = ""
+    since: datetime | None = None
+    tries: int = 0
+    next_try: datetime | None = None
+    gang: Gang | None = None
+    queue: QueueShare | None = None
+
+
+def candidates_of(best: Sequence[ScoredNode]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(node=each.node, total=each.total, by_plugin=dict(each.by_plugin)) for each in best)
+
+
+def choice_of(best: Sequence[ScoredNode]) -> Choice | None:
+    """What decided; nothing where there was no second."""
+    if len(best) < 2:
+        return None
+    first, second = best[0], best[1]
+    behind = dict(second.by_plugin)
+    by, plugin = max(((score - behind.get(name, 0), name) for name, score in first.by_plugin), default=(0, ""))
+    decided = (plugin, by) if by > 0 and first.total > second.total else ("", 0)
+    return Choice(second=second.node, ahead=first.total - second.total, plugin=decided[0], by=decided[1])

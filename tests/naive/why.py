@@ -1,0 +1,139 @@
+"""Whether one change would make a pod fit, found by trying all of them: every combination of every kind, one by one.
+
+Slow and plain. Pods that go and objects that come are really gone and there: another cluster is built for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations, product
+from typing import TypeVar
+
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.ports import host_ports
+from bayplan.objects.relaxing import (
+    EVICTION,
+    GATE,
+    HOST_PORT,
+    MISSING,
+    REQUESTS,
+    SELECTOR,
+    SPREAD,
+    TOLERATION,
+    Change,
+    applied,
+    node_terms,
+    pod_terms,
+    port_text,
+    spread_terms,
+    taint_text,
+)
+from bayplan.objects.resources import filter_requests
+from bayplan.objects.storage import ClaimReference
+from bayplan.objects.taints import UNSCHEDULABLE
+from bayplan.testing import Harness, make_pv, make_pvc
+from bayplan.testing.strategies import Cluster
+
+T = TypeVar("T")
+
+
+def fitting(cluster: Cluster, pod: Pod) -> list[str]:
+    """The nodes that take the pod, if it is let in at all."""
+    with _harness(cluster) as harness:
+        return _fitting(harness, pod)
+
+
+def _harness(cluster: Cluster) -> Harness:
+    return Harness(nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects)
+
+
+def _fitting(harness: Harness, pod: Pod) -> list[str]:
+    if not harness.pre_enqueue(pod).ok:
+        return []
+    return [name for name, answer in harness.filter(pod).items() if answer == "ok"]
+
+
+def made(cluster: Cluster, pod: Pod, change: Change) -> tuple[Cluster, Pod]:
+    """Cluster and pod after a change was really made."""
+    if change.kind == EVICTION:
+        left = tuple(each for each in cluster.pods if each.key not in change.evict)
+        return Cluster(cluster.nodes, left, cluster.objects), pod
+    if change.kind == MISSING:
+        return Cluster(cluster.nodes, cluster.pods, (*cluster.objects, *_created(change, pod))), pod
+    return cluster, applied(pod, change)
+
+
+def _created(change: Change, pod: Pod) -> Iterator[KubeObject]:
+    for place in change.drop:
+        kind, _, name = place.partition("/")
+        assert kind == "PersistentVolumeClaim", place
+        claim = make_pvc(name, namespace=pod.namespace, volume=f"pv-{name}")
+        yield claim
+        yield make_pv(
+            f"pv-{name}",
+            claim=ClaimReference(namespace=pod.namespace, name=name, uid=claim.metadata.uid),
+            phase="Bound",
+        )
+
+
+def enough(cluster: Cluster, pod: Pod) -> set[str]:
+    """The kinds of which one change is enough."""
+    found: set[str] = set()
+    with _harness(cluster) as same:
+        for change in all_changes(cluster, pod):
+            if change.kind in found:
+                continue
+            after, changed = made(cluster, pod, change)
+            if _fitting(same, changed) if after is cluster else fitting(after, changed):
+                found.add(change.kind)
+    return found
+
+
+def all_changes(cluster: Cluster, pod: Pod) -> Iterator[Change]:
+    """Everything that could be suggested."""
+    taints = _taints(cluster.nodes)
+    for kind, parts in (
+        (GATE, [gate.name for gate in pod.spec.scheduling_gates]),
+        (HOST_PORT, [port_text(port) for port in host_ports(pod)]),
+        (SPREAD, spread_terms(pod)),
+        (SELECTOR, [*node_terms(pod), *pod_terms(pod)]),
+        (MISSING, _missing(cluster, pod)),
+    ):
+        yield from (Change(kind=kind, drop=some) for some in _some(parts))
+    yield from (Change(kind=TOLERATION, tolerate=some) for some in _some(taints))
+    yield from (Change(kind=REQUESTS, less=less) for less in _lower(cluster, pod))
+    for node in cluster.nodes:
+        weaker = [p.key for p in cluster.pods if p.spec.node_name == node.name and p.priority < pod.priority]
+        yield from (Change(kind=EVICTION, evict=some) for some in _some(weaker))
+
+
+def _taints(nodes: Iterable[Node]) -> list[str]:
+    cordons = [UNSCHEDULABLE] if any(node.spec.unschedulable for node in nodes) else []
+    found = chain(cordons, *(node.spec.taints for node in nodes))
+    return list(dict.fromkeys(taint_text(taint) for taint in found if taint.effect != "PreferNoSchedule"))
+
+
+def _missing(cluster: Cluster, pod: Pod) -> list[str]:
+    known = {item.metadata.name for item in cluster.objects}
+    named = [each.persistent_volume_claim.claim_name for each in pod.spec.volumes if each.persistent_volume_claim]
+    return [f"PersistentVolumeClaim/{name}" for name in named if name not in known]
+
+
+def _lower(cluster: Cluster, pod: Pod) -> Iterator[dict[str, int]]:
+    """Every request lowered to nothing, to what some node has left, or not at all."""
+    asked = filter_requests(pod)
+    with _harness(cluster) as harness:
+        free = {name: {max(0, view.free(name)) for view in harness.engine.snapshot().table} for name in asked}
+    levels = [sorted({amount, *(each for each in free[name] if each < amount)}) for name, amount in asked.items()]
+    for chosen in product(*levels):
+        less = {
+            name: amount - left for (name, amount), left in zip(asked.items(), chosen, strict=True) if left < amount
+        }
+        if less:
+            yield less
+
+
+def _some(parts: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    for size in range(1, len(parts) + 1):
+        yield from combinations(parts, size)

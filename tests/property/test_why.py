@@ -1,0 +1,87 @@
+"""Every pod that waits has an answer; what is suggested helps; and where one change is enough, one is found."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bayplan.framework.answering import NOT_ALONE, NOTHING_HELPS
+from bayplan.framework.turns import finished
+from bayplan.objects.core import Pod
+from bayplan.objects.relaxing import Change
+from bayplan.scheduler.explaining import PodExplainer
+from bayplan.telemetry.answers import Answer
+from bayplan.testing import Harness, make_affinity, make_spread
+from bayplan.testing.strategies import Cluster, clusters, nodes, pods
+from naive import why as naive
+
+WEB = {"app": "web"}
+UNHURRIED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+spreads = st.lists(
+    st.builds(
+        make_spread,
+        st.sampled_from(["topology.kubernetes.io/zone", "kubernetes.io/hostname"]),
+        labels=st.just(WEB),
+        node_taints_policy=st.sampled_from([None, "Honor"]),
+        min_domains=st.sampled_from([None, 2]),
+    ),
+    max_size=1,
+)
+affinities = st.sampled_from(
+    [
+        None,
+        None,
+        make_affinity(nodes={"disk": ["ssd"]}),
+        make_affinity(nodes={"disk": ["ssd"], "team": ["red"]}),
+        make_affinity(near=WEB),
+        make_affinity(apart=WEB),
+    ]
+)
+waiting = pods(
+    priority=st.sampled_from([0, 10]),
+    gates=st.sampled_from([(), (), (), ("a",), ("a", "b")]),
+    claims=st.sampled_from([(), (), (), ("data",)]),
+    spread=spreads,
+    affinity=affinities,
+)
+small = clusters(
+    nodes(unschedulable=st.sampled_from([False, False, True])),
+    pods(priority=st.sampled_from([0, 0, 10])),
+    max_nodes=3,
+    max_pods=4,
+)
+
+
+def asked(cluster: Cluster, pod: Pod) -> Answer:
+    with Harness(nodes=cluster.nodes, pods=[*cluster.pods, pod], objects=cluster.objects) as harness:
+        return finished(PodExplainer(harness.engine, harness.clock).pending(pod, now=True))
+
+
+def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...]) -> list[str]:
+    """The nodes that take the pod once changes were really made."""
+    for change in changes:
+        cluster, pod = naive.made(cluster, pod, change)
+    return naive.fitting(cluster, pod)
+
+
+@UNHURRIED
+@given(cluster=small, pod=waiting)
+def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(cluster: Cluster, pod: Pod) -> None:
+    fitting = naive.fitting(cluster, pod)
+    answer = asked(cluster, pod)
+    assert answer.sentence
+    if fitting:
+        assert answer.closest in fitting
+        assert not answer.changes
+        assert not answer.together
+        return
+    assert answer.reasons
+    for change in answer.changes:
+        assert change.node in after(cluster, pod, (change,)), change
+    assert {change.kind for change in answer.changes} == naive.enough(cluster, pod)
+    if answer.together:
+        assert answer.no_change == NOT_ALONE
+        assert answer.closest in after(cluster, pod, answer.together)
+    elif not answer.changes:
+        assert answer.no_change == NOTHING_HELPS
