@@ -106,6 +106,7 @@ class BatchHandle:
     post_now: Post = no_post
     mends: frozenset[Mend] = frozenset()  # quirks of Volcano's that are switched off
     share: Share | None = None  # how many nodes are looked at for a task, where that is not all of them
+    favourites: Mapping[str, str] = field(default_factory=dict)  # by pod key: what decides between equally good nodes
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 

@@ -50,6 +50,7 @@ def opening(
         templates=ledger.templates,
         mends=handle.mends,
         share=handle.share,
+        favourites=handle.favourites,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -91,6 +91,7 @@ class Session(Questions):
         templates: Templates,
         mends: Set[Mend] = frozenset(),
         share: Share | None = None,
+        favourites: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(tiers, mends)
         self.uid = uid
@@ -102,6 +103,7 @@ class Session(Questions):
         self.view = view
         self.templates = templates
         self.share = share
+        self.favourites = favourites or {}  # by pod key: the node to take where several are equally good
         self.clock = clock
         self.chance = chance
         self.total_resource: Amounts = nodes.room.total()
@@ -218,7 +220,7 @@ class Session(Questions):
             best = ranked.max()
             if best == -np.inf:
                 return None
-        return self.nodes.at(self.tie_break((ranked == best).nonzero()[0]))
+        return self.nodes.at(self.tie_break(task, (ranked == best).nonzero()[0]))
 
     def _overruled(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
         by_score: dict[float, list[Node]] = {}
@@ -226,8 +228,11 @@ class Session(Questions):
             by_score.setdefault(float(totals[row]), []).append(self.nodes.at(row))
         return self.best_node(task, by_score)
 
-    def tie_break(self, rows: RowVector) -> int:
-        """One of equally good rows."""
+    def tie_break(self, task: Task, rows: RowVector) -> int:
+        """One of equally good rows: the task's favourite, if it has one among them."""
+        favourite = self.favourites.get(task.key)
+        if favourite is not None and (row := self.snapshot.nodes.index.get(favourite, -1)) in rows:
+            return row
         return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
 
     def hopeful(self, task: Task) -> BoolVector:
