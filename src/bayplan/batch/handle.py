@@ -108,6 +108,7 @@ class BatchHandle:
     mends: frozenset[Mend] = frozenset()  # quirks of Volcano's that are switched off
     share: Share | None = None  # how many nodes are looked at for a task, where that is not all of them
     shard: Shard | None = None  # the nodes that are ours, where several schedulers share a cluster
+    favourites: Mapping[str, str] = field(default_factory=dict)  # by pod key: what decides between equally good nodes
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
 

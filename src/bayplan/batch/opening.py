@@ -51,6 +51,7 @@ def opening(
         mends=handle.mends,
         share=handle.share,
         shard=handle.shard,
+        favourites=handle.favourites,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -94,6 +94,7 @@ class Session(Questions):
         mends: Set[Mend] = frozenset(),
         share: Share | None = None,
         shard: Shard | None = None,
+        favourites: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(tiers, mends, Fence(shard, nodes) if shard is not None else None)
         self.uid = uid
@@ -105,6 +106,7 @@ class Session(Questions):
         self.view = view
         self.templates = templates
         self.share = share
+        self.favourites = favourites or {}  # by pod key: the node to take where several are equally good
         self.clock = clock
         self.chance = chance
         self.total_resource: Amounts = nodes.room.total()
@@ -222,7 +224,7 @@ class Session(Questions):
             best = ranked.max()
             if best == -np.inf:
                 return None
-        return self.nodes.at(self.tie_break((ranked == best).nonzero()[0]))
+        return self.nodes.at(self.tie_break(task, (ranked == best).nonzero()[0]))
 
     def _overruled(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
         by_score: dict[float, list[Node]] = {}
@@ -230,8 +232,11 @@ class Session(Questions):
             by_score.setdefault(float(totals[row]), []).append(self.nodes.at(row))
         return self.best_node(task, by_score)
 
-    def tie_break(self, rows: RowVector) -> int:
-        """One of equally good rows."""
+    def tie_break(self, task: Task, rows: RowVector) -> int:
+        """One of equally good rows: the task's favourite, if it has one among them."""
+        favourite = self.favourites.get(task.key)
+        if favourite is not None and (row := self.snapshot.nodes.index.get(favourite, -1)) in rows:
+            return row
         return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
 
     def hopeful(self, task: Task) -> BoolVector:

@@ -31,9 +31,12 @@ _VERBS = {
     "plugin": "Start a plugin of your own, and see which ones there are.",
     "podgroup": "List, view and delete Volcano's groups of pods.",
     "queue": "List, make, open, close and delete Volcano's queues.",
+    "record": "Write a cluster and its decisions to one file.",
+    "replay": "Make the decisions of a recording again, and show the first that differs.",
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
     "top": "Watch nodes fill, pods wait and decisions come.",
+    "whatif": "Show what would land, move, wait and cost if a cluster were different.",
     "why": "Say why a pod is on its node, or on none, and what would have to change.",
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +18,10 @@ from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.manifests import load_manifests
 from bayplan.scheduler.engine import PodEngine
-from bayplan.telemetry.decisions import DecisionRecord
-from bayplan.telemetry.explain import listed, why
+from bayplan.sim.placing import Outcome, place_all
 
 _BAR = 20
 _TEXT = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one pod."""
-
-    pod: Pod
-    node: str | None
-    why: str
-    evicted: tuple[str, ...] = ()
-    record: DecisionRecord | None = None
 
 
 @click.command("place")
@@ -89,50 +75,6 @@ def command(
         if output == "wide":
             _print_scores(outcomes)
         _print_nodes(engine)
-
-
-def place_all(engine: PodEngine, waiting: Iterable[Pod]) -> list[Outcome]:
-    """Place pods in queue order; a pod that made room by evicting others is tried again at once.
-
-    A pod that Permit holds back is placed when the others that it waits for have come, and not before.
-    """
-    ordered = engine.in_queue_order(list(waiting))
-    engine.pending.update({pod.uid: pod for pod in ordered})
-    outcomes: dict[str, Outcome] = {}
-    held: dict[str, Outcome] = {}
-    for pod in ordered:
-        outcome, waits_for = _place(engine, pod)
-        engine.pending.pop(pod.uid, None)
-        if waits_for:
-            held[pod.uid] = outcome
-            outcome = replace(outcome, node=None, why=f"waiting at Permit for {' and '.join(waits_for)}")
-        outcomes[pod.uid] = outcome
-        for settled, status in engine.settle():
-            outcome = held.pop(settled.uid)
-            outcomes[settled.uid] = outcome if status.ok else replace(outcome, node=None, why=status.message)
-    return list(outcomes.values())
-
-
-def _place(engine: PodEngine, pod: Pod) -> tuple[Outcome, list[str]]:
-    """What became of the pod, and the plugins at Permit that it waits for."""
-    if not engine.serves(pod):
-        return Outcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"'), []
-    gate = engine.framework(pod.scheduler_name).pre_enqueue(pod)
-    if not gate.ok:
-        return Outcome(pod, None, gate.message), []
-    placed = engine.place(pod)
-    victims = placed.decision.victims
-    if placed.decision.nominate and victims:
-        for victim in [each for each in engine.cache.pods() if each.key in victims]:
-            engine.cache.remove_pod(victim)
-        placed = engine.place(pod)
-    record = engine.records.latest(pod.key)
-    text = why(record) if record is not None else placed.status.message
-    if placed.node is None and placed.decision.node is not None:
-        text = placed.status.message
-    if victims:
-        text = f"evicted {listed(victims)}; {text}"
-    return Outcome(pod, placed.node, text, victims, record), sorted(placed.waits_s)
 
 
 def _print_pods(outcomes: list[Outcome]) -> None:

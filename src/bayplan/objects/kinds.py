@@ -110,7 +110,7 @@ def convert(raw: object, struct: type[T]) -> T:
     try:
         return msgspec.convert(without_nulls(raw), struct)
     except msgspec.ValidationError as fault:
-        raise ObjectError(f"{describe(raw, struct)} cannot be read: {_in_words(str(fault))}") from None
+        raise ObjectError(f"{describe(raw, struct)} cannot be read: {in_words(str(fault))}") from None
 
 
 _FAULT = re.compile(r"(?P<what>.+) - at `\$\.(?P<where>[^`]+)`", re.DOTALL)
@@ -127,7 +127,7 @@ _WORDS = {
 }
 
 
-def _in_words(fault: str) -> str:
+def in_words(fault: str) -> str:
     """The field, what is wrong with it and what should stand there, for somebody who reads no Python."""
     found = _FAULT.fullmatch(fault)
     what, where = (found["what"], found["where"]) if found else (fault, "the object")

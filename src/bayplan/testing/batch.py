@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from bayplan.app import batch_configured, build_batch_engine, filled_cache
 from bayplan.batch.handle import Post, no_post
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.outcome import Outcome
 from bayplan.batch.session import Session
+from bayplan.batch.settling import Settling
 from bayplan.batch.tasks import Task
 from bayplan.clock import ManualClock
 from bayplan.errors import UsageError
@@ -35,7 +35,7 @@ from bayplan.framework.status import Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import DEFAULT_NAMESPACE, admitted
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.volcano import DEFAULT_QUEUE, PodGroup, Queue
+from bayplan.objects.volcano import DEFAULT_QUEUE, Queue
 from bayplan.testing.batch_builders import Gang, make_queue
 from bayplan.testing.builders import LONG_AGO, listed
 from bayplan.testing.profiles import registry_with
@@ -144,7 +144,6 @@ class BatchHarness:
         if not any(isinstance(each, Queue) and each.name == DEFAULT_QUEUE for each in everything):
             everything.append(make_queue(DEFAULT_QUEUE))
         self.clock = ManualClock(now)
-        self._pods: dict[str, Pod] = {}
         self._unsettled: list[Outcome] = []
         cluster = list(admitted(_once([*nodes, *everything])))
         self.engine = build_batch_engine(
@@ -159,8 +158,9 @@ class BatchHarness:
         )
         self.engine.handle.post_now = post
         self.engine.set_usage(usage or {})
+        self._cluster = Settling(self.engine)
         for item in cluster:
-            self._see(item)
+            self._cluster.see(item)
 
     # questions --------------------------------------------------------------------------------------------------
 
@@ -228,8 +228,7 @@ class BatchHarness:
     def settle(self) -> None:
         """Let what sessions decided come true: bound pods run, evicted ones are gone, groups and queues know it."""
         for outcome in self._unsettled:
-            self._settle_pods(outcome)
-            self._settle_groups(outcome)
+            self._cluster.settle(outcome)
         self._unsettled = []
 
     def advance(self, seconds: float) -> None:
@@ -238,32 +237,12 @@ class BatchHarness:
 
     def add(self, *objects: KubeObject | Gang) -> None:
         """Objects that are new, or that have changed."""
-        cache = self.engine.cache
         told = [each for item in objects for each in (item.objects if isinstance(item, Gang) else (item,))]
-        for item in admitted(_once(told)):
-            if isinstance(item, Node):
-                cache.add_node(item)
-            elif not isinstance(item, Pod):
-                cache.put(item)
-            elif item.spec.node_name and (cache.pod(item.uid) is None or cache.is_assumed(item.uid)):
-                cache.add_pod(item)
-            elif item.spec.node_name:
-                cache.update_pod(item)
-            self._see(item)
+        self._cluster.add(admitted(_once(told)))
 
     def remove(self, *objects: KubeObject) -> None:
         """Objects that are gone."""
-        cache = self.engine.cache
-        for item in objects:
-            if isinstance(item, Node):
-                cache.remove_node(item.name)
-            elif not isinstance(item, Pod):
-                cache.drop(item)
-            else:
-                if cache.pod(item.uid) is not None:
-                    cache.remove_pod(item)
-                self.engine.withdraw(item)
-                self._pods.pop(item.key, None)
+        self._cluster.remove(objects)
 
     def close(self) -> None:
         """Let the actions release what they hold."""
@@ -279,37 +258,13 @@ class BatchHarness:
 
     # the rest ---------------------------------------------------------------------------------------------------
 
-    def _see(self, item: KubeObject) -> None:
-        if isinstance(item, Pod):
-            self._pods[item.key] = item
-            self.engine.observe(item)
-
-    def _settle_pods(self, outcome: Outcome) -> None:
-        for key, node in outcome.binds.items():
-            pod = self._pods[key].bound_to(node)
-            self.add(replace(pod, status=replace(pod.status, phase="Running", nominated_node_name="")))
-        self.remove(*(self._pods[key] for key in outcome.evicts))
-        for key, message in outcome.messages.items():
-            pod = self._pods[key]
-            if message.nominated_node != pod.status.nominated_node_name:
-                self.add(replace(pod, status=replace(pod.status, nominated_node_name=message.nominated_node)))
-
-    def _settle_groups(self, outcome: Outcome) -> None:
-        catalog = self.engine.cache.catalog
-        for key, group in outcome.groups.items():
-            self.add(replace(catalog.table(PodGroup)[key], status=group.status))
-        for name, held in outcome.queues.items():
-            queue = catalog.table(Queue)[name]
-            amounts = {resource: str(amount) for resource, amount in held.items()}
-            self.add(replace(queue, status=replace(queue.status, allocated=amounts)))
-
     def _told(self, outcome: Outcome) -> BatchResult:
         groups = {short(uid): group for uid, group in outcome.groups.items()}
         events: dict[str, list[str]] = {}
         for event in outcome.events:
             events.setdefault(short(event.group), []).append(f"{event.type} {event.reason}: {event.text}")
         members: dict[str, list[str]] = {}
-        for pod in self._pods.values():
+        for pod in self._cluster.pods.values():
             members.setdefault(short(Task(pod).job), []).append(short(pod.key))
         return BatchResult(
             bound=_short_keys(outcome.binds),

@@ -1,0 +1,95 @@
+"""What is in a live cluster at this moment? Everything that a decision can depend on, and when pods were bound.
+
+Asked once a recording or what-if. One list a kind, in pages; nothing is written and nothing is watched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from bayplan.client import EVENTS, Client, Unreadable
+from bayplan.client.resources import query
+from bayplan.errors import ApiError, Forbidden, NotFound
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import KINDS
+from bayplan.objects.meta import Api, KubeObject
+
+_PAGE = 500
+_NEEDED = (Node, Pod)
+
+
+class _Regarding(Api, frozen=True):
+    uid: str = ""
+
+
+class _Event(Api, frozen=True):
+    reason: str = ""
+    regarding: _Regarding = _Regarding()
+    event_time: datetime | None = None
+    deprecated_first_timestamp: datetime | None = None
+
+
+class _Meta(Api, frozen=True):
+    following: str = msgspec.field(default="", name="continue")
+
+
+class _Events(Api, frozen=True):
+    metadata: _Meta = _Meta()
+    items: tuple[_Event, ...] = ()
+
+
+@dataclass(slots=True)
+class Seen:
+    """A cluster as it was read."""
+
+    objects: list[KubeObject] = field(default_factory=list)
+    bound_at: dict[str, datetime] = field(default_factory=dict)
+    """By uid of a pod."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, a sentence each."""
+
+
+async def read_cluster(client: Client) -> Seen:
+    """Read all of it. Who may not read nodes or pods is refused; other kinds that are closed to us are noted."""
+    seen = Seen()
+    offered = await client.discover(KINDS)
+    for kind in KINDS:
+        resource = offered.get(kind)
+        if resource is None:
+            continue
+        try:
+            listed = await client.list(resource)
+        except Forbidden as fault:
+            if kind.struct in _NEEDED:
+                raise
+            seen.notes.append(f"{kind.plural} are left out: {fault.details}")
+            continue
+        for item in listed.items:
+            if isinstance(item, Unreadable):
+                seen.notes.append(f"left out: {item.reason}")
+            else:
+                seen.objects.append(item)
+    await _read_events(client, seen)
+    return seen
+
+
+async def _read_events(client: Client, seen: Seen) -> None:
+    following = ""
+    try:
+        while True:
+            path = EVENTS.path() + query({"limit": _PAGE, "continue": following or None})
+            page = msgspec.json.decode((await client.transport.request("GET", path)).body, type=_Events)
+            for event in page.items:
+                at = event.event_time or event.deprecated_first_timestamp
+                if event.reason == "Scheduled" and event.regarding.uid and at is not None:
+                    seen.bound_at.setdefault(event.regarding.uid, at)
+            following = page.metadata.following
+            if not following:
+                return
+    except (Forbidden, NotFound) as fault:
+        seen.notes.append(f"events are left out, so times are known to the second only: {fault.details}")
+    except msgspec.DecodeError as fault:
+        raise ApiError(f"GET {EVENTS.path()} did not answer with events: {fault}") from None

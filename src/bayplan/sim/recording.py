@@ -1,0 +1,272 @@
+"""What was a cluster, and what was decided in it? One file: a line that says what it is, objects, decisions, an end.
+
+Every line is one JSON value: a file of any size is written line by line, `grep` and `diff` work on
+it, and whatever is wrong with it has a line number. Objects hold what a decision can depend on and nothing else. A name
+that ends in `.gz` is packed. The same recording is always the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from bayplan import __version__
+from bayplan.batch.ledger import DEFAULT_SCHEDULER
+from bayplan.errors import BayplanError, ObjectError
+from bayplan.objects.kinds import convert, find_kind, in_words, kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import DEFAULT_QUEUE
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+VERSION = 1
+PODS, BATCH = "pods", "batch"
+_FIRST = b'{"recording"'
+OBSERVED, DECIDED = "observed", "decided"
+"""Decisions that a live cluster shows, and those that were made for the recording."""
+
+
+class RecordingError(BayplanError):
+    """A recording cannot be read: where, what is wrong, and what was expected."""
+
+    def __init__(self, path: Path, line: int, what: str) -> None:
+        super().__init__(f"{path}, line {line}: {what}")
+        self.path, self.line = path, line
+
+
+class _Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of what stands in a line: a key that nobody knows is a mistake."""
+
+
+class Header(_Line, frozen=True):
+    """The first line: what the file is, and how its decisions were made."""
+
+    recording: int
+    """The version of the format."""
+    at: datetime
+    """The moment of the cluster; clocks of a replay stand still there."""
+    by: str = f"bayplan {__version__}"
+    decisions: str = DECIDED
+    seed: int = 0
+    anonymous: bool = False
+    configuration: str | None = None
+    """The text of the KubeSchedulerConfiguration; None: the default one."""
+    batch_configuration: str | None = None
+    """The text of the volcano-scheduler.conf; None: the built-in one."""
+    batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
+    default_queue: str = DEFAULT_QUEUE
+
+
+class Verdict(_Line, frozen=True):
+    """What was decided about one pod."""
+
+    pod: str
+    engine: str = PODS
+    node: str = ""
+    """Where it goes; nothing: it waits."""
+    why: str = ""
+    evicted: tuple[str, ...] = ()
+    """Pods that had to go for it."""
+    nominated: str = ""
+    """The node that it waits for."""
+    session: int = 0
+    """Of the batch engine: decisions of one number were made together."""
+    at: datetime | None = None
+    """When a live cluster showed it."""
+
+
+class _End(_Line, frozen=True):
+    """The last line: a file that was cut has none."""
+
+    objects: int
+    decisions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A cluster at one moment, and decisions in their order."""
+
+    header: Header
+    objects: tuple[KubeObject, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file is one, by its name or by how it begins; manifests are .yaml, .yml and .json."""
+    if path.name.endswith((".jsonl", ".gz")) or not path.is_file():
+        return path.name.endswith((".jsonl", ".gz"))
+    with path.open("rb") as file:
+        return file.read(len(_FIRST)) == _FIRST
+
+
+# writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_recording(path: Path, recording: Recording) -> None:
+    """Write it; what was there before is replaced when all of it is written, and not earlier."""
+    fresh = path.with_name(f".{path.name}.part")
+    try:
+        with fresh.open("wb") as file, _packed(file, path) as out:
+            for line in lines_of(recording):
+                out.write(line.encode() + b"\n")
+        fresh.replace(path)
+    except OSError as fault:
+        raise BayplanError(f"{path} cannot be written: {fault.strerror}; name a file in a folder of yours") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def lines_of(recording: Recording) -> Iterator[str]:
+    """The lines of the file."""
+    yield _text(msgspec.to_builtins(recording.header))
+    for item in recording.objects:
+        yield _text({"object": tree_of(item)})
+    for verdict in recording.verdicts:
+        yield _text({"decision": msgspec.to_builtins(verdict)})
+    yield _text({"end": msgspec.to_builtins(_End(objects=len(recording.objects), decisions=len(recording.verdicts)))})
+
+
+def tree_of(item: KubeObject) -> dict[str, Any]:
+    """An object as a manifest of what is known about it."""
+    kind = kind_of(type(item))
+    return {"apiVersion": kind.api_versions[0], "kind": kind.name, **msgspec.to_builtins(item)}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    if path.suffix != ".gz":
+        yield file
+        return
+    # Neither a name nor a time goes in: what is equal is equal byte for byte.
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        yield packed  # type: ignore[misc]
+
+
+# reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_recording(path: Path) -> Recording:
+    """The recording of a file; `RecordingError` names the line, the field and what was expected."""
+    header: Header | None = None
+    end: _End | None = None
+    objects: list[KubeObject] = []
+    verdicts: list[Verdict] = []
+    number = 0
+    for number, text in _numbered(path):
+        tree = _parsed(path, number, text)
+        if header is None:
+            header = _header(path, number, tree)
+        elif end is not None:
+            raise RecordingError(path, number, "something follows the end; expected nothing more")
+        elif "object" in tree:
+            objects.append(_object(path, number, tree))
+        elif "decision" in tree:
+            verdicts.append(_part(path, number, tree, "decision", Verdict))
+        elif "end" in tree:
+            end = _part(path, number, tree, "end", _End)
+        else:
+            keys = ", ".join(tree) or "nothing"
+            raise RecordingError(path, number, f"it holds {keys}; expected object, decision or end")
+    if header is None:
+        raise RecordingError(path, 1, 'the file is empty; expected {"recording": 1, ...}')
+    if end is None:
+        raise RecordingError(path, number + 1, 'the file ends here, so it was cut; expected {"end": ...}')
+    found = _End(objects=len(objects), decisions=len(verdicts))
+    if end != found:
+        told = f"objects {found.objects} and decisions {found.decisions}"
+        raise RecordingError(path, number, f"end: the file holds {told}; expected {end.objects} and {end.decisions}")
+    return Recording(header, tuple(objects), tuple(verdicts))
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with path.open("rb") as file:
+            packed = file.peek(2)[:2] == b"\x1f\x8b"
+            stream = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
+            for number, text in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), 1):
+                if text.strip():
+                    yield number, text
+    except UnicodeDecodeError:
+        raise RecordingError(path, number + 1, "it is no text; expected UTF-8, or a name that ends in .gz") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+        raise RecordingError(path, number + 1, f"the packed file breaks off: {fault}; expected all of it") from None
+    except OSError as fault:
+        raise BayplanError(f"{path} cannot be read: {fault.strerror}; name a file of `bayplan record`") from None
+
+
+def _parsed(path: Path, number: int, text: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+    except ValueError as fault:
+        raise RecordingError(path, number, f"it is no JSON: {fault}; expected one object a line") from None
+    if not isinstance(tree, dict):
+        raise RecordingError(path, number, "it is no JSON object; expected one with object, decision or end")
+    return tree
+
+
+def _header(path: Path, number: int, tree: dict[str, Any]) -> Header:
+    version = tree.get("recording")
+    if version is None:
+        raise RecordingError(path, number, 'no recording begins like this; expected {"recording": 1, ...}')
+    if version != VERSION:
+        raise RecordingError(path, number, f"recording: the version of the format is {version!r}; expected {VERSION}")
+    header = _converted(path, number, "", tree, Header)
+    if header.decisions not in (OBSERVED, DECIDED):
+        raise RecordingError(
+            path, number, f"decisions: they are {header.decisions!r}; expected {OBSERVED!r} or {DECIDED!r}"
+        )
+    return header
+
+
+def _part(path: Path, number: int, tree: dict[str, Any], key: str, struct: type[S]) -> S:
+    found = _converted(path, number, key, tree[key], struct)
+    if isinstance(found, Verdict) and found.engine not in (PODS, BATCH):
+        raise RecordingError(path, number, f"decision.engine: it is {found.engine!r}; expected {PODS!r} or {BATCH!r}")
+    return found
+
+
+def _converted(path: Path, number: int, key: str, value: Any, struct: type[S]) -> S:
+    try:
+        return msgspec.convert(value, struct)
+    except msgspec.ValidationError as fault:
+        told = f"{key}: " if key else ""
+        field = re.search(r"(unknown|missing required) field `(\w+)`", str(fault))
+        if field is None:
+            raise RecordingError(path, number, f"{told}{in_words(str(fault))}") from None
+        known = ", ".join(struct.__struct_encode_fields__)
+        how = "is missing" if field[1] != "unknown" else "is no field of it"
+        raise RecordingError(path, number, f"{told}{field[2]} {how}; expected some of {known}") from None
+
+
+def _object(path: Path, number: int, tree: dict[str, Any]) -> KubeObject:
+    raw = tree["object"]
+    api_version, name = (raw.get("apiVersion"), raw.get("kind")) if isinstance(raw, dict) else (None, None)
+    if not isinstance(api_version, str) or not isinstance(name, str):
+        raise RecordingError(path, number, "object: it says not what it is; expected apiVersion and kind")
+    try:
+        kind = find_kind(api_version, name)
+        if kind is None:
+            raise RecordingError(
+                path,
+                number,
+                f"object.kind: {name} of {api_version} is nothing a scheduler reads; expected a kind it does",
+            )
+        return convert(raw, kind.struct)
+    except ObjectError as fault:
+        raise RecordingError(path, number, f"object: {fault}") from None

@@ -1,0 +1,277 @@
+"""Are the decisions of a recording made again, and if not, which is the first that differs?
+
+A recording of decisions that were made for it is repeated from its objects. One that was observed in a live cluster is
+retraced: pods that have nodes are taken off, and each is decided about again on the cluster as it was then, as far as
+that is still there. Of equally good nodes the recorded one is taken, so that only a real difference is one. After a
+difference the replay goes on as the recording did. Costs what deciding costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.batch.tasks import Task
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import PodGroup, PodGroupStatus
+from bayplan.scheduler.cycle import Decision
+from bayplan.sim.observing import AT_ONCE
+from bayplan.sim.placing import Outcome
+from bayplan.sim.recording import BATCH, OBSERVED, Recording, Verdict
+from bayplan.sim.still_cluster import Setup, StillCluster, same, unplaced, verdict_of, waiting_in
+
+MOST_AT_ONCE = 64
+"""So many bindings are on their way at the same time, at most: so far a decision may have been made out of order."""
+_ENTERED = PodGroupStatus(phase="Inqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision that is not made again. `number`: its place among the recorded ones, from 1."""
+
+    number: int
+    recorded: Verdict | None
+    now: Verdict | None
+    because: tuple[str, ...] = ()
+    """What speaks for each of the two nodes, a line each."""
+
+    @property
+    def pod(self) -> str:
+        known = self.recorded or self.now
+        assert known is not None
+        return known.pod
+
+    def sentence(self) -> str:
+        return f"decision {self.number}, {self.pod}: recorded {told(self.recorded)}; now {told(self.now)}"
+
+
+@dataclass(slots=True)
+class Replay:
+    """How a replay went."""
+
+    decisions: list[Verdict] = field(default_factory=list)
+    """As they are made now."""
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def first(self) -> Difference | None:
+        return self.differences[0] if self.differences else None
+
+    def as_data(self) -> dict[str, Any]:
+        first = self.first
+        return {
+            "decisions": len(self.decisions),
+            "different": len(self.differences),
+            "first": None
+            if first is None
+            else {
+                "number": first.number,
+                "pod": first.pod,
+                "recorded": _plain(first.recorded),
+                "now": _plain(first.now),
+                "because": list(first.because),
+            },
+            "replayed": [_plain(verdict) for verdict in self.decisions],
+        }
+
+
+def told(verdict: Verdict | None) -> str:
+    """A decision in words."""
+    if verdict is None:
+        return "nothing was decided"
+    gone = f", after {', '.join(verdict.evicted)} went" if verdict.evicted else ""
+    if verdict.node:
+        return f"{verdict.node}{gone}"
+    waits = f"waits for {verdict.nominated}" if verdict.nominated else "waits"
+    return f"{waits}{gone}{f': {verdict.why}' if verdict.why else ''}"
+
+
+def replay(recording: Recording, setup: Setup | None = None, *, seed: int | None = None) -> Replay:
+    """Make the decisions of a recording again; `setup` and `seed`: other ones than the recording has."""
+    setup = setup or Setup.of(recording.header)
+    seed = recording.header.seed if seed is None else seed
+    if recording.header.decisions == OBSERVED:
+        return _Retracing(recording, setup, seed).run()
+    return _repeated(recording, setup, seed)
+
+
+def _repeated(recording: Recording, setup: Setup, seed: int) -> Replay:
+    found = Replay()
+    with StillCluster(recording.objects, setup, now=recording.header.at, seed=seed) as still:
+        still.favourites.update({verdict.pod: verdict.node for verdict in recording.verdicts if verdict.node})
+        found.decisions = still.come_to_rest(waiting_in(recording.objects, still)).verdicts
+    for number, (recorded, now) in enumerate(zip_longest(recording.verdicts, found.decisions), 1):
+        if recorded is None or now is None or recorded.pod != now.pod or not same(recorded, now):
+            found.differences.append(Difference(number, recorded, now, _words(recorded, now)))
+    return found
+
+
+def _words(recorded: Verdict | None, now: Verdict | None) -> tuple[str, ...]:
+    return tuple(
+        f"{when}: {verdict.why}" for when, verdict in (("recorded", recorded), ("now", now)) if verdict and verdict.why
+    )
+
+
+class _Retracing:
+    """Follows the observed decisions of a recording, one after another."""
+
+    def __init__(self, recording: Recording, setup: Setup, seed: int) -> None:
+        self._verdicts = recording.verdicts
+        self._numbers = {verdict.pod: number for number, verdict in enumerate(recording.verdicts, 1)}
+        decided = {verdict.pod for verdict in recording.verdicts}
+        pods = {item.key: item for item in recording.objects if isinstance(item, Pod)}
+        self._pods = {key: unplaced(pod) for key, pod in pods.items() if key in decided}
+        self._found = Replay()
+        self._groups: dict[str, PodGroup] = {}  # of pods that are still to be decided about
+        jobs = {Task(pod).job for pod in self._pods.values()}
+        before: list[KubeObject] = []
+        for item in recording.objects:
+            if isinstance(item, PodGroup) and item.key in jobs:
+                self._groups[item.key] = replace(item, status=_ENTERED)
+            elif not isinstance(item, Pod) or (item.spec.node_name and item.key not in decided):
+                before.append(item)
+        self._still = StillCluster(before, setup, now=recording.header.at, seed=seed)
+
+    def run(self) -> Replay:
+        with self._still as still:
+            still.favourites.update({verdict.pod: verdict.node for verdict in self._verdicts if verdict.node})
+            for step in self._steps():
+                if step[0].engine == BATCH:
+                    self._retrace_session(step)
+                else:
+                    self._retrace_pods(step)
+        return self._found
+
+    def _steps(self) -> Iterator[list[Verdict]]:
+        """Decisions of one session together, and all of the pod engine's that lie between two sessions."""
+        step: list[Verdict] = []
+        for verdict in self._verdicts:
+            if verdict.pod not in self._pods:
+                self._differs(verdict, None, ("the recording holds no such pod",))
+                continue
+            if step and (step[-1].engine, step[-1].session) != (verdict.engine, verdict.session):
+                yield step
+                step = []
+            step.append(verdict)
+        if step:
+            yield step
+
+    # the pod engine ---------------------------------------------------------------------------------------------
+
+    def _retrace_pods(self, step: list[Verdict]) -> None:
+        left = list(step)
+        while left:
+            recorded = left.pop(self._next(left))
+            outcome = self._still.place(self._pods[recorded.pod], [])
+            now = verdict_of(outcome)
+            if outcome.waits_for:  # the others that it waits for come next
+                now = Verdict(pod=recorded.pod, node=outcome.node or "")
+            self._found.decisions.append(now)
+            if not same(recorded, now):
+                self._take_back(outcome)
+                because = self._because(recorded, now)
+                self._differs(recorded, now, because)
+                self._enforce(recorded)
+
+    def _next(self, left: Sequence[Verdict]) -> int:
+        """Which of the next decisions was made first: the first that explains itself, of those made at about once."""
+        head = left[0]
+        if not head.node or self._explained(head):
+            return 0
+        for place, verdict in enumerate(left[1:MOST_AT_ONCE], 1):
+            if not verdict.node or not _close(head, verdict):
+                break
+            if self._explained(verdict):
+                return place
+        return 0
+
+    def _explained(self, verdict: Verdict) -> bool:
+        pod = self._pods[verdict.pod]
+        if not self._still.pods.serves(pod):
+            return False
+        return self._still.tried(pod).node == verdict.node
+
+    def _take_back(self, outcome: Outcome) -> None:
+        if outcome.held is not None:
+            self._still.pods.stop_waiting(outcome.pod.uid)
+            self._still.pods.take_back(outcome.held)
+            self._still.cluster.remove([outcome.pod])
+
+    def _because(self, recorded: Verdict, now: Verdict) -> tuple[str, ...]:
+        """What the engine thinks of both nodes."""
+        pod = self._pods[recorded.pod]
+        if not self._still.pods.serves(pod):
+            return ()
+        decision = self._still.tried(pod)
+        nodes = dict.fromkeys(filter(None, (recorded.node, now.node)))
+        return tuple(f"{node}: {_standing(decision, node)}" for node in nodes)
+
+    # sessions ---------------------------------------------------------------------------------------------------
+
+    def _retrace_session(self, step: list[Verdict]) -> None:
+        still = self._still
+        pods = [self._pods[verdict.pod] for verdict in step]
+        for job in {Task(pod).job: None for pod in pods}:
+            if (group := self._groups.pop(job, None)) is not None:
+                still.cluster.add([group])
+        still.cluster.add(pods)
+        outcome = still.session()
+        now = {verdict.pod: verdict for verdict in still.session_verdicts(outcome)}
+        agree = True
+        for recorded in step:
+            verdict = now.get(recorded.pod, Verdict(pod=recorded.pod, engine=BATCH, session=still.sessions))
+            self._found.decisions.append(verdict)
+            if not same(recorded, verdict):
+                agree = False
+                self._differs(recorded, verdict, (f"now: {verdict.why}",) if verdict.why else ())
+        if agree:
+            still.cluster.settle(outcome)
+            return
+        for key in outcome.binds:
+            assumed = still.batch.cache.pod(still.cluster.pods[key].uid)
+            if assumed is not None and still.batch.cache.is_assumed(assumed.uid):
+                still.batch.cache.forget(assumed)
+        for recorded in step:
+            self._enforce(recorded)
+
+    # both -------------------------------------------------------------------------------------------------------
+
+    def _differs(self, recorded: Verdict, now: Verdict | None, because: tuple[str, ...]) -> None:
+        self._found.differences.append(Difference(self._numbers[recorded.pod], recorded, now, because))
+
+    def _enforce(self, recorded: Verdict) -> None:
+        """Go on from what was recorded."""
+        if recorded.node:
+            pod = self._pods[recorded.pod].bound_to(recorded.node)
+            self._still.cluster.add([replace(pod, status=replace(pod.status, phase="Running"))])
+
+
+def _close(first: Verdict, second: Verdict) -> bool:
+    if first.at is None or second.at is None:
+        return True
+    return abs(second.at - first.at) <= AT_ONCE
+
+
+def _standing(decision: Decision, node: str) -> str:
+    """What an attempt says of one node: why it will not do, or what each plugin gives it."""
+    diagnosis = decision.diagnosis
+    if diagnosis is None or node not in diagnosis.names:
+        return "there is no such node" if diagnosis is not None else decision.message
+    status = diagnosis.status(diagnosis.names.index(node))
+    if not status.ok:
+        return status.message
+    if decision.scores is None or decision.nodes is None:
+        return "it fits"
+    place = decision.nodes.names.index(node)
+    parts = " ".join(f"{plugin}={int(scores[place])}" for plugin, scores in decision.scores.by_plugin.items())
+    return f"{int(decision.scores.total[place])} ({parts})"
+
+
+def _plain(verdict: Verdict | None) -> Any:
+    return None if verdict is None else msgspec.to_builtins(verdict)

@@ -1,0 +1,212 @@
+"""Decisions of a recording are made again, and the first that is not is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.objects.core import Pod
+from bayplan.objects.defaults import admitted
+from bayplan.objects.meta import Condition, KubeObject
+from bayplan.sim.observing import observed
+from bayplan.sim.recording import BATCH, DECIDED, OBSERVED, Header, Recording, Verdict, write_recording
+from bayplan.sim.replaying import replay
+from bayplan.sim.still_cluster import Setup, StillCluster, waiting_in
+from bayplan.testing import make_node, make_pod
+from bayplan.testing.batch_builders import make_gang
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PACKING = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
+  plugins:
+    multiPoint: {enabled: [{name: NodeResourcesFit, weight: 10}]}
+"""
+
+
+def decided(objects: Iterable[KubeObject], setup: Setup | None = None, seed: int = 0) -> Recording:
+    known, setup = tuple(admitted(objects)), setup or Setup()
+    with StillCluster(known, setup, now=NOON, seed=seed) as still:
+        verdicts = still.come_to_rest(waiting_in(known, still)).verdicts
+    header = Header(recording=1, at=NOON, seed=seed, decisions=DECIDED, configuration=setup.configuration)
+    return Recording(header, known, tuple(verdicts))
+
+
+def seen(objects: Iterable[KubeObject]) -> Recording:
+    """The recording of a live cluster that shows these objects."""
+    known = tuple(admitted(objects))
+    verdicts = observed(
+        known,
+        {},
+        is_batch=lambda pod: pod.scheduler_name == "volcano",
+        serves=lambda pod: pod.scheduler_name in ("volcano", "default-scheduler"),
+    )
+    return Recording(Header(recording=1, at=NOON, decisions=OBSERVED), known, tuple(verdicts))
+
+
+def bound(pod: Pod, node: str, second: int = 0) -> Pod:
+    """A pod that a live cluster shows on a node since a moment."""
+    since = Condition(type="PodScheduled", status="True", last_transition_time=NOON + timedelta(seconds=second))
+    on_node = pod.bound_to(node)
+    return replace(on_node, status=replace(on_node.status, phase="Running", conditions=(since,)))
+
+
+def refused(pod: Pod) -> Pod:
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    return replace(pod, status=replace(pod.status, conditions=(condition,)))
+
+
+def cluster() -> list[KubeObject]:
+    nodes = [make_node(f"node-{number}", cpu=4) for number in range(3)]
+    pods = [make_pod(f"web-{number}", cpu="1") for number in range(5)]
+    gangs = [make_gang("train", 3, cpu=1), make_gang("giant", 2, cpu=9)]
+    return [*nodes, *pods, make_pod("large", cpu=9), *(each for gang in gangs for each in gang.objects)]
+
+
+def test_what_was_decided_for_a_recording_is_decided_again_by_both_engines() -> None:
+    recording = decided(cluster())
+    assert {verdict.engine for verdict in recording.verdicts} == {"pods", "batch"}
+    placed = {verdict.pod for verdict in recording.verdicts if verdict.node}
+    web, train = ([f"default/{name}-{number}" for number in range(size)] for name, size in (("web", 5), ("train", 3)))
+    assert placed == {*web, *train}
+    again = replay(recording)
+    assert again.differences == []
+    assert again.decisions == list(recording.verdicts)
+
+
+def test_the_seed_decides_between_equals_and_a_replay_follows_the_recording() -> None:
+    first, second = decided(cluster(), seed=1), decided(cluster(), seed=4)
+    assert [each.node for each in first.verdicts] != [each.node for each in second.verdicts]
+    assert replay(first, seed=4).differences == []
+
+
+def test_an_eviction_is_repeated() -> None:
+    node = make_node("node", cpu=4)
+    weak, strong = make_pod("weak", cpu=3, node="node", priority=1), make_pod("strong", cpu=3, priority=9)
+    recording = decided([node, weak, strong])
+    assert recording.verdicts[0].evicted == ("default/weak",)
+    assert recording.verdicts[0].node == "node"
+    assert replay(recording).differences == []
+    calm = replace(recording.verdicts[0], evicted=())
+    changed = Recording(recording.header, recording.objects, (calm, *recording.verdicts[1:]))
+    assert replay(changed).differences[0].sentence() == (
+        "decision 1, default/strong: recorded node; now node, after default/weak went"
+    )
+
+
+def test_the_first_difference_is_told_with_both_sides() -> None:
+    full = make_pod("full", cpu=2, node="a")
+    recording = decided([make_node("a", cpu=4), make_node("b", cpu=4), full, make_pod("web", cpu=1)])
+    assert [verdict.node for verdict in recording.verdicts] == ["b"]
+    found = replay(recording, Setup(configuration=PACKING))
+    assert [each.pod for each in found.differences] == ["default/web"]
+    first = found.first
+    assert first is not None
+    assert first.sentence() == "decision 1, default/web: recorded b; now a"
+    assert [line.partition(":")[0] for line in first.because] == ["recorded", "now"]
+
+
+def test_a_decision_that_is_not_made_any_more_and_one_that_is_new_are_differences() -> None:
+    recording = decided(cluster())
+    shorter = Recording(recording.header, recording.objects, recording.verdicts[:-1])
+    (new,) = replay(shorter).differences
+    assert (new.recorded, new.pod) == (None, recording.verdicts[-1].pod)
+    ghost = Verdict(pod="default/ghost", node="node-0")
+    longer = Recording(recording.header, recording.objects, (*recording.verdicts, ghost))
+    assert [(each.recorded, each.now) for each in replay(longer).differences] == [(ghost, None)]
+
+
+def test_a_live_cluster_is_retraced_in_the_order_of_its_bindings() -> None:
+    nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
+    pods = [bound(make_pod("first", cpu=2), "b", 0), bound(make_pod("second", cpu=2), "b", 5)]
+    pods += [bound(make_pod("third", cpu=2), "a", 10), refused(make_pod("giant", cpu=20))]
+    found = replay(seen([*nodes, *reversed(pods)]))
+    assert [verdict.pod for verdict in found.decisions] == [f"default/{pod.name}" for pod in pods]
+    assert found.differences == []
+
+
+def test_an_order_that_nobody_knows_is_looked_for() -> None:
+    """Bound within one second: the first by name would have gone elsewhere had it been decided about first."""
+    nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
+    late, early = bound(make_pod("aaa", cpu=1), "a", 0), bound(make_pod("zzz", cpu=6), "b", 0)
+    recording = seen([*nodes, late, early])
+    assert [verdict.pod for verdict in recording.verdicts] == ["default/aaa", "default/zzz"]
+    found = replay(recording)
+    assert found.differences == []
+    assert [verdict.pod for verdict in found.decisions] == ["default/zzz", "default/aaa"]
+
+
+def test_a_node_that_no_order_explains_is_a_difference_and_the_rest_goes_on_from_there() -> None:
+    nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
+    pods = [bound(make_pod("odd", cpu=1), "a", 0), bound(make_pod("even", cpu=1), "b", 10)]
+    found = replay(seen([*nodes, *pods]))
+    assert [each.pod for each in found.differences] == ["default/odd"]
+    first = found.first
+    assert first is not None
+    assert first.sentence() == "decision 1, default/odd: recorded a; now b"
+    assert [line.partition(":")[0] for line in first.because] == ["a", "b"]
+    assert "NodeResourcesFit=" in first.because[0]
+
+
+def test_a_node_that_does_not_fit_any_more_is_told_with_the_reason() -> None:
+    found = replay(seen([make_node("a", cpu=1), make_node("b", cpu=8), bound(make_pod("web", cpu=2), "a")]))
+    assert found.first is not None
+    assert found.first.because[0] == "a: Insufficient cpu"
+
+
+def test_a_gang_of_a_live_cluster_is_retraced_by_a_session() -> None:
+    gang = make_gang("train", 3, cpu=2)
+    nodes = [make_node(f"node-{number}", cpu=3) for number in range(4)]
+    placed = [bound(pod, f"node-{3 - number}") for number, pod in enumerate(gang.pods)]
+    others = [each for each in gang.objects if not isinstance(each, Pod)]
+    recording = seen([*nodes, *others, *placed])
+    assert {(verdict.engine, verdict.session) for verdict in recording.verdicts} == {(BATCH, 1)}
+    assert replay(recording).differences == []
+
+
+def test_gangs_that_compete_are_retraced_one_after_the_other() -> None:
+    nodes = [make_node(f"node-{number}", cpu=4) for number in range(2)]
+    first, second, third = (make_gang(name, 2, cpu=2) for name in ("one", "two", "three"))
+    objects: list[KubeObject] = [*nodes]
+    for number, gang in enumerate((first, second)):
+        objects += [each for each in gang.objects if not isinstance(each, Pod)]
+        objects += [bound(pod, f"node-{number}", 10 * number) for pod in gang.pods]
+    objects += [refused(each) if isinstance(each, Pod) else each for each in third.objects]
+    packing = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: binpack}]}]"
+    recording = seen(objects)
+    assert replay(recording, Setup(batch_configuration=packing)).differences == []
+    spreading = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: nodeorder}]}]"
+    different = replay(recording, Setup(batch_configuration=spreading)).differences
+    assert [each.pod for each in different] == ["default/one-1"]
+
+
+def test_pods_that_wait_in_a_live_cluster_and_would_not_now_are_differences() -> None:
+    found = replay(seen([make_node("a", cpu=4), refused(make_pod("web", cpu=1))]))
+    assert [each.sentence() for each in found.differences] == ["decision 1, default/web: recorded waits; now a"]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_replay_prints_the_same_bytes_under_another_hash_seed(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "cluster.jsonl.gz"
+    write_recording(path, decided(cluster(), seed=7))
+    printed = []
+    for hash_seed in ("0", "4321"):
+        command = [sys.executable, "-m", "bayplan", "replay", str(path), "--seed", "7", "-o", form]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        printed.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
+    assert printed[0] == printed[1]
+    assert printed[0]
+    if form == "json":
+        assert json.loads(printed[0])["different"] == 0
