@@ -33,6 +33,8 @@ _VERBS = {
     "queue": "List, make, open, close and delete Volcano's queues.",
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
+    "simulate": "Replay a trace, and compare how well policies fill a cluster.",
+    "sweep": "Simulate workloads, policies and seeds in all combinations; a table and a page of results.",
     "top": "Watch nodes fill, pods wait and decisions come.",
 }
 

@@ -134,6 +134,17 @@ class PodInfo:
             value = self._computed[compute] = compute(self.pod)
         return value
 
+    def keep(self, compute: Callable[[Pod], T], value: T) -> None:
+        """From now on `once(compute)` is this: what was decided, and the API server does not show yet.
+
+        The pod on its node says the same, since it shares what was computed.
+        """
+        self._computed[compute] = value
+
+    def forget(self, compute: Callable[[Pod], Any]) -> None:
+        """It was taken back: compute it anew when somebody asks."""
+        self._computed.pop(compute, None)
+
     def complete(self, vocabulary: Vocabulary) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
         self.weight(vocabulary)
