@@ -1,4 +1,4 @@
-"""Policies for shared GPUs in plain Python, one node at a time, with floats: the stupid twin of `bayplan.plugins.gpu`."""
+"""Policies for shared GPUs in plain Python, one node at a time, with floats: the stupid twin of `plugins.gpu`."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def command(
     """Fill a cluster from a trace, again and again, and show how much of its GPUs a policy can give away.
 
     Pods of the trace come one after another in a random order until they have asked for 1.3 times the GPUs that there
-    are; one that fits nowhere is gone. Decisions are made by the pod engine, as in a live scheduler. The same seeds give
-    the same numbers on every machine. Where results of the workload were published, they are shown beside.
+    are; one that fits nowhere is gone. Decisions are made by the pod engine, as in a live scheduler. The same seeds
+    give the same numbers on every machine. Where results of the workload were published, they are shown beside.
 
     \b
     Examples:

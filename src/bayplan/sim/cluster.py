@@ -6,26 +6,30 @@ alone, so a pod starts with what is known of the others like it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from bayplan.cache import Cache
 from bayplan.objects.core import Container, Node, NodeStatus, Pod, PodSpec, ResourceRequirements
-from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.meta import ObjectMeta, ResourceList
 from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_MODEL, annotations_for
 from bayplan.sim.traces import TraceNode, TracePod
+from bayplan.snapshot import PodInfo
 
 NAMESPACE = "default"
 _MOST_PODS = 1_000_000
 """Traces know no limit of pods a node."""
+
+_MOST_SHAPES = 4096
 
 _HOSTNAME = "kubernetes.io/hostname"
 
 
 def node_object(node: TraceNode) -> Node:
     labels = {_HOSTNAME: node.name} | ({GPU_MODEL: node.model} if node.model else {})
-    allocatable = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": _MOST_PODS}
+    allocatable: ResourceList = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": _MOST_PODS}
     if node.gpus:
         allocatable[GPU_COUNT] = node.gpus
     return Node(
@@ -43,19 +47,22 @@ def cluster_of(nodes: Iterable[TraceNode]) -> Cache:
 
 
 class Pods:
-    """Makes pods; those of one shape share their spec and annotations."""
+    """Makes pods; those of one shape share their spec, their annotations and all that `prepare` finds out of them."""
 
-    def __init__(self, scheduler_name: str = "") -> None:
+    def __init__(self, prepare: Callable[[Pod], PodInfo], scheduler_name: str = "") -> None:
+        self._prepare = prepare
         self._scheduler_name = scheduler_name
-        self._shapes: dict[tuple[object, ...], Pod] = {}
+        self._shapes: OrderedDict[tuple[object, ...], PodInfo] = OrderedDict()
 
-    def make(self, pod: TracePod, uid: str) -> Pod:
+    def make(self, pod: TracePod, uid: str) -> PodInfo:
         shape = (pod.cpu_milli, pod.memory_mib, pod.ask, pod.priority, pod.tenant)
         known = self._shapes.get(shape)
         if known is None:
-            known = self._shapes[shape] = self._like(pod)
-        metadata = replace(known.metadata, name=uid, uid=uid)
-        return replace(known, metadata=metadata)
+            known = self._shapes[shape] = self._prepare(self._like(pod))
+            if len(self._shapes) > _MOST_SHAPES:
+                self._shapes.popitem(last=False)
+        metadata = replace(known.pod.metadata, name=uid, uid=uid)
+        return known.namesake(replace(known.pod, metadata=metadata))
 
     def _like(self, pod: TracePod) -> Pod:
         requests = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bayplan.errors import BayplanError, UsageError
+from bayplan.errors import BayplanError
+from bayplan.sim.extras import optional
 from bayplan.sim.openb import Run, run
 from bayplan.sim.sweeping import Job, load_workload
 
@@ -22,14 +23,15 @@ def spread_on_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, Run]
     """What came of each job, with its place in the list, as they are done. `local` starts a cluster on this machine."""
     if not jobs:
         return
-    ray = _ray()
+    ray = optional("ray", wanted_for="--ray", extra="ray")
+    faults = optional("ray.exceptions", wanted_for="--ray", extra="ray")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except Exception as fault:
         raise RayFault(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}") from fault
     try:
         yield from _results(ray, jobs)
-    except ray.exceptions.RayError as fault:
+    except faults.RayError as fault:
         raise RayFault(f"a run on the Ray cluster broke: {_first_line(fault)}") from fault
     finally:
         ray.shutdown()
@@ -47,15 +49,6 @@ def _results(ray: Any, jobs: Sequence[Job]) -> Iterator[tuple[int, Run]]:
     while waiting:
         (done, *_), _ = ray.wait(list(waiting), num_returns=1)
         yield waiting.pop(done), ray.get(done)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError:
-        raise UsageError("--ray needs Ray; install it with: pip install 'bayplan[ray]'") from None
-    return ray
 
 
 def _first_line(fault: Exception) -> str:

@@ -8,16 +8,18 @@ cache, the cycle and the plugins of a live scheduler; this module shuffles, coun
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle as around
 from statistics import fmean, pstdev
 
 from bayplan.clock import ManualClock
+from bayplan.scheduler.cycle import TieBreak
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.cluster import Pods, cluster_of
 from bayplan.sim.policies import policy_configuration
 from bayplan.sim.traces import TraceNode, TracePod, gpu_capacity
+from bayplan.snapshot import NodeColumns, RowVector
 
 LOADS = (90, 100, 130)
 """Percent of the GPUs that pods have asked for when the allocation is read off."""
@@ -128,7 +130,7 @@ def _over(load: int, capacity: int) -> bool:
 
 
 def run(workload: Workload, policy: str, seed: int) -> Run:
-    """One run. The seed drives the order of pods, the copies, the order of nodes and, in the end, the policy's draws."""
+    """One run. The seed drives the order of pods, the copies, the order of nodes and then the policy's own draws."""
     chance = random.Random(seed)
     sequence = tuned(workload.pods, workload.capacity, chance)
     nodes = list(workload.nodes)
@@ -152,7 +154,7 @@ def fill(
 ) -> Run:
     """Let the pods come. Equally good nodes are taken in the order given, which is what makes policies fill nodes."""
     engine = _engine(workload, policy, nodes, chance)
-    curve, make = Curve(workload.capacity), Pods().make
+    curve, make = Curve(workload.capacity), Pods(engine.prepare).make
     arrived = failed = 0
     try:
         for pod in sequence:
@@ -165,7 +167,13 @@ def fill(
     return Run(workload.name, policy, seed, arrived, failed, curve.allocated_milli, curve.at(LOADS))
 
 
+def _first(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+    """Of equally good nodes the first: rows are in the order of this run."""
+    del columns, rows
+    return 0
+
+
 def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
-    first: Callable[[object, Sequence[int]], int] | None = None if policy == "random" else lambda *_: 0
+    first: TieBreak | None = None if policy == "random" else _first
     return PodEngine(configuration, registry, cluster_of(nodes), clock=ManualClock(), chance=chance, tie_break=first)

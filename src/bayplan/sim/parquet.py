@@ -6,20 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bayplan.errors import UsageError
+from bayplan.sim.extras import optional
 from bayplan.sim.openb import LOADS
 from bayplan.sim.sweeping import FIELDS, Result
 
 
 def write_parquet(path: Path, results: Iterable[Result]) -> None:
     """One row a run; the columns are those of the CSV."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UsageError(
-            "Parquet needs pyarrow; install it with: pip install 'bayplan[sweep]', or name a .csv"
-        ) from None
+    pyarrow = optional("pyarrow", wanted_for="Parquet", extra="sweep")
+    parquet = optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
     columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
     for result in results:
         run = result.run

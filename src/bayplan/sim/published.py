@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
+from typing import Any
 
 from bayplan.sim.openb import LOADS, Summary
 from bayplan.sim.policies import PUBLISHED_NAMES
-from bayplan.sim.tables import number, rows, text
+from bayplan.sim.tables import Column, number, rows, text
 
-_COLUMNS = (
+_COLUMNS: tuple[Column[Any], ...] = (
     text("workload"),
     text("policy"),
     *(number(f"alloc_at_{load}_{what}") for load in LOADS for what in ("mean", "sd")),

@@ -8,10 +8,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from bayplan import __version__
-from bayplan.errors import UsageError
+from bayplan.sim.extras import optional
 from bayplan.sim.openb import LOADS, Run, Summary
 from bayplan.sim.published import differences, published
 
@@ -46,7 +45,7 @@ def report(runs: Sequence[Run]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>GPU allocation by policy</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         "<h1>GPU allocation by policy</h1>\n"
-        f"<p>{len(runs)} runs of {len(workloads)} workloads with {policies} policies, by Bayplan {escape(__version__)}. "
+        f"<p>{len(runs)} runs: {len(workloads)} workloads, {policies} policies; by Bayplan {escape(__version__)}. "
         "Load is what pods have asked for, allocation what they were given, both in percent of all GPUs; "
         "mean and deviation over the seeds.</p>\n"
         f"{''.join(sections)}</body>\n</html>\n"
@@ -81,12 +80,12 @@ def _line(summary: Summary) -> str:
 
 def _plot(found: Sequence[Summary]) -> str:
     """Bars by load and policy, as SVG."""
-    matplotlib = _matplotlib()
+    matplotlib = optional("matplotlib", wanted_for="a report", extra="sweep")
     matplotlib.rcParams["svg.hashsalt"] = "bayplan"  # names inside the picture are the same every time
     matplotlib.rcParams["svg.fonttype"] = "none"
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = optional("matplotlib.figure", wanted_for="a report", extra="sweep").Figure(
+        figsize=(9, 3.2), layout="constrained"
+    )
     axes = figure.subplots()
     width = 0.8 / max(len(found), 1)
     for place, summary in enumerate(found):
@@ -107,11 +106,3 @@ def _plot(found: Sequence[Summary]) -> str:
     figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
     text = picture.getvalue()
     return text[text.index("<svg") :]
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise UsageError("a report needs matplotlib; install it with: pip install 'bayplan[sweep]'") from None
-    return matplotlib

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from bayplan import __version__
 from bayplan.errors import UsageError
 from bayplan.sim.openb import LOADS, Run, Workload, run
-from bayplan.sim.tables import TraceError, number, rows, text, whole_number
+from bayplan.sim.tables import Column, TraceError, number, rows, text, whole_number
 from bayplan.sim.traces import read_nodes, read_openb_pods
 
 FIELDS = (
@@ -30,7 +31,7 @@ FIELDS = (
     "fingerprint",
 )
 
-_COLUMNS = (
+_COLUMNS: tuple[Column[Any], ...] = (
     text("workload"),
     text("policy"),
     whole_number("seed"),
@@ -174,9 +175,9 @@ def sweep(
     journal.begin(list(done.values()))
     told(len(done))
     missing = [job for job in jobs if job not in done]
-    for place, run in spread(missing):
+    for place, outcome in spread(missing):
         job = missing[place]
-        done[job] = Result(run, prints[job])
+        done[job] = Result(outcome, prints[job])
         journal.add(done[job])
         told(len(done))
     return [done[job] for job in jobs]

@@ -169,7 +169,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
         raise TraceError(path, f"it cannot be read: {fault.strerror}") from None
     with raw:
         stream = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
-        with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:  # type: ignore[arg-type]
+        with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:
             yield file
 
 

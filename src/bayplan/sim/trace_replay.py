@@ -61,13 +61,13 @@ class Replay:
         self._world = make(self._placed, self._evicted)
         self._meter = Meter(self._nodes)
         self._shapes = Shapes()
-        self._pods = Pods()
+        self._pods = Pods(self._world.engine.prepare)
         self._lives: dict[str, _Life] = {}
         self._endings: list[tuple[float, int, str]] = []
         self._number = 0
 
     def run(self, pods: Iterable[TracePod], *, every_s: float, sink: Callable[[Sample], None]) -> Totals:
-        """To the end of the trace, and on until whoever runs has ended, or nobody ever will. A sample every so often."""
+        """To the end of the trace, and on until all that end have ended. A sample every so often goes to the sink."""
         arrivals = iter(pods)
         coming = next(arrivals, None)
         sample_s = 0.0
@@ -102,7 +102,7 @@ class Replay:
         uid = f"pod-{self._number}"
         self._number += 1
         self._lives[uid] = _Life(pod, self._world.clock.monotonic_s())
-        self._world.arrive(self._pods.make(pod, uid))
+        self._world.arrive(self._pods.make(pod, uid).pod)
 
     def _placed(self, placed: Pod) -> None:
         life, now_s = self._lives[placed.uid], self._world.clock.monotonic_s()

@@ -106,6 +106,15 @@ class PodInfo:
         bound.__dict__ = known
         return bound
 
+    def namesake(self, pod: Pod) -> PodInfo:
+        """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
+        other = PodInfo.__new__(PodInfo)
+        known = self.__dict__.copy()
+        known["pod"], known["uid"] = pod, pod.metadata.uid
+        known["_computed"] = self._computed.copy()
+        other.__dict__ = known
+        return other
+
     def weight(self, vocabulary: Vocabulary) -> Weight:
         """What the pod adds to a row."""
         known = self._weight

@@ -1,4 +1,4 @@
-"""Where are pods of the same kind? Those that share a device, and those with one, two or more of their own, keep apart."""
+"""Where are pods of the same kind? Those that share a device keep apart from those with one, or two, of their own."""
 
 from __future__ import annotations
 

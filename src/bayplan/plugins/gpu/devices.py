@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.objects.core import Node
 from bayplan.plugins.amount_mirror import Follower
 from bayplan.plugins.gpu.asks import WHOLE, Devices, GpuAsk, device_count, device_model, given_devices, readable_ask
 from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, PodInfo, RowVector, Snapshot
@@ -38,6 +39,7 @@ class GpuColumns:
         self.free: IntVector = np.zeros(rows, dtype=np.int64)  # devices that nobody has a part of
         self.most: IntVector = np.zeros(rows, dtype=np.int64)  # left of the device that has most left
         self.model_ids: npt.NDArray[np.intp] = np.zeros(rows, dtype=np.intp)
+        self._nodes: list[Node | None] = [None] * rows  # whose devices and model are here
 
     def follow(self, snapshot: Snapshot) -> None:
         """Catch up with pods that came and went."""
@@ -49,7 +51,12 @@ class GpuColumns:
             self._make(columns, rows)
 
     def _outgrown(self, columns: NodeColumns, rows: Collection[int]) -> bool:
-        return any(device_count(columns.nodes[row]) > self.left.shape[1] for row in rows)
+        """Whether a node has more devices than there are columns for."""
+        for row in rows:
+            node = columns.nodes[row]
+            if node is not self._nodes[row] and device_count(node) > self.left.shape[1]:
+                return True
+        return False
 
     def read(self, columns: NodeColumns) -> None:
         """Make all rows anew."""
@@ -58,7 +65,7 @@ class GpuColumns:
         self._make(columns, range(columns.count))
 
     def of(self, nodes: NodeTable, snapshot: Snapshot) -> tuple[Self, RowVector]:
-        """Columns with the rows of a table in them: these for the snapshot's own, others for one that tries a change."""
+        """Columns with the rows of a table in them: these for the snapshot's own, others where a change is tried."""
         if nodes.columns is snapshot.nodes:
             self.follow(snapshot)
             return self, nodes.rows
@@ -81,7 +88,11 @@ class GpuColumns:
 
     def _make_row(self, columns: NodeColumns, row: int) -> None:
         node = columns.nodes[row]
-        count = device_count(node)
+        if node is not self._nodes[row]:
+            self._nodes[row] = node
+            self.devices[row] = device_count(node)
+            self.model_ids[row] = self.models.setdefault(device_model(node), len(self.models))
+        count = self.devices.item(row)
         left, users = [WHOLE] * count, [0] * self.users.shape[1]
         unnumbered: list[GpuAsk] = []
         for info in columns.pods[row]:
@@ -101,11 +112,9 @@ class GpuColumns:
         self.left[row, :count] = left
         self.left[row, count:] = 0
         self.users[row] = users
-        self.devices[row] = count
         self.total[row] = sum(left)
         self.free[row] = left.count(WHOLE)
         self.most[row] = max(left, default=0)
-        self.model_ids[row] = self.models.setdefault(device_model(node), len(self.models))
 
     def accepting(self, rows: RowVector, models: frozenset[str]) -> BoolVector:
         """Which rows have devices of one of these models."""

@@ -37,6 +37,7 @@ class FragmentColumns(GpuColumns):
         self._sums: IntMatrix = np.zeros((rows, len(self._groups)), dtype=np.int64)  # left on devices of use to a group
         self._fits: IntMatrix = np.zeros((rows, len(self._groups)), dtype=np.int64)  # and how many of them there are
         self._new: npt.NDArray[np.bool_] = np.zeros((rows, devices), dtype=np.bool_)  # no earlier device has as much
+        self._earlier = np.tri(devices, devices, -1, dtype=np.bool_)  # which devices come before each
         self._usable: IntVector = np.zeros(rows, dtype=np.int64)  # what typical pods could use, all of them together
 
     def made(self, columns: NodeColumns, rows: RowVector) -> None:
@@ -46,7 +47,7 @@ class FragmentColumns(GpuColumns):
         reached = left[:, :, None] >= self._groups.milli
         self._sums[rows] = sums = np.where(reached, left[:, :, None], 0).sum(axis=1)
         self._fits[rows] = fits = reached.sum(axis=1)
-        self._new[rows] = ~np.tril(left[:, :, None] == left[:, None, :], -1).any(axis=2)
+        self._new[rows] = ~((left[:, :, None] == left[:, None, :]) & self._earlier).any(axis=2)
         nodes = NodeTable(columns, rows)
         cpu = nodes.allocatable(CPU) - nodes.requested(CPU)
         self._usable[rows] = self._use(sums, fits, self.model_ids[rows], cpu)

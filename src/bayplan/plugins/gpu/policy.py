@@ -44,7 +44,7 @@ NO_FREE = "node(s) had too few free GPUs"
 
 LARGEST_CPU_MILLI = 128_000
 LARGEST_GPU_MILLI = 8 * WHOLE
-"""What policies that weigh CPU against GPU measure both with: the largest node of the cluster they were published for."""
+"""What policies that weigh CPU against GPU measure both with: the largest node of the cluster they were made for."""
 
 _SKIP = Status(Code.SKIP)
 
@@ -88,12 +88,17 @@ class SharedGpuPolicy(Generic[C]):
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
         if ask.accepted:
             yield Rejection(~gpus.accepting(rows, ask.accepted), OTHER_MODEL, resolvable=False)
-        few = gpus.devices[rows] < ask.count
-        yield Rejection(few, TOO_FEW, resolvable=False)
         if ask.shares:
-            yield Rejection(~few & (gpus.most[rows] < ask.milli), NO_SHARE)
+            lacking, reason = gpus.most[rows] < ask.milli, NO_SHARE
         else:
-            yield Rejection(~few & (gpus.free[rows] < ask.count), NO_FREE)
+            lacking, reason = gpus.free[rows] < ask.count, NO_FREE
+        if not lacking.any():
+            return
+        few = gpus.devices[rows] < ask.count
+        if few.any():
+            yield Rejection(few, TOO_FEW, resolvable=False)
+            lacking &= ~few
+        yield Rejection(lacking, reason)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
