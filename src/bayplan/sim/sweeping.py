@@ -10,7 +10,7 @@ import csv
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,14 @@ def workload_name(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
-@lru_cache(maxsize=4)
 def load_workload(pods: Path, nodes: Path | None) -> Workload:
-    """A workload from its files; a process that runs it again need not read it again."""
+    """A workload from its files; a process that runs it again need not read it again, unless they changed."""
+    return _loaded(pods, nodes, tuple(path.stat().st_mtime_ns for path in (pods, nodes) if path is not None))
+
+
+@lru_cache(maxsize=4)
+def _loaded(pods: Path, nodes: Path | None, changed_ns: tuple[int, ...]) -> Workload:
+    del changed_ns
     return Workload(workload_name(pods), read_nodes(nodes), read_openb_pods(pods))
 
 
@@ -91,7 +96,6 @@ def carry_out(job: Job) -> Run:
     return run(load_workload(job.pods, job.nodes), job.policy, job.seed)
 
 
-@cache
 def fingerprint(pods: Path, nodes: Path | None) -> str:
     """Changes with the files, and with the version that reads them."""
     digest = hashlib.sha256(__version__.encode())
@@ -169,7 +173,8 @@ def sweep(
     told: Callable[[int], None],
 ) -> list[Result]:
     """The results of all jobs, in their order. `spread` runs jobs somewhere; `told` how many are done."""
-    prints = {job: fingerprint(job.pods, job.nodes) for job in jobs}
+    files = {paths: fingerprint(*paths) for paths in {(job.pods, job.nodes) for job in jobs}}
+    prints = {job: files[job.pods, job.nodes] for job in jobs}
     keys = {(job.workload, job.policy, job.seed, prints[job]): job for job in jobs}
     done = {keys[result.key]: result for result in journal.read() if result.key in keys}
     journal.begin(list(done.values()))

@@ -16,8 +16,8 @@ from wire_server import on_loop
 
 PATIENCE_S = 60.0
 TRACE = [
-    *[TracePod("", 4000, 1024, GpuAsk(460, 1)) for _ in range(6)],
-    *[TracePod("", 8000, 1024, GpuAsk(1000, 2)) for _ in range(3)],
+    *[TracePod("", 4000, 1024, GpuAsk(460, 1)) for _ in range(2)],
+    *[TracePod("", 4000, 1024, GpuAsk(1000, 1)) for _ in range(6)],
 ]
 
 
