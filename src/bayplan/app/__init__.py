@@ -67,6 +67,7 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import DEFAULT_QUEUE
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
+from bayplan.plugins.gpu import gpu_policies
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.comparing import compare
@@ -110,7 +111,7 @@ _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
     """Every plugin that can be named in a configuration: shipped, installed, and from folders."""
-    registry = with_installed_plugins(default_plugins())
+    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies()))
     for folder in folders:
         registry = with_plugins_from(registry, folder, trust_writable=trust_writable)
     return registry

@@ -35,6 +35,8 @@ _VERBS = {
     "replay": "Make the decisions of a recording again, and show the first that differs.",
     "run": "Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.",
     "scheduler": "Schedule the pods of a cluster, in kube-scheduler's place.",
+    "simulate": "Replay a trace, and compare how well policies fill a cluster.",
+    "sweep": "Simulate workloads, policies and seeds in all combinations; a table and a page of results.",
     "top": "Watch nodes fill, pods wait and decisions come.",
     "whatif": "Show what would land, move, wait and cost if a cluster were different.",
     "why": "Say why a pod is on its node, or on none, and what would have to change.",

@@ -5,6 +5,7 @@ Whoever performs them (`handle.writes`) knows the wire; whoever decides them doe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,3 +30,17 @@ class BindPod:
             "metadata": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
             "target": {"kind": "Node", "name": self.node_name},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatePod:
+    """Write annotations of a pod. Performing it: merge `patch` into the pod.
+
+    The uid is a precondition: a namesake that was created meanwhile is left alone.
+    """
+
+    pod: Pod
+    annotations: Mapping[str, str]
+
+    def patch(self) -> dict[str, Any]:
+        return {"metadata": {"uid": self.pod.metadata.uid, "annotations": dict(self.annotations)}}

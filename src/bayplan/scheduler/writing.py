@@ -16,7 +16,7 @@ from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
 from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
-from bayplan.framework.intents import BindPod
+from bayplan.framework.intents import AnnotatePod, BindPod
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
@@ -59,6 +59,7 @@ class ApiWrites:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
+            AnnotatePod: self._annotate,
             PromiseVolume: self._promise_volume,
             SelectNode: self._select_node,
             AwaitVolumes: self._await_volumes,
@@ -140,6 +141,10 @@ class ApiWrites:
                 pause_s = min(2 * pause_s, _LAST_LOOK_S)
             except ApiError:
                 return False
+
+    async def _annotate(self, intent: AnnotatePod) -> None:
+        meta = intent.pod.metadata
+        await self._client.patch(PODS, intent.patch(), name=meta.name, namespace=meta.namespace, kind=MERGE_PATCH)
 
     async def _promise_volume(self, intent: PromiseVolume) -> PersistentVolume:
         return await self._client.patched(PersistentVolume, intent.patch(), name=intent.volume.name)

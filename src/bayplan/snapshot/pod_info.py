@@ -106,6 +106,15 @@ class PodInfo:
         bound.__dict__ = known
         return bound
 
+    def namesake(self, pod: Pod) -> PodInfo:
+        """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
+        other = PodInfo.__new__(PodInfo)
+        known = self.__dict__.copy()
+        known["pod"], known["uid"] = pod, pod.metadata.uid
+        known["_computed"] = self._computed.copy()
+        other.__dict__ = known
+        return other
+
     def weight(self, vocabulary: Vocabulary) -> Weight:
         """What the pod adds to a row."""
         known = self._weight
@@ -133,6 +142,17 @@ class PodInfo:
         except KeyError:
             value = self._computed[compute] = compute(self.pod)
         return value
+
+    def keep(self, compute: Callable[[Pod], T], value: T) -> None:
+        """From now on `once(compute)` is this: what was decided, and the API server does not show yet.
+
+        The pod on its node says the same, since it shares what was computed.
+        """
+        self._computed[compute] = value
+
+    def forget(self, compute: Callable[[Pod], Any]) -> None:
+        """It was taken back: compute it anew when somebody asks."""
+        self._computed.pop(compute, None)
 
     def complete(self, vocabulary: Vocabulary) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""

@@ -1,0 +1,122 @@
+"""`bayplan simulate`: a trace replayed by the engine of a live scheduler, and how it compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bayplan.cli.printing import print_table, print_value, yaml_text
+from bayplan.cli.simulating import progress_bar
+from bayplan.errors import UsageError
+from bayplan.sim.openb import LOADS, Run, Summary
+from bayplan.sim.policies import POLICIES, policy_manifest
+from bayplan.sim.published import differences, published
+from bayplan.sim.running import cores, in_order
+from bayplan.sim.sweeping import Job, carry_out, workload_name
+from bayplan.sim.traces import gpu_capacity, read_nodes, read_openb_pods
+
+
+@click.command("simulate")
+@click.option("--trace", type=click.Choice(["openb"]), default="openb", show_default=True, help="What the files are.")
+@click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, also with .gz.")
+@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="fgd", show_default=True, help="Who places pods.")
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs.")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
+@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core.")
+@click.option("--show-config", is_flag=True, help="Print the configuration that would run, for a live scheduler.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(
+    trace: str,
+    pods: Path,
+    nodes: Path | None,
+    policy: str,
+    seeds: int,
+    first_seed: int,
+    processes: int | None,
+    show_config: bool,
+    output: str,
+) -> None:
+    """Fill a cluster from a trace, again and again, and show how much of its GPUs a policy can give away.
+
+    Pods of the trace come one after another in a random order until they have asked for 1.3 times the GPUs that there
+    are; one that fits nowhere is gone. Decisions are made by the pod engine, as in a live scheduler. The same seeds
+    give the same numbers on every machine. Where results of the workload were published, they are shown beside.
+
+    \b
+    Examples:
+      bayplan simulate --trace openb --pods openb_pod_list_default.csv.gz --policy fgd --seeds 10
+      bayplan simulate --pods openb_pod_list_gpuspec33.csv --policy bestfit --seeds 3 -o json
+      bayplan simulate --pods openb_pod_list_default.csv --policy fgd --show-config > fgd.yaml
+    """
+    if show_config:
+        click.echo(yaml_text(policy_manifest(policy, read_openb_pods(pods))), nl=False)
+        return
+    jobs = [Job(pods, nodes, policy, seed) for seed in range(first_seed, first_seed + seeds)]
+    cluster = read_nodes(nodes)
+    if not gpu_capacity(cluster):
+        raise UsageError(f"{nodes}: no node has a GPU, so there is nothing to allocate; give other --nodes")
+    read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
+    with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
+        runs = in_order(carry_out, jobs, processes or cores(), told)
+    summary = Summary.of(runs)
+    if output == "table":
+        _print(trace, summary, runs, len(cluster), gpu_capacity(cluster))
+    else:
+        print_value(_as_data(trace, summary, runs, len(cluster), gpu_capacity(cluster)), output)
+
+
+def _print(trace: str, summary: Summary, runs: list[Run], nodes: int, capacity: int) -> None:
+    click.echo(
+        f"{summary.policy} on {summary.workload} ({trace}): {nodes} nodes, {capacity // 1000} GPUs, {len(runs)} runs\n"
+    )
+    known, apart = published(summary.workload, summary.policy), differences(summary)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("LOAD", "GPU ALLOCATION", "DEVIATION", *(("PUBLISHED", "DIFFERENCE") if known else ())):
+        table.add_column(title, justify="right", no_wrap=True)
+    for load, mean in summary.mean.items():
+        cells = [f"{load}%", f"{mean:.2f}%", f"{summary.deviation[load]:.2f}"]
+        if known:
+            cells += [f"{known.mean[load]:.2f}%", f"{apart[load]:+.2f}"]
+        table.add_row(*cells)
+    print_table(table)
+    if not known:
+        click.echo("\nnothing was published about this workload")
+
+
+def _as_data(trace: str, summary: Summary, runs: list[Run], nodes: int, capacity: int) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "trace": trace,
+        "workload": summary.workload,
+        "policy": summary.policy,
+        "seeds": list(summary.seeds),
+        "nodes": nodes,
+        "gpus": capacity // 1000,
+    }
+    known, apart = published(summary.workload, summary.policy), differences(summary)
+    for load in LOADS:
+        data[f"gpu_allocation_at_{load}_mean"] = _rounded(summary.mean.get(load))
+        data[f"gpu_allocation_at_{load}_sd"] = _rounded(summary.deviation.get(load))
+    data["published"] = known and {
+        **{f"gpu_allocation_at_{load}_mean": known.mean[load] for load in LOADS},
+        **{f"gpu_allocation_at_{load}_sd": known.deviation[load] for load in LOADS},
+        **{f"difference_at_{load}": _rounded(apart.get(load)) for load in LOADS},
+    }
+    data["runs"] = [
+        {
+            "seed": each.seed,
+            "arrived": each.arrived,
+            "failed": each.failed,
+            "gpu_milli_allocated": each.allocated_milli,
+            **{f"gpu_allocation_at_{load}": _rounded(value) for load, value in each.allocation.items()},
+        }
+        for each in runs
+    ]
+    return data
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

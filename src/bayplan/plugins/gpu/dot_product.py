@@ -1,0 +1,34 @@
+"""Which node's shape is least like the pod's? The smallest dot product of what is asked and what is left wins."""
+
+from __future__ import annotations
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.plugins.gpu.devices import GpuColumns
+from bayplan.plugins.gpu.policy import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI, SharedGpuPolicy, asked_cpu, free_cpu
+from bayplan.snapshot import IntVector, NodeTable, RowVector
+
+_GPU_SCALE = (LARGEST_CPU_MILLI // LARGEST_GPU_MILLI) ** 2
+"""What brings a product of two GPU amounts to the measure of a product of two CPU amounts."""
+
+_WHOLE_PRODUCT = 2 * LARGEST_CPU_MILLI**2 // MAX_SCORE
+"""So much of both products together costs one point."""
+
+
+class GpuDotProduct(SharedGpuPolicy[GpuColumns]):
+    """Prefers nodes where CPU and GPU that are left have little to do with CPU and GPU that are asked for."""
+
+    name = "GpuDotProduct"
+    looks_at_cpu = True
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> GpuDotProduct:
+        del args
+        return cls(handle, GpuColumns())
+
+    def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
+        product = free_cpu(nodes) * asked_cpu(cycle) + gpus.total[rows] * (ask.total * _GPU_SCALE)
+        scores: IntVector = MAX_SCORE + (-product) // _WHOLE_PRODUCT
+        return scores

@@ -1,0 +1,54 @@
+"""What may be said to GpuFragmentation: which pods usually come."""
+
+from __future__ import annotations
+
+from bayplan.config.args import ArgsKind
+from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
+from bayplan.config.schema import Int64, Wire
+from bayplan.plugins.gpu.asks import WHOLE
+from bayplan.plugins.gpu.typical_pods import Shape, TypicalPods
+
+
+class TypicalPod(Wire, frozen=True):
+    """One kind of pod, and how many there are of it for each of the others."""
+
+    cpu_milli: Int64 = 0
+    gpu_milli: Int64 = 0
+    gpu_count: Int64 = 0
+    gpu_models: str = ""
+    pods: Int64 = 1
+
+
+class GpuFragmentationArgs(Wire, frozen=True):
+    typical_pods: tuple[TypicalPod, ...] = ()
+
+
+def validate(args: GpuFragmentationArgs, path: FieldPath) -> list[FieldError]:
+    errors: list[FieldError] = []
+    listed = path.child("typicalPods")
+    if not args.typical_pods:
+        errors.append(required(listed, "which pods usually come has to be told"))
+    for position, pod in enumerate(args.typical_pods):
+        place = listed.index(position)
+        if pod.cpu_milli < 0:
+            errors.append(invalid(place.child("cpuMilli"), pod.cpu_milli, "must be 0 or more"))
+        if not 0 <= pod.gpu_milli <= WHOLE:
+            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be between 0 and {WHOLE}"))
+        if pod.gpu_count < 0:
+            errors.append(invalid(place.child("gpuCount"), pod.gpu_count, "must be 0 or more"))
+        if pod.gpu_count > 1 and pod.gpu_milli != WHOLE:
+            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be {WHOLE} where gpuCount is above 1"))
+        if pod.pods < 1:
+            errors.append(invalid(place.child("pods"), pod.pods, "must be 1 or more"))
+    return errors
+
+
+def typical_pods(args: GpuFragmentationArgs) -> TypicalPods:
+    counts = [
+        (Shape(each.cpu_milli, each.gpu_milli, each.gpu_count, each.gpu_models), each.pods)
+        for each in args.typical_pods
+    ]
+    return TypicalPods(tuple(counts))
+
+
+ARGS = ArgsKind(plugin="GpuFragmentation", struct=GpuFragmentationArgs, validate=validate)

@@ -1,0 +1,42 @@
+"""Where do GPUs that are in use have room? Untouched nodes are kept for pods that need all of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import MAX_SCORE
+from bayplan.plugins.gpu.asks import WHOLE, GpuAsk
+from bayplan.plugins.gpu.devices import GpuColumns
+from bayplan.plugins.gpu.policy import SharedGpuPolicy
+from bayplan.snapshot import IntVector, NodeTable, RowVector
+
+_NODE_IN_USE = MAX_SCORE // 2
+_FRESH_DEVICE = _NODE_IN_USE - 1
+_FRESH_NODE = MAX_SCORE // 3
+_A_POINT = WHOLE // 10
+
+
+class GpuPacking(SharedGpuPolicy[GpuColumns]):
+    """Prefers the fullest device that has room, then a free device of a node in use, then the smallest free node."""
+
+    name = "GpuPacking"
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> GpuPacking:
+        del args
+        return cls(handle, GpuColumns())
+
+    def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
+        del cycle, nodes
+        if not ask.count:
+            return np.zeros(len(rows), dtype=np.int64)
+        devices = gpus.devices[rows]
+        if ask.shares:
+            left = gpus.left[rows]
+            least = np.where(left >= ask.milli, left, WHOLE).min(axis=1)
+            in_use: IntVector = np.where(least < WHOLE, MAX_SCORE - least // _A_POINT, _FRESH_DEVICE)
+        else:
+            in_use = np.full(len(rows), _NODE_IN_USE - ask.count, dtype=np.int64)
+        return np.where(gpus.free[rows] == devices, _FRESH_NODE - devices, in_use)

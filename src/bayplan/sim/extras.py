@@ -1,0 +1,18 @@
+"""Libraries that only some people need: loaded when they are, and named when they are missing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from bayplan.errors import UsageError
+
+
+def optional(module: str, *, wanted_for: str, extra: str) -> Any:
+    """A module of a library that comes with an extra of the package."""
+    try:
+        return import_module(module)
+    except ImportError:
+        library = module.partition(".")[0]
+        text = f"{wanted_for} needs {library}; install it with: pip install 'bayplan[{extra}]'"
+        raise UsageError(text) from None

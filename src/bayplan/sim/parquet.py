@@ -1,0 +1,25 @@
+"""Results of a sweep as Parquet, for notebooks and data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bayplan.sim.extras import optional
+from bayplan.sim.openb import LOADS
+from bayplan.sim.sweeping import FIELDS, Result
+
+
+def write_parquet(path: Path, results: Iterable[Result]) -> None:
+    """One row a run; the columns are those of the CSV."""
+    pyarrow = optional("pyarrow", wanted_for="Parquet", extra="sweep")
+    parquet = optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
+    columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    for result in results:
+        run = result.run
+        values = (run.workload, run.policy, run.seed, run.arrived, run.failed, run.allocated_milli)
+        row = (*values, *(run.allocation.get(load) for load in LOADS), result.fingerprint)
+        for name, value in zip(FIELDS, row, strict=True):
+            columns[name].append(value)
+    parquet.write_table(pyarrow.table(columns), path)

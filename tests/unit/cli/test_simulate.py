@@ -1,0 +1,150 @@
+"""`bayplan simulate` and `bayplan sweep`: what they print, that a seed decides it all, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from live_cluster import CommandLine
+
+
+def _pod(n: int) -> str:
+    """A line of a pod: one in seven without a GPU, one in three with a part of one."""
+    milli = 0 if n % 7 == 0 else 1000 if n % 3 else 100 * (n % 7)
+    return f"p{n},{1000 * (n % 5)},512,{int(milli > 0)},{milli},{'T4' if n % 11 == 0 else ''}\n"
+
+
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(map(_pod, range(300)))
+MODELS = ("P100", "T4")
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},32000,65536,4,{MODELS[n % 2]}\n" for n in range(50))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Options that name a small workload."""
+    (tmp_path / "pods.csv").write_text(PODS)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    return ["--pods", str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv")]
+
+
+def test_a_table_for_people(run: CommandLine, files: list[str]) -> None:
+    lines = run.lines("simulate", *files, "--policy", "fgd", "--seeds", 2, "--processes", 1)
+    assert lines[0] == "fgd on pods (openb): 50 nodes, 200 GPUs, 2 runs"
+    assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
+    assert lines[-1] == "nothing was published about this workload"
+    assert [line.split()[0] for line in lines[3:-2]] == ["90%", "100%", "130%"]
+
+
+def test_json_for_programs(run: CommandLine, files: list[str]) -> None:
+    found = json.loads("\n".join(run.lines("simulate", *files, "--seeds", 3, "--processes", 1, "-o", "json")))
+    assert found["seeds"] == [0, 1, 2]
+    assert (found["nodes"], found["gpus"], found["published"]) == (50, 200, None)
+    finals = [each["gpu_milli_allocated"] for each in found["runs"]]
+    assert all(0 < milli <= 200_000 for milli in finals)
+    assert {f"gpu_allocation_at_{load}_{what}" for load in (90, 100, 130) for what in ("mean", "sd")} <= found.keys()
+    told = [each["gpu_allocation_at_130"] for each in found["runs"]]
+    assert found["gpu_allocation_at_130_mean"] == pytest.approx(sum(told) / 3, abs=1e-3)
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_hashes_are(files: list[str]) -> None:
+    said = []
+    for hash_seed, processes in (("1", "1"), ("77", "2")):
+        command = [
+            sys.executable,
+            "-m",
+            "bayplan",
+            "simulate",
+            *files,
+            "--seeds",
+            "2",
+            "--processes",
+            processes,
+            "-o",
+            "json",
+        ]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        said.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
+    assert said[0] == said[1]
+    assert said[0].startswith(b"{")
+
+
+def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(
+    run: CommandLine, files: list[str], tmp_path: Path
+) -> None:
+    text = "\n".join(run.lines("simulate", *files, "--policy", "fgd", "--show-config"))
+    (profile,) = yaml.safe_load(text)["profiles"]
+    assert profile["plugins"]["multiPoint"]["enabled"] == [{"name": "GpuFragmentation"}]
+    path = tmp_path / "fgd.yaml"
+    path.write_text(text)
+    assert any("GpuFragmentation" in line for line in run.lines("config", "show", path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
+        (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out is a .csv or a .parquet; got x.txt"),
+        (
+            ["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "best"],
+            'there is no policy "best"; there are: random',
+        ),
+        (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd:0"], "a whole number from 1 to 1000"),
+        (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd+fgd"], "names fgd twice"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_sentence(run: CommandLine, arguments: list[str], said: str) -> None:
+    ended = run(*arguments)
+    assert ended.code in (1, 2)
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert said in ended.err
+
+
+def test_nodes_without_gpus_are_refused(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib\na,1000,1000\n")
+    assert "no node has a GPU" in run("simulate", *files).err
+
+
+def test_a_sweep_that_was_stopped_goes_on_where_it_was(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    whole, again = tmp_path / "whole.csv", tmp_path / "again.csv"
+    options = [*files, "--policy", "fgd", "--policy", "fgd:2+bestfit:1", "--seeds", "2", "--processes", "1"]
+    assert run.lines("sweep", *options, "--out", whole) == [f"4 runs in {whole}"]
+    lines = whole.read_text().splitlines(keepends=True)
+    assert len(lines) == 5
+    marked = lines[1].split(",")
+    marked[3] = "123456"  # arrivals that no run has: whoever tells of them took the line as it was
+    kept = tmp_path / "again.csv.partial"
+    kept.write_text(lines[0] + ",".join(marked) + lines[2].replace(",fgd,", ",bestfit,") + lines[3][:20])
+    run.lines("sweep", *options, "--out", again)
+    assert again.read_text() == lines[0] + ",".join(marked) + "".join(lines[2:])
+    assert not kept.exists()
+
+
+def test_results_of_other_files_are_not_taken_over(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    options = ["sweep", *files, "--policy", "bestfit", "--seeds", "1", "--processes", "1", "--out", out]
+    run.lines(*options)
+    before = out.read_text()
+    (tmp_path / "out.csv.partial").write_text(before)
+    (tmp_path / "nodes.csv").write_text(NODES.replace("32000", "16000"))
+    run.lines(*options)
+    assert out.read_text() != before
+
+
+def test_two_files_of_one_name_cannot_be_told_apart(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "pods.csv").write_text(PODS)
+    ended = run("sweep", *files, "--pods", other / "pods.csv", "--out", tmp_path / "out.csv")
+    assert "two files are called pods" in ended.err
