@@ -13,7 +13,6 @@ import msgspec
 from bayplan.app import filled_cache
 from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
 from bayplan.cli.options import chosen_plugins, running_engine
-from bayplan.cli.place import place_all
 from bayplan.cli.printing import print_value
 from bayplan.cli.stopping import run_until_stopped
 from bayplan.cli.why_printing import print_answer
@@ -25,6 +24,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.manifests import load_manifests
 from bayplan.scheduler.explaining import PodExplainer
+from bayplan.sim.placing import place_all
 from bayplan.telemetry.answers import Answer
 
 _LEASE = "kube-system/kube-scheduler"

@@ -176,7 +176,10 @@ class Boundary:
 
 def _is_cancelled() -> bool:
     """Whether it is us who are cancelled, and not something that the plugin has waited for."""
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # there is no loop, so nobody could have been cancelled
+        return False
     return task is not None and task.cancelling() > 0
 
 

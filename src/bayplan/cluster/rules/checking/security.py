@@ -136,6 +136,7 @@ _NOT_IN_WINDOWS_CONTAINERS = (
 
 def check_system(out: Faults, spec: Tree, path: str, containers: Iterable[tuple[str, Tree]]) -> None:
     """A pod that says which system it is for has nothing of the other one. `containers`: each with its path."""
+    parts: list[tuple[str, Tree, tuple[str, ...]]]
     if (spec.get("os") or {}).get("name") == "linux":
         parts = [(path, spec, ("windowsOptions",)), *((*each, ("windowsOptions",)) for each in containers)]
         rule = "windows options cannot be set for a linux pod"
