@@ -182,6 +182,7 @@ class FakeHandle:
         self.filters: Any = None
         self.activated: dict[str, Pod] = {}
         self.known_pods = list(group_pods)
+        self.bind_requests: Any = None
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
         self.activated.update(pods)

@@ -6,9 +6,11 @@ import gc
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bayplan import __version__
 from bayplan.app.serving import Monitor, served
@@ -57,6 +59,7 @@ from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.batch_defaults import with_job_defaults
 from bayplan.objects.batch_job_rules import job_faults
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.kinds import KINDS, kind_of
@@ -67,6 +70,7 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import DEFAULT_QUEUE
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
+from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
@@ -75,6 +79,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
+from bayplan.scheduler.request_following import follow_requests, look_after
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.watchdog import watched_loop
@@ -102,7 +107,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass"}
+_NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass", "BindRequest"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
 
@@ -198,7 +203,7 @@ async def scheduler_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        watched = watched_kinds(options)
+        watched = watched_kinds(options, configuration)
         wiring = await Wiring.to(
             target,
             stack,
@@ -208,6 +213,7 @@ async def scheduler_process(
             observer=observer,
             qps=connection.qps,
             burst=connection.burst,
+            needed=[kind for kind in watched if kind.struct is BindRequest],
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         informers = _informers(wiring.client, wiring.offered, watched, live)
@@ -224,15 +230,27 @@ async def scheduler_process(
             when_synced=freeze_memory,
             before_deciding=wiring.before_deciding,
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
-            beside=reloading,
+            beside=(*reloading, *beside_requests(live, clock)),
         )
         monitor.show(process, live)
         yield process
 
 
-def watched_kinds(options: ProcessOptions) -> tuple[ObjectKind, ...]:
-    """What the pod engine reads of a cluster, with the feature gates that are on."""
-    return (*_WATCHED, kind_of(PodGroup)) if options.serving.features.enabled(GROUPS) else _WATCHED
+def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tuple[ObjectKind, ...]:
+    """What the pod engine reads of a cluster, with the feature gates and the plugins that are on."""
+    groups = (kind_of(PodGroup),) if options.serving.features.enabled(GROUPS) else ()
+    return (*_WATCHED, *groups, *((kind_of(BindRequest),) if uses_bind_requests(configuration) else ()))
+
+
+def uses_bind_requests(configuration: Configuration) -> bool:
+    """Whether some profile has its pods bound by the binder."""
+    return any(BindRequestBinder.name in profile.plugins.enabled_names() for profile in configuration.profiles)
+
+
+def beside_requests(live: LiveScheduler, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+    """What runs beside a pod engine whose pods are bound by the binder."""
+    requests = live.requests
+    return () if requests is None else (partial(look_after, requests, clock),)
 
 
 def wired_scheduler(
@@ -266,6 +284,10 @@ def wired_scheduler(
         observer=monitor.metrics,
         timings=monitor.timings,
     )
+    if uses_bind_requests(configuration):
+        live.engine.desk.attempts = options.settings.bind_attempts
+        live.engine.desk.mutation.add_to(monitor.registry)
+        follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
     wiring.sink.gives_way = lambda: live.is_writing
     wiring.stack.callback(live.engine.close)
     return live

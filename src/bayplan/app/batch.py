@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
@@ -20,6 +22,7 @@ from bayplan.batch.live.following import nobody_waits
 from bayplan.batch.live.observing import BatchObserver
 from bayplan.batch.live.options import HARD_SHARDS, LOCK_NAMESPACE, BatchOptions
 from bayplan.batch.live.reloading import BatchReloading
+from bayplan.batch.live.request_following import follow_requests
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.sharding import Sharding
 from bayplan.cache import Cache
@@ -31,11 +34,13 @@ from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import looks
 from bayplan.framework.nominations import NominationLedger
 from bayplan.objects import volcano, workloads
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.scheduler.process import SchedulerProcess, Watching
+from bayplan.scheduler.request_following import look_after
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
@@ -44,10 +49,11 @@ from bayplan.telemetry.watchdog import watched_loop
 log = logging.getLogger(__name__)
 
 _SHARDS = kind_of(volcano.NodeShard)
+_REQUESTS = kind_of(BindRequest)
 WATCHED: tuple[Kind, ...] = tuple(
-    kind for kind in KINDS if kind.struct is not workloads.PodGroup and kind is not _SHARDS
+    kind for kind in KINDS if kind.struct is not workloads.PodGroup and kind not in (_SHARDS, _REQUESTS)
 )
-"""What the batch engine reads of a cluster: of the two kinds of pod groups Volcano's."""
+"""What the batch engine reads of a cluster in any case: of the two kinds of pod groups Volcano's."""
 
 NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
 """Without these there is nothing to schedule."""
@@ -81,6 +87,21 @@ class BatchSettings:
     trust_writable: bool = False
     lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
     mends: tuple[str, ...] = ()
+    own: OwnSettings = field(default_factory=OwnSettings)
+
+    @property
+    def watched(self) -> tuple[Kind, ...]:
+        """What the engine reads of a cluster."""
+        return (*read_by(self.options), *self._requests)
+
+    @property
+    def needed(self) -> tuple[Kind, ...]:
+        """What there must be."""
+        return (*needed_by(self.options), *self._requests)
+
+    @property
+    def _requests(self) -> tuple[Kind, ...]:
+        return (_REQUESTS,) if self.own.bind_requests else ()
 
     def engine(
         self,
@@ -206,6 +227,9 @@ def batch_side(
     live = live_batch(following, ways, settings.options, clock, observer)
     if settings.options.is_sharded:
         live.between_sessions.append(_sharding(settings.options, live, wiring).look)
+    if settings.own.bind_requests:
+        own, made = settings.own, (writes, speaker, clock)
+        follow_requests(following, live.binds, *made, attempts=own.bind_attempts, stale_s=own.stale_request_seconds)
     if settings.plugin_folders:
         live.between_sessions.append(settings.reloading(engine).look)
     return BatchSide(live, speaker)
@@ -216,6 +240,12 @@ def _sharding(options: BatchOptions, live: LiveBatch, wiring: Wiring) -> Shardin
     assert shards is not None
     is_hard = options.sharding_mode == HARD_SHARDS
     return Sharding(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
+
+
+def beside_batch_requests(live: LiveBatch, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+    """What runs beside sessions whose pods are bound by the binder."""
+    requests = live.following.requests
+    return () if requests is None else (partial(look_after, requests, clock),)
 
 
 @asynccontextmanager
@@ -237,7 +267,7 @@ async def batch_process(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
         await stack.enter_async_context(batch_served(monitor, clock))
-        kinds = read_by(settings.options)
+        kinds = settings.watched
         wiring = await Wiring.to(
             target,
             stack,
@@ -247,7 +277,7 @@ async def batch_process(
             observer=monitor.observer(target),
             qps=qps,
             burst=burst,
-            needed=needed_by(settings.options),
+            needed=settings.needed,
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
         informers = Informers(
@@ -266,7 +296,7 @@ async def batch_process(
             when_synced=freeze_memory,
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=side.describe,
-            beside=(collector.run,),
+            beside=(collector.run, *beside_batch_requests(side.live, clock)),
         )
         monitor.show(process, side.live, settings.lease)
         yield process

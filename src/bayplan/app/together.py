@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_scheduler
-from bayplan.app.batch import BatchSettings, BatchSide, batch_side, needed_by, read_by
+from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
+from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.explaining import BatchExplainer
@@ -27,6 +27,7 @@ from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.registry import Registry
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
@@ -109,8 +110,8 @@ async def both_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        theirs = watched_kinds(options)
-        kinds = (*theirs, *(kind for kind in read_by(batch.options) if kind not in theirs))
+        theirs = watched_kinds(options, configuration)
+        kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
         wiring = await Wiring.to(
             target,
             stack,
@@ -120,7 +121,7 @@ async def both_process(
             observer=monitor.observer(target),
             qps=connection.qps,
             burst=connection.burst,
-            needed=needed_by(batch.options),
+            needed=(*batch.needed, *(kind for kind in theirs if kind.struct is BindRequest)),
         )
         cache = Cache()
         live = wired_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
@@ -149,7 +150,7 @@ async def both_process(
             when_synced=freeze_memory,
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
-            beside=(*reloading, collector.run),
+            beside=(*reloading, collector.run, *beside_requests(live, clock), *beside_batch_requests(side.live, clock)),
         )
         monitor.show(process, live, BatchExplainer(side.live))
         yield process

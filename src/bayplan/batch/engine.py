@@ -306,6 +306,7 @@ class BatchEngine:
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})
             outcome.session, outcome.pre_binds = session.uid, session.pre_binds
             outcome.annotations = session.annotations
+            outcome.request_annotations = session.request_annotations
             yield from self._open_plugins(session, outcome)
         except BaseException:
             if session is not None:

@@ -19,6 +19,8 @@ from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
+from bayplan.framework.bind_requests import BindRequestDesk
+from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
@@ -93,6 +95,16 @@ def no_post(url: str, body: bytes, timeout_s: float) -> Reply:
     raise NoNetwork(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRequests:
+    """The bind requests of sessions: only sessions themselves draw them up."""
+
+    desk: BindRequestDesk
+
+    def annotations(self, cycle: Cycle, node_name: str) -> Mapping[str, str]:
+        raise NoNetwork(f"the bind request of {cycle.pod.key} to {node_name} is the session's to draw up")
+
+
 @dataclass(slots=True)
 class BatchHandle:
     """Everything a plugin of a session may reach; also the handle of the framework's plugins behind the bridge."""
@@ -111,6 +123,13 @@ class BatchHandle:
     favourites: Mapping[str, str] = field(default_factory=dict)  # by pod key: what decides between equally good nodes
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
+    desk: BindRequestDesk | None = None  # where pods are bound by the binder: how its requests are drawn up
+
+    @property
+    def bind_requests(self) -> SessionRequests:
+        """What the framework's plugins may know of them."""
+        assert self.desk is not None, "nobody asks where pods are not bound by the binder"
+        return SessionRequests(self.desk)
 
     @property
     def catalog(self) -> Catalog:

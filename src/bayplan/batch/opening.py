@@ -52,6 +52,7 @@ def opening(
         share=handle.share,
         shard=handle.shard,
         favourites=handle.favourites,
+        desk=handle.desk,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -60,6 +60,7 @@ class Outcome:
     queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # as the session opened
     final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # and as it closed
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
+    request_annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what the binder is handed
     faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
     session: str = ""  # its uid
     pre_binds: dict[str, PreBinding] = field(default_factory=dict)  # by uid: what a bound pod needs before it is bound

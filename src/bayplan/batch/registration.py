@@ -37,6 +37,7 @@ from bayplan.batch.simulation import Simulation
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.tasks import Task
 from bayplan.errors import PluginError
+from bayplan.framework.bind_requests import SKIP, Mutator
 from bayplan.framework.status import Status
 
 
@@ -89,6 +90,7 @@ UnifiedEvictableFn = Callable[[EvictionContext, Sequence[Task]], Sequence[Task] 
 VictimTasksFn = Callable[[Sequence[Task]], Iterable[Task]]
 JobVoteFn = Callable[[Job], Vote]
 GradientFn = Callable[[Any, HyperNode, Purpose], Sequence[Sequence[HyperNode]] | None]
+BindRequestMutateFn = Callable[[Task, str], Mapping[str, str] | None]
 HyperNodeOrderFn = Callable[[SubJob, Mapping[str, Nodes]], Mapping[str, float]]
 
 
@@ -99,6 +101,7 @@ class Registrations:
         self._fns: dict[Point[Any], dict[str, Any]] = {point: {} for point in points.POINTS}
         self._foresight: dict[Point[Any], dict[str, Foresight]] = {points.PREEMPTABLE: {}, points.RECLAIMABLE: {}}
         self.event_handlers: list[EventHandler] = []
+        self.bind_request_mutate_fns: list[Mutator] = []
         self.opening = ""  # whose `on_session_open` runs
         self.listed: frozenset[str] = frozenset()  # whom the tiers name
 
@@ -118,6 +121,14 @@ class Registrations:
         for fn in fns:
             if not callable(fn):
                 raise Misregistered(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
+
+    def add_bind_request_mutate_fn(self, fn: BindRequestMutateFn, *, on_error: str = SKIP) -> None:
+        """Ask `fn(task, node_name)` for annotations of each bind request that is about to be made; functions add up.
+
+        `on_error`: "skip" leaves out what a function that fails would have said; "fail" does not bind the task."""
+        if not callable(fn):
+            raise Misregistered(f"it registers {fn!r} for bind requests, which cannot be called; pass a function")
+        self.bind_request_mutate_fns.append(Mutator(self.opening, fn, on_error))
 
     def points_of(self, plugin: str) -> list[str]:
         """The points at which a plugin has registered, in the order of the table; `events` if it handles those."""

@@ -35,6 +35,7 @@ from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
 from bayplan.batch.view import ClusterView, LiveView
 from bayplan.clock import Clock
+from bayplan.framework.bind_requests import BindRequestDesk, MutateFailed
 from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, error
 from bayplan.objects.volcano import PodGroupCondition
@@ -95,6 +96,7 @@ class Session(Questions):
         share: Share | None = None,
         shard: Shard | None = None,
         favourites: Mapping[str, str] | None = None,
+        desk: BindRequestDesk | None = None,
     ) -> None:
         super().__init__(tiers, mends, Fence(shard, nodes) if shard is not None else None)
         self.uid = uid
@@ -116,6 +118,7 @@ class Session(Questions):
         self.job_shares: dict[str, float] = {}  # by uid: dominant shares, where a plugin counts them
         self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
         self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
+        self.request_annotations: dict[str, dict[str, str]] = {}  # (pod key) what they hand to the binder
         self.pre_binds: dict[str, PreBinding] = {}  # by uid: what was reserved for tasks that have a node
         self.dirty_jobs: set[str] = set()
         self.moved: dict[str, tuple[Task, TaskStatus | None]] = {}  # tasks that were moved, and how their node had them
@@ -124,6 +127,7 @@ class Session(Questions):
         self.prospects = Prospects(self)
         self._arguments = arguments
         self._cluster = cluster
+        self._desk = desk
 
     # what is there ----------------------------------------------------------------------------------------------
 
@@ -343,11 +347,23 @@ class Session(Questions):
         return live is None or all(check(live, tasks) for check in self.live_checks.values())
 
     def send_binding(self, task: Task) -> Status | None:
-        """Hand a task to the binder; a Status says why it was not taken."""
+        """Have a task bound; a Status says why it was not taken. Where the binder binds, plugins have their say now."""
+        try:
+            noted = self.mutate_bind_request_annotations(task, task.node_name) if self._desk is not None else {}
+        except MutateFailed as fault:
+            return error(str(fault))
         refused = self._cluster.bind(task)
         if refused is None:
+            if self._desk is not None:
+                self.request_annotations[task.key] = noted
             self.move(task, TaskStatus.BINDING)
         return refused
+
+    def mutate_bind_request_annotations(self, task: Task, node_name: str) -> dict[str, str]:
+        """What plugins hand to the binder with a task: asked once for each request that is about to be made."""
+        if self._desk is None or not self.bind_request_mutate_fns:
+            return {}
+        return self._desk.mutation.annotations(self.bind_request_mutate_fns, task.key, task, node_name)
 
     def send_promise(self, task: Task) -> None:
         self._cluster.promise(task)

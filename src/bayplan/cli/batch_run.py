@@ -130,7 +130,7 @@ def batch_settings(
     if conf is None and flags["disable-default-scheduler-config"]:
         raise FlagError("--disable-default-scheduler-config needs a file; name one with --scheduler-conf")
     found = BatchSettings(
-        options=options, conf=conf, plugin_folders=folders, trust_writable=trust_writable, lease=lease
+        options=options, conf=conf, plugin_folders=folders, trust_writable=trust_writable, lease=lease, own=own
     )
     _try_out(found, strict=flags["disable-default-scheduler-config"])
     return found

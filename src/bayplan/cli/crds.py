@@ -1,7 +1,8 @@
-"""`bayplan crds`: the definitions of Volcano's kinds, for a cluster that does not have them."""
+"""`bayplan crds`: the definitions of Volcano's kinds and of BindRequests, for a cluster that does not have them."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from bayplan.cli.printing import yaml_text
 from bayplan.client import Client, Target
 from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
 from bayplan.errors import KubeconfigError, Unreachable
+from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.volcano_definitions import Definition, volcano_definitions
 
 
@@ -19,35 +21,41 @@ from bayplan.objects.volcano_definitions import Definition, volcano_definitions
 @click.option("--install", is_flag=True, help="Create what the cluster lacks, instead of printing it.")
 @server_options
 def command(everything: bool, install: bool, kubeconfig: Path | None, context: str, master: str) -> None:
-    """Print the CustomResourceDefinitions of Volcano's kinds that the cluster does not have yet.
+    """Print the CustomResourceDefinitions of Volcano's kinds, and of BindRequests, that the cluster does not have yet.
 
     PodGroup, Queue, HyperNode, Numatopology, NodeShard, Job, CronJob, JobFlow, JobTemplate and Command, with the
-    groups, versions, fields and columns of Volcano 1.15. A definition that is installed with the same version, such
-    as Volcano's own, is left out, so applying what is printed never replaces it. Where no cluster can be asked, all
-    of them are printed.
+    groups, versions, fields and columns of Volcano 1.15; BindRequest with those of KAI-Scheduler. A definition that is
+    installed with the same version, such as Volcano's own, is left out, so applying what is printed never replaces it.
+    Where no cluster can be asked, all of them are printed.
 
     \b
     Examples:
       bayplan crds | kubectl apply -f -
       bayplan crds --install
-      bayplan crds --all > volcano-crds.yaml
+      bayplan crds --all > crds.yaml
     """
     if everything and not install:
-        _print(list(volcano_definitions()))
+        _print(all_definitions())
         return
     try:
-        lacking = asked(chosen_server(kubeconfig, context, master), lacking_definitions)
+        asking = partial(lacking_definitions, wanted=all_definitions())
+        lacking = asked(chosen_server(kubeconfig, context, master), asking)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
         click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
-        lacking = list(volcano_definitions())
+        lacking = all_definitions()
     if install:
         _install(chosen_server(kubeconfig, context, master), lacking)
     elif lacking:
         _print(lacking)
     else:
         click.echo("the cluster has all of them; nothing is left to apply", err=True)
+
+
+def all_definitions() -> list[Definition]:
+    """Every kind that Bayplan works with and Kubernetes does not have."""
+    return [*volcano_definitions(), bind_request_definition()]
 
 
 def _print(definitions: list[Definition]) -> None:

@@ -51,6 +51,7 @@ class _BoundMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str = ""
+    annotations: Mapping[str, str] = {}
 
 
 class _Binding(msgspec.Struct, frozen=True, rename="camel"):
@@ -188,9 +189,13 @@ class Client:
 
     # Writing.
 
-    async def bind(self, namespace: str, name: str, node: str, *, uid: str = "") -> None:
-        """Place a pod. With `uid` the server refuses a pod of the same name that came later."""
-        body = _Binding("v1", "Binding", _BoundMeta(namespace, name, uid), _Reference("Node", node))
+    async def bind(
+        self, namespace: str, name: str, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Place a pod, and give it these annotations in the same step. With `uid` the server refuses a pod of the same
+        name that came later."""
+        meta = _BoundMeta(namespace, name, uid, annotations or {})
+        body = _Binding("v1", "Binding", meta, _Reference("Node", node))
         await self.transport.request("POST", PODS.path(namespace, name, "binding"), msgspec.json.encode(body))
 
     async def create(

@@ -35,6 +35,16 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How often the files of --plugins-dir are looked at."""
     stop_seconds: Annotated[int, Meta(ge=0, le=3600)] = 20
     """How long what is under way may take when the process is told to stop."""
+    bind_requests: bool = False
+    """Whether the batch engine has pods bound by the binder; the pod engine has, by the plugin BindRequestBinder."""
+    bind_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    """How often the binder may fail with one request before another node is looked for."""
+    stale_request_seconds: Annotated[int, Meta(ge=1, le=86400)] = 600
+    """A request that the binder has not touched for so long is complained about."""
+    binder_workers: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """Pods that the binder binds at the same time."""
+    binder_plugins: dict[str, Any] = {}
+    """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
 
 
 class _File(OwnSettings, frozen=True, kw_only=True):

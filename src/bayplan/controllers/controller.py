@@ -13,8 +13,8 @@ from typing import ClassVar, TypeVar
 
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.client.informer import EVERYTHING, Selection
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.seen import Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Feed, Key, World, changes, reference
 from bayplan.errors import BayplanError, NotFound
 from bayplan.objects.meta import KubeObject

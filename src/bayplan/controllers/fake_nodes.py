@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from bayplan.client import LEASES, MERGE_PATCH, Client, Informer, resource_of
+from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import LoopClock
 from bayplan.controllers.node_reports import LEASE_NAMESPACE, LEASE_S, conditions, healthy, lease, renewal
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of

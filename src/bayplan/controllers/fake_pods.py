@@ -13,6 +13,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from bayplan.client import Client, Informer, Selection
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.pod_reports import (
     Memory,
     Remove,
@@ -22,7 +23,6 @@ from bayplan.controllers.pod_reports import (
 )
 from bayplan.controllers.pod_stages import PodHabits, annotation_problems
 from bayplan.controllers.seen import PODS, SeenPod
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.errors import Conflict, Invalid, NotFound
 from bayplan.objects.meta import KubeObject
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from bayplan.client import MERGE_PATCH, Resource
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.controller import Controller
 from bayplan.controllers.kinds_there import KindsThere, kinds_there
 from bayplan.controllers.seen import Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Feed, Key, World
 from bayplan.errors import NotFound
 from bayplan.objects.kinds import Kind

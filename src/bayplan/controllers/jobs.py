@@ -14,12 +14,12 @@ from datetime import datetime
 
 import msgspec
 
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers import job_sums as sums
 from bayplan.controllers.job_pods import job_pod
 from bayplan.controllers.job_sums import Verdict
 from bayplan.controllers.pod_owners import PodOwner
 from bayplan.controllers.seen import JOBS, PODS, SeenPod, Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Key, World, changes
 from bayplan.errors import ApiError, NotFound
 from bayplan.objects.meta import whole_time

@@ -26,7 +26,9 @@ MODULE_OF_FILE = "bayplan_plugin_file_"
 FLAGS = ("compares_candidates", "looks_at_pods", "per_row", "reserves_what_it_filters")
 """What a plugin says about itself by True or False."""
 
-_OTHER_DATA = ("ARGS", "cured_by")
+_OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")
+MUTATE = "mutate_bind_request"
+"""A method that belongs to no point of a configuration: every plugin of a profile that has it is asked."""
 _ALMOST = 0.85
 
 _PARTNERS = (
@@ -56,7 +58,7 @@ class Shape:
 
 def _shapes() -> dict[str, Shape]:
     shapes = {name: Shape(("cycle",)) for name in ("depends_on", "scores_depend_on", "sits_out")}
-    shapes |= {"score_groups": Shape(("cycle", "nodes")), "close": Shape(())}
+    shapes |= {"score_groups": Shape(("cycle", "nodes")), "close": Shape(()), MUTATE: Shape(("cycle", "node_name"))}
     for protocol in vars(protocols).values():
         if getattr(protocol, "_is_protocol", False) and protocol is not protocols.QueuedPod:
             for name, method in vars(protocol).items():
@@ -93,7 +95,7 @@ def _faults(plugin: type[Any]) -> Iterator[str]:
             yield from _wrong_method(plugin, attribute, value)
         elif attribute in FLAGS and not isinstance(value, bool):
             yield f"has {attribute} = {_shown(value)}; it takes True or False"
-    if not any(point.extended_by(plugin) for point in ATTEMPT_ORDER):
+    if not any(point.extended_by(plugin) for point in ATTEMPT_ORDER) and MUTATE not in members:
         yield from misspelt(plugin)
         methods = ", ".join(method for point in ATTEMPT_ORDER for method in point.methods)
         yield f"extends no point; it needs one of: {methods}"

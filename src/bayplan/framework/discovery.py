@@ -2,7 +2,8 @@
 
 A file is run once, however many kinds are asked for, and every class of the kind which it defines is taken. A plugin of
 the pod engine has a `name` and a method of some extension point; a plugin of the batch engine has a `name` and
-`on_session_open`, an action a `name` and `execute`. Files of all kinds may lie in one folder. What cannot be loaded is
+`on_session_open`, an action a `name` and `execute`, a plugin of the binder a `name` and `rollback`, or a `pre_bind` or
+`post_bind` that takes a `bind_request`. Files of all kinds may lie in one folder. What cannot be loaded is
 named with file, line and remedy; nothing is half registered. A file that others may write is refused, because it runs
 with the scheduler's rights.
 
@@ -13,6 +14,7 @@ its classes, so that whoever compares two registries sees which plugins are new.
 from __future__ import annotations
 
 import importlib
+import inspect
 import stat
 import sys
 import traceback
@@ -28,7 +30,7 @@ from typing import Any
 
 from bayplan.errors import PluginError
 from bayplan.framework.boundary import FAULTS, words_of_fault
-from bayplan.framework.contract import MODULE_OF_FILE, misspelt
+from bayplan.framework.contract import MODULE_OF_FILE, MUTATE, misspelt
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.framework.registry import Registry
 
@@ -39,6 +41,7 @@ class Kind(Enum):
     POD_PLUGIN = "bayplan.plugins"
     BATCH_PLUGIN = "bayplan.batch_plugins"
     ACTION = "bayplan.actions"
+    BINDER_PLUGIN = "bayplan.binder_plugins"
 
 
 _NO_PLUGINS = ("_", "test_", "conftest.py")
@@ -116,7 +119,7 @@ def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
                 return PluginError(f"{path} defines no plugin: {each.__qualname__} {fault}")
     return PluginError(
         f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score, "
-        "for the batch engine on_session_open, for an action execute "
+        "for the batch engine on_session_open, for an action execute, for the binder pre_bind with a bind_request "
         "(files that are not plugins start with an underscore or test_)"
     )
 
@@ -127,9 +130,19 @@ def kind_of(candidate: type[Any]) -> Kind | None:
         return None
     if callable(getattr(candidate, "on_session_open", None)):
         return Kind.BATCH_PLUGIN
-    if any(point.extended_by(candidate) for point in ATTEMPT_ORDER):
+    if _serves_the_binder(candidate):
+        return Kind.BINDER_PLUGIN
+    if any(point.extended_by(candidate) for point in ATTEMPT_ORDER) or callable(getattr(candidate, MUTATE, None)):
         return Kind.POD_PLUGIN
     return Kind.ACTION if callable(getattr(candidate, "execute", None)) else None
+
+
+def _serves_the_binder(candidate: type[Any]) -> bool:
+    """The pod engine has stages of the same names; what they are called with tells them apart."""
+    if callable(getattr(candidate, "rollback", None)):
+        return True
+    stages = (getattr(candidate, stage, None) for stage in ("pre_bind", "post_bind"))
+    return any(inspect.isfunction(stage) and "bind_request" in inspect.signature(stage).parameters for stage in stages)
 
 
 def _refuse_writable(path: Path) -> None:

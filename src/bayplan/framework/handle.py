@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
+from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Verdicts
 from bayplan.framework.status import Status
@@ -66,6 +67,17 @@ class Filters(Protocol):
     def remove_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
 
 
+class BindRequestMaking(Protocol):
+    """How the engine's bind requests are drawn up."""
+
+    @property
+    def desk(self) -> BindRequestDesk: ...
+
+    def annotations(self, cycle: Cycle, node_name: str) -> Mapping[str, str]:
+        """What the plugins of the profile hand to the binder; `MutateFailed` where one fails that must not."""
+        ...
+
+
 class Handle(Protocol):
     """Everything a plugin may reach."""
 
@@ -87,6 +99,8 @@ class Handle(Protocol):
     def writes(self) -> Writes: ...
     @property
     def filters(self) -> Filters: ...
+    @property
+    def bind_requests(self) -> BindRequestMaking: ...
     def activate(self, pods: Mapping[str, Pod]) -> None: ...
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:

@@ -6,9 +6,10 @@ Whoever performs them (`handle.writes`) knows the wire; whoever decides them doe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 
 
@@ -16,18 +17,25 @@ from bayplan.objects.core import Pod
 class BindPod:
     """Bind a pod to a node. Performing it: POST `manifest` to the pod's `binding` subresource.
 
-    The uid is a precondition: a namesake that was created meanwhile is not bound.
+    The uid is a precondition: a namesake that was created meanwhile is not bound. `annotations` are the pod's from the
+    moment on at which it is bound.
     """
 
     pod: Pod
     node_name: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
         meta = self.pod.metadata
         return {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
+            "metadata": {
+                "namespace": meta.namespace,
+                "name": meta.name,
+                "uid": meta.uid,
+                **({"annotations": dict(self.annotations)} if self.annotations else {}),
+            },
             "target": {"kind": "Node", "name": self.node_name},
         }
 
@@ -44,3 +52,24 @@ class AnnotatePod:
 
     def patch(self) -> dict[str, Any]:
         return {"metadata": {"uid": self.pod.metadata.uid, "annotations": dict(self.annotations)}}
+
+
+@dataclass(frozen=True, slots=True)
+class CreateBindRequest:
+    """Have a pod bound by the binder. Performing it: POST the request; returns it as the API server then has it.
+
+    One of that name that is there already is this one (same pod, same node, alive), in the way of it (raises), or a
+    leftover of an earlier pod or of a binding that was given up: then it is deleted and the request made after all.
+    """
+
+    pod: Pod
+    request: BindRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBindRequest:
+    """Delete this very request. Performing it: DELETE with its uid, and with its version where `unchanged`, so that
+    one that the binder has touched meanwhile stays."""
+
+    request: BindRequest
+    unchanged: bool = False

@@ -15,6 +15,7 @@ from typing import Any
 from bayplan.config.model import MULTI_POINT, PluginRef, PluginSet
 from bayplan.config.model import Profile as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError, PluginError
+from bayplan.framework.bind_requests import SKIP, Mutator
 from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.cures import cures_of
 from bayplan.framework.events import Cure
@@ -48,6 +49,8 @@ class Profile:
     instances: Mapping[str, Any]
     cures: Mapping[str, tuple[Cure, ...]]  # plugin -> events that may help a pod it rejected
     percentage_of_nodes_to_score: int | None = None
+    mutators: tuple[Mutator, ...] = ()
+    """Who has something to say about bind requests, in the order in which they are listed."""
 
     def at(self, point: Point) -> tuple[Any, ...]:
         return self.plugins.get(point, ())
@@ -114,7 +117,20 @@ class _Builder:
             instances=self.instances,
             cures={name: self._cures(plugin) for name, plugin in self.instances.items()},
             percentage_of_nodes_to_score=self._config.percentage_of_nodes_to_score,
+            mutators=tuple(self._mutators()),
         )
+
+    def _mutators(self) -> Iterator[Mutator]:
+        """Plugins that are asked about bind requests: all that the profile has, as they are listed."""
+        listed = dict.fromkeys(ref.name for point in (None, *BUILD_ORDER) for ref in self._set(point).enabled)
+        for name in listed:
+            plugin = self.instances.get(name)
+            method = getattr(plugin, "mutate_bind_request", None)
+            if method is not None:
+                try:
+                    yield Mutator(name, method, getattr(plugin, "on_mutate_error", SKIP))
+                except PluginError as fault:
+                    raise self._refuse(str(fault)) from fault
 
     # construction -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects import core, resource, storage, volcano, workloads
+from bayplan.objects import bind_requests, core, resource, storage, volcano, workloads
 from bayplan.objects.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
@@ -69,6 +69,14 @@ KINDS: tuple[Kind, ...] = (
     Kind("HyperNode", "hypernodes", "topology.volcano.sh", volcano.HyperNode, versions=("v1alpha1",)),
     Kind("Numatopology", "numatopologies", "nodeinfo.volcano.sh", volcano.Numatopology, versions=("v1alpha1",)),
     Kind("NodeShard", "nodeshards", "shard.volcano.sh", volcano.NodeShard, versions=("v1alpha1",)),
+    Kind(
+        "BindRequest",
+        "bindrequests",
+        bind_requests.GROUP,
+        bind_requests.BindRequest,
+        namespaced=True,
+        versions=(bind_requests.VERSION,),
+    ),
 )
 """Of two kinds of one name the first is Kubernetes' own."""
 

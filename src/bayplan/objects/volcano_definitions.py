@@ -39,10 +39,13 @@ def _unpacked(value: Any, parts: list[Any]) -> Any:
     return {key: _unpacked(each, parts) for key, each in value.items()}
 
 
-def missing_definitions(installed: Iterable[Mapping[str, Any]]) -> Iterator[Definition]:
-    """The definitions that a cluster lacks. One of the same version that is there is somebody's, and stays as it is."""
+def missing_definitions(
+    installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition] | None = None
+) -> Iterator[Definition]:
+    """The definitions, Volcano's unless others are `wanted`, that a cluster lacks. One of the same version that is
+    there is somebody's, and stays as it is."""
     there = {each["metadata"]["name"]: _versions(each) for each in installed}
-    for definition in volcano_definitions():
+    for definition in volcano_definitions() if wanted is None else wanted:
         if not _versions(definition) <= there.get(definition["metadata"]["name"], set()):
             yield definition
 

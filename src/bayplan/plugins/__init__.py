@@ -6,6 +6,7 @@ Importing this registers nothing: whoever builds a profile calls `default_plugin
 from __future__ import annotations
 
 from bayplan.framework.registry import Registry
+from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.default_binder import DefaultBinder
 from bayplan.plugins.default_preemption import DefaultPreemption
 from bayplan.plugins.dynamic_resources import DynamicResources
@@ -32,7 +33,7 @@ from bayplan.plugins.volume_zone import VolumeZone
 
 
 def default_plugins() -> Registry:
-    """Every plugin we ship, in the order of the default profile; the last three are on by name only."""
+    """Every plugin we ship, in the order of the default profile; the last four are on by name only."""
     return Registry.of(
         SchedulingGates,
         PrioritySort,
@@ -57,4 +58,5 @@ def default_plugins() -> Registry:
         GangScheduling,
         TopologyPlacementGenerator,
         PodGroupPodsCount,
+        BindRequestBinder,
     )

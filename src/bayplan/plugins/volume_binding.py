@@ -9,7 +9,7 @@ volumes belong to zones, one a node (on the rows that are left) where they are l
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queu
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Preflight, Rejection, row_alone
 from bayplan.framework.status import SKIP, Code, Status, error, unresolvable
-from bayplan.objects.core import Pod
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolumeClaim, StorageClass
 from bayplan.plugins import volume_binding_args
@@ -27,12 +27,13 @@ from bayplan.plugins.volume_binding_args import VolumeBindingArgs
 from bayplan.plugins.volume_rows import RowVerdict, conjunctions, judge_one_waiting, judge_waiting, where_any
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
 from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, BoundVolume, VolumeDecider
+from bayplan.volumes.carrying_out import await_bound, write_assumed
 from bayplan.volumes.claims import ClaimNames, all_bound, claim_uses, classify, refusal, used_claims
 from bayplan.volumes.csi import MIGRATED_PLUGINS, migrated_on
 from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.lookup import Derived, VolumeLookup
 from bayplan.volumes.matching import largest_volume
-from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, assume, bindings_complete, revert
+from bayplan.volumes.promises import assume, revert
 
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 NO_STATE = "not found"
@@ -240,39 +241,31 @@ class VolumeBinding:
         return None
 
     async def _write(self, state: BindingState) -> BindingInfo:
-        """Write what was assumed; returns the objects as written. What could not be written is no longer assumed."""
+        """Write what was assumed; the state has what is to be taken back if the rest cannot be."""
         assert state.info is not None
-        bindings, claims = list(state.info.bindings), list(state.info.provisions)
-        volumes_done = claims_done = 0
-        try:
-            for number, binding in enumerate(bindings):
-                volume = await self._handle.writes.perform(PromiseVolume(binding.volume))
-                bindings[number] = replace(binding, volume=volume)
-                volumes_done += 1
-                state.info = BindingInfo(tuple(bindings), state.info.provisions)
-            for number, claim in enumerate(claims):
-                claims[number] = await self._handle.writes.perform(SelectNode(claim))
-                claims_done += 1
-        finally:
-            revert(BindingInfo(tuple(bindings[volumes_done:]), tuple(claims[claims_done:])), self._handle.volumes)
-        return BindingInfo(tuple(bindings), tuple(claims))
+
+        def noted(info: BindingInfo) -> None:
+            state.info = info
+
+        return await write_assumed(state.info, self._handle.writes.perform, self._handle.volumes, noted)
 
     async def _follow(self, cycle: Cycle, node_name: str, written: BindingInfo) -> None:
         """Wait until the volume controller and the provisioners have done their part."""
 
-        def done() -> bool:
+        def look() -> tuple[Node | None, CsiNode | None]:
             columns = cycle.snapshot.nodes
             row = columns.index.get(node_name)
-            node = columns.nodes[row] if row is not None else None
-            csi_node = self._lookup.csi_nodes.get(node_name)
-            return bindings_complete(written, node_name, node, csi_node, self._handle.volumes)
+            return columns.nodes[row] if row is not None else None, self._lookup.csi_nodes.get(node_name)
 
-        try:
-            await self._handle.writes.perform(AwaitVolumes(cycle.pod, done, self._timeout_s))
-        except TimeoutError:
-            raise VolumeError("binding volumes: context deadline exceeded") from None
-        except BayplanError as fault:
-            raise VolumeError(f"binding volumes: {fault}") from fault
+        await await_bound(
+            cycle.pod,
+            node_name,
+            written,
+            self._handle.writes.perform,
+            self._handle.volumes,
+            look=look,
+            timeout_s=self._timeout_s,
+        )
 
 
 def _nodes_by_migrated_plugin(lookup: VolumeLookup) -> dict[str, set[str]]:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from bayplan.cache.bind_requests import BindRequests
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
@@ -84,6 +85,8 @@ class Bindings:
     extender_bind: ExtenderBind | None = None
     pre_binds: PreBinds = field(default_factory=PreBinds)
     observer: Observer = field(default_factory=NoObserver)
+    requests: BindRequests | None = None
+    """Where pods are bound by the binder: who knows what became of it."""
     on_the_wire: int = 0
     """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
     _room: asyncio.Semaphore = field(init=False)
@@ -129,9 +132,12 @@ class Bindings:
             if (saying := self.statuses.being_written(queued.uid)) is not None:
                 await asyncio.wait([saying])  # else the reason of an earlier attempt could be written to a bound pod
             async with self._room:
-                return Outcome(await self._written(held))
+                status = await self._written(held)
         finally:
             self.on_the_wire -= 1
+        if status.ok and self.requests is not None:
+            status = await self.requests.settled(cycle.pod)  # the binder may take minutes, and holds up nobody else
+        return Outcome(status)
 
     async def _written(self, held: Held) -> Status:
         cycle, node_name = held.cycle, held.pod.spec.node_name

@@ -23,6 +23,7 @@ from bayplan.clock import Clock
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration, Profile
 from bayplan.errors import BayplanError, ConfigError
+from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.framework.boundary import PluginFault
 from bayplan.framework.classes import Classes
 from bayplan.framework.committing import PermitOutcome
@@ -150,6 +151,7 @@ class PodEngine:
         self.nominations = NominationLedger()
         self.waiting = WaitingPods()
         self.activated: dict[str, Pod] = {}  # by key: pods that plugins want tried now
+        self.desk = BindRequestDesk(clock)
         self._held: dict[str, Held] = {}
         self.timings = timings or PluginTimings()
         self.records = records or DecisionRing()
@@ -455,6 +457,7 @@ class PodEngine:
             self.pending,
             self.activated,
             self._post,
+            self.desk,
         )
 
 

@@ -11,6 +11,8 @@ from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
+from bayplan.framework.bind_requests import BindRequestDesk, Mutator
+from bayplan.framework.cycle import Cycle
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.handle import Writes
 from bayplan.framework.nominations import NominationLedger
@@ -38,6 +40,17 @@ class NoWrites:
         """What is written so takes back an earlier write, and there was none."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestMaking:
+    """The bind requests of one profile's pods."""
+
+    desk: BindRequestDesk
+    mutators: Callable[[], Sequence[Mutator]]
+
+    def annotations(self, cycle: Cycle, node_name: str) -> dict[str, str]:
+        return self.desk.mutation.annotations(self.mutators(), cycle.pod.key, cycle, node_name)
+
+
 @dataclass(slots=True)
 class EngineHandle:
     """What the plugins of one profile reach."""
@@ -51,7 +64,17 @@ class EngineHandle:
     pending: dict[str, Pod] = field(default_factory=dict)  # by uid: pods that wait to be placed
     activated: dict[str, Pod] = field(default_factory=dict)
     poster: Post | None = None
+    desk: BindRequestDesk | None = None
     framework: Framework | None = None  # set once the profile is built, which needs the handle first
+
+    def __post_init__(self) -> None:
+        if self.desk is None:
+            self.desk = BindRequestDesk(self.clock)
+
+    @property
+    def bind_requests(self) -> RequestMaking:
+        assert self.desk is not None
+        return RequestMaking(self.desk, lambda: self.framework.profile.mutators if self.framework is not None else ())
 
     @property
     def catalog(self) -> Catalog:

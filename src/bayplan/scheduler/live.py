@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
 from bayplan.framework.profile import close_all
 from bayplan.framework.status import Status, error
@@ -94,6 +95,11 @@ class LiveScheduler:
     _rebuilt: Rebuilt | None = None
     _retired: list[Retired] = field(default_factory=list)
 
+    @property
+    def requests(self) -> BindRequests | None:
+        """Bind requests of our pods, where there may be some."""
+        return self.routing.requests
+
     # what is told -----------------------------------------------------------------------------------------------
 
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
@@ -124,6 +130,8 @@ class LiveScheduler:
         """Wait for pods that are on their way to a node, and for what is being written. Nobody waits at Permit."""
         for waiting in self.engine.waiting.all():
             waiting.preempt("", "the scheduler stops")
+        if self.requests is not None:
+            self.requests.let_go()
         while self._binding:
             await asyncio.gather(*self._binding, return_exceptions=True)
         await self.writes.drain()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from bayplan.cache import Cache
+from bayplan.cache.bind_requests import BindRequests
 from bayplan.framework.changes import (
     ASSIGNED_POD_ADD,
     ASSIGNED_POD_DELETE,
@@ -28,6 +29,7 @@ from bayplan.framework.changes import (
 from bayplan.framework.events import Action, ClusterEvent
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.waiting import WaitingPods
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
@@ -68,6 +70,8 @@ class Routing:
         self._cache = engine.cache
         self._queue = queue
         self._gangs = gangs
+        self.requests: BindRequests | None = None
+        """Where pods may be on their way by a BindRequest; None: they are bound by us."""
         self.followed: list[str] = []
         """What the change that was followed last is called: its events, whether they interest anybody or not."""
 
@@ -83,6 +87,8 @@ class Routing:
             return self._pod(_alive(old), _alive(new))
         if isinstance(item, Node):
             return self._node(_node(old), _node(new))
+        if isinstance(item, BindRequest):
+            return self._request(old, new)
         return self._other(old, new)
 
     # nodes and others -------------------------------------------------------------------------------------------
@@ -118,6 +124,13 @@ class Routing:
             if new is old:
                 return  # we know it already, or know better: that was an event when we wrote it
         yield from self._happened(old, new)
+
+    def _request(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
+        assert old is None or isinstance(old, BindRequest)
+        assert new is None or isinstance(new, BindRequest)
+        if self.requests is not None:
+            self.requests.hear(old, new)
+        yield 0
 
     def assumed(self, old: KubeObject | None, new: KubeObject | None) -> Slices:
         """We know of a change before the API server tells: to those who wait it is one."""
@@ -155,7 +168,8 @@ class Routing:
         elif self._engine.serves(pod):
             self._note(UNSCHEDULED_POD_ADD)
             self._engine.pending[pod.uid] = pod
-            self._queue.add(pod)
+            if self.requests is None or not self.requests.pod_came(pod):
+                self._queue.add(pod)
             if self._gangs:
                 yield from self._queue.moving(UNSCHEDULED_POD_ADD, None, pod)
 
@@ -196,6 +210,8 @@ class Routing:
 
     def _pod_gone(self, pod: Pod) -> Slices:
         self._engine.nominations.stays(pod.uid)
+        if self.requests is not None:
+            self.requests.pod_gone(pod)
         if pod.spec.node_name:
             self._note(ASSIGNED_POD_DELETE)
             if self._cache.pod(pod.uid) is not None:
@@ -218,6 +234,8 @@ class Routing:
             self._cache.update_pod(pod)
         else:
             self._cache.add_pod(pod)
+        if self.requests is not None:
+            self.requests.pod_placed(pod)
         yield from self._queue.moving(ASSIGNED_POD_ADD, None, pod)
 
     def _assumed_pod_gone(self, pod: Pod) -> Slices:

@@ -16,12 +16,13 @@ from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
 from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
-from bayplan.framework.intents import AnnotatePod, BindPod
+from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.scheduler.observing import ERROR, FAILED, SUCCEEDED, TIMED_OUT, NoObserver, Observer
+from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.scheduler.telling import NORMAL, Events
 from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, pod_gone
 
@@ -57,9 +58,12 @@ class ApiWrites:
         self._exists = exists  # whether the API server still has a pod, as far as is known
         self._observer: Observer = observer or NoObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
+        requests = RequestWrites(client)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
             AnnotatePod: self._annotate,
+            CreateBindRequest: requests.create,
+            DeleteBindRequest: requests.delete,
             PromiseVolume: self._promise_volume,
             SelectNode: self._select_node,
             AwaitVolumes: self._await_volumes,
@@ -118,7 +122,9 @@ class ApiWrites:
         """Bind; where no answer says whether that was done, look. Until then the pod keeps its node: it may have it."""
         meta = intent.pod.metadata
         try:
-            await self._client.bind(meta.namespace, meta.name, intent.node_name, uid=meta.uid)
+            await self._client.bind(
+                meta.namespace, meta.name, intent.node_name, uid=meta.uid, annotations=intent.annotations
+            )
         except Unreachable as lost:
             if not lost.sent or not await self._is_on(intent):
                 raise

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bayplan.cli import main
-from bayplan.objects.volcano_definitions import volcano_definitions
+from bayplan.cli.crds import all_definitions
 from served_cluster import served
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -29,7 +29,7 @@ def test_all_of_them_where_no_cluster_is_known(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     found, err = printed(capsys)
-    assert found == list(volcano_definitions())
+    assert found == all_definitions()
     assert "there is no cluster to talk to" in err
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    queue = next(each for each in volcano_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
     version = {**queue["spec"]["versions"][0], "schema": {"openAPIV3Schema": {"type": "object"}}}
     theirs = {**queue, "spec": {**queue["spec"], "versions": [version]}}
 
@@ -56,7 +56,7 @@ def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixt
             return [each["metadata"]["name"] for each in before], created, kept, [after]
 
     before, created, kept, after = asyncio.run(run())
-    others = [each["metadata"]["name"] for each in volcano_definitions() if each is not queue]
+    others = [each["metadata"]["name"] for each in all_definitions() if each is not queue]
     assert before == others
     assert created == [f"{name} created" for name in others]
     assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

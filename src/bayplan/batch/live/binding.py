@@ -15,10 +15,11 @@ from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.batch.pre_binding import PreBinding
+from bayplan.cache.bind_requests import BindRequests
 from bayplan.client import MERGE_PATCH, PODS, Client
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
-from bayplan.framework.intents import BindPod
+from bayplan.framework.intents import BindPod, CreateBindRequest
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import NORMAL, WARNING
 from bayplan.telemetry.logs import Ref, StructuredLog
@@ -51,19 +52,30 @@ class Binds:
     """By uid: pods whose binding is not written yet."""
     settled: Callable[[], None] = lambda: None
     """Called when a binding has ended, either way."""
+    requests: BindRequests | None = None
+    """Where the binder carries out what sessions have placed: who knows what became of it."""
     _room: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.at_once)
 
-    def start(self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str] | None) -> None:
-        """A session has given a pod a node; the cache counts it there already."""
+    def start(
+        self,
+        pod: Pod,
+        node_name: str,
+        needs: PreBinding | None,
+        annotations: Mapping[str, str] | None,
+        handed: Mapping[str, str] | None = None,
+    ) -> None:
+        """A session has given a pod a node; the cache counts it there already. `handed`: to the binder's plugins."""
         self.observer.task_stage("Assumed", pod)
-        task = asyncio.ensure_future(self._carry_out(pod, node_name, needs, annotations or {}))
+        task = asyncio.ensure_future(self._carry_out(pod, node_name, needs, annotations or {}, handed or {}))
         self.under_way[pod.uid] = task
         task.add_done_callback(lambda _: self._over(pod.uid))
 
     async def drain(self) -> None:
+        if self.requests is not None:
+            self.requests.let_go()
         while self.under_way:
             await asyncio.gather(*self.under_way.values(), return_exceptions=True)
 
@@ -79,12 +91,18 @@ class Binds:
         self.settled()
 
     async def _carry_out(
-        self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str]
+        self,
+        pod: Pod,
+        node_name: str,
+        needs: PreBinding | None,
+        annotations: Mapping[str, str],
+        handed: Mapping[str, str],
     ) -> None:
         try:
             async with self._room:
                 await self._prepare(pod, node_name, needs, annotations)
-                await self._write(pod, node_name)
+                await self._write(pod, node_name, handed)
+            await self._settle(pod)
         except _NotBound as fault:
             self._take_back(pod, needs, node_name, str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
@@ -111,18 +129,30 @@ class Binds:
                 raise _NotBound(f"execute preBind for pod {pod.key} failed: {fault}, resync the task") from fault
         self.observer.task_stage("PreBound", pod)
 
-    async def _write(self, pod: Pod, node_name: str) -> None:
+    async def _write(self, pod: Pod, node_name: str, handed: Mapping[str, str]) -> None:
         if (saying := self.statuses.being_written(pod.uid)) is not None:
             await asyncio.wait([saying])  # else why it waited could be written after it has a node
         start_s = self.clock.monotonic_s()
         try:
-            await self.writes.perform(BindPod(pod, node_name))
+            desk = self.following.engine.handle.desk
+            if desk is None:
+                await self.writes.perform(BindPod(pod, node_name))
+            else:
+                wanted = CreateBindRequest(pod, desk.request(pod, node_name, handed))
+                desk.made(await self.writes.perform(wanted), pod)
         except NotFound:
             raise _NotBound("") from None  # it is gone, and nobody is left to be told
         except BayplanError as fault:
             raise _NotBound(f"failed to bind to node {node_name}: {fault}") from fault
         finally:
             self.observer.stage("Bind", self.clock.monotonic_s() - start_s)
+
+    async def _settle(self, pod: Pod) -> None:
+        """Wait for what the binder makes of it; nobody else waits meanwhile."""
+        if self.requests is not None:
+            status = await self.requests.settled(pod)
+            if not status.ok:
+                raise _NotBound(status.message)
 
     def _bound(self, pod: Pod, node_name: str) -> None:
         cache = self.following.engine.cache

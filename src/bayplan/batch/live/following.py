@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.live.dividing import Division
+from bayplan.cache.bind_requests import BindRequests
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import PodGroup
@@ -46,6 +48,8 @@ class Following:
     """By key: every pod of ours that waits, and every pod on a node or of a group, as last told."""
     waiting: dict[str, Pod] = field(default_factory=dict)
     """By uid: pods of ours without a node."""
+    requests: BindRequests | None = None
+    """Where pods may be on their way by a BindRequest; None: they are bound by us."""
 
     def follow(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """One change; None stands for "was not there" and "is gone"."""
@@ -56,6 +60,8 @@ class Following:
             self._pod(old, new)
         elif isinstance(item, Node):
             self._node(item, is_gone=new is None)
+        elif isinstance(item, BindRequest):
+            self._request(old, new)
         elif item is not None and type(item) not in self.left_to_others:
             if new is not None and not (isinstance(new, PodGroup) and self._is_of_others(new)):
                 self.engine.cache.put(new)
@@ -74,6 +80,12 @@ class Following:
         return known if known is not None and known.uid == pod.uid else None
 
     # inside -----------------------------------------------------------------------------------------------------
+
+    def _request(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        assert old is None or isinstance(old, BindRequest)
+        assert new is None or isinstance(new, BindRequest)
+        if self.requests is not None:
+            self.requests.hear(old, new)
 
     def _node(self, node: Node, *, is_gone: bool) -> None:
         if Node in self.left_to_others:
@@ -96,6 +108,10 @@ class Following:
             self.waiting.pop(new.uid, None)
         else:
             self.waiting[new.uid] = new
+        if self.requests is not None and new.spec.node_name:
+            self.requests.pod_placed(new)
+        elif self.requests is not None and not new.terminating and new.status.phase not in OVER:
+            self.requests.pod_came(new)
         if Pod not in self.left_to_others:
             self._count(new)
         if new.status.phase in OVER:
@@ -109,6 +125,8 @@ class Following:
         if known is not None and known.uid == pod.uid:
             del self.pods[pod.key]
         self.waiting.pop(pod.uid, None)
+        if self.requests is not None:
+            self.requests.pod_gone(pod)
         cache = self.engine.cache
         self._forget_assumed(pod)
         if Pod not in self.left_to_others and cache.pod(pod.uid) is not None:

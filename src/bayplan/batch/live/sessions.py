@@ -233,7 +233,7 @@ class LiveBatch:
             pod = pods.get(key)
             if pod is not None:
                 needs, annotations = outcome.pre_binds.get(pod.uid), outcome.annotations.get(key)
-                self.binds.start(pod, node_name, needs, annotations)
+                self.binds.start(pod, node_name, needs, annotations, outcome.request_annotations.get(key))
         sent.binds = len(outcome.binds)
 
     # the end ----------------------------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ _OTHERS = (
     ("VolumeBinding", "predicate.VolumeBindingEnable"),
     ("DynamicResources", None),
 )
-_PRE_FILTER_ORDER = ("NodeAffinity", *(name for name, _ in _OTHERS))
+_GIVEN_UP = "BindRequestBinder"
+"""Where pods are bound by the binder: keeps each from nodes on which it was given up lately."""
+_PRE_FILTER_ORDER = ("NodeAffinity", *(name for name, _ in _OTHERS), _GIVEN_UP)
 _RESERVING = ("VolumeBinding", "DynamicResources")
 NOT_FILTERED = "not found"
 _NOT_READ = {
@@ -75,6 +77,8 @@ class Predicates:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         names = filter_names(self._arguments)
+        if self._handle.desk is not None:
+            names.append(_GIVEN_UP)
         plugins = {name: self._built(name, self.name) for name in names}
         if "InterPodAffinity" in plugins:
             listen(plugins["InterPodAffinity"], session.snapshot)

@@ -12,15 +12,16 @@ from bayplan.objects.volcano_definitions import Definition, missing_definitions,
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 
 
-async def lacking_definitions(client: Client) -> list[Definition]:
-    """Definitions that the cluster does not have in our version."""
+async def lacking_definitions(client: Client, wanted: Iterable[Definition] | None = None) -> list[Definition]:
+    """Definitions, Volcano's unless others are `wanted`, that the cluster does not have in our version."""
+    wanted = volcano_definitions() if wanted is None else list(wanted)
     found: list[dict[str, Any]] = []
-    for definition in volcano_definitions():
+    for definition in wanted:
         try:
             found.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
         except NotFound:
             continue
-    return list(missing_definitions(found))
+    return list(missing_definitions(found, wanted))
 
 
 async def create_definitions(client: Client, lacking: Iterable[Definition]) -> list[str]:

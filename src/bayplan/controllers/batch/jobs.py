@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bayplan.client import STRATEGIC_PATCH, resource_of
+from bayplan.client.work_queue import WorkQueue
 from bayplan.config.duration import Duration
 from bayplan.controllers.batch.batch_controller import BatchController, each_of
 from bayplan.controllers.batch.job_events import (
@@ -32,7 +33,6 @@ from bayplan.controllers.batch.job_view import Counts, JobView, out_of_sync, par
 from bayplan.controllers.batch.kinds import COMMANDS, POD_GROUPS, QUEUES, VC_JOBS, Command
 from bayplan.controllers.owning import owner_reference
 from bayplan.controllers.seen import PODS, SeenPod, Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Key, World
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.batch_defaults import min_available, replicas

@@ -11,11 +11,11 @@ import asyncio
 from contextlib import suppress
 
 from bayplan.client import STRATEGIC_PATCH, Resource
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.batch.batch_controller import BatchController
 from bayplan.controllers.batch.group_amounts import pod_usage, texts, times
 from bayplan.controllers.batch.kinds import POD_GROUPS
 from bayplan.controllers.seen import DAEMON_SETS, JOBS, PODS, REPLICA_SETS, STATEFUL_SETS, SeenPod, Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Feed, Key, World
 from bayplan.errors import NotFound, ObjectError
 from bayplan.objects.batch_words import (

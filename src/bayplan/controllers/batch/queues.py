@@ -11,11 +11,11 @@ from collections import defaultdict
 from contextlib import suppress
 
 from bayplan.client import MERGE_PATCH
+from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.batch.batch_controller import BatchController
 from bayplan.controllers.batch.kinds import COMMANDS, POD_GROUPS, QUEUES, Command
 from bayplan.controllers.batch.queue_states import SHUT, SYNC_QUEUE, state_after
 from bayplan.controllers.seen import Tree, Whole
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.controllers.world import Key, World
 from bayplan.errors import NotFound, ObjectError
 from bayplan.objects.batch_words import CLOSE_QUEUE, CLOSED_BY_PARENT, COMMAND_ISSUED, OPEN, OPEN_QUEUE

@@ -1,8 +1,9 @@
 """Who is next? Keys that want work, soon or at a moment; each is in one worker's hands at a time.
 
-The engine of every controller: a watch adds keys, workers call the handler, and what the handler returns says when it
-wants to be called again. What fails is tried again with doubling delays; nothing that a handler raises stops the queue.
-Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and not a hundred.
+The engine of every controller and of the binder: a watch adds keys, workers call the handler, and what the handler
+returns says when it wants to be called again. What fails is tried again with doubling delays; nothing that a handler
+raises stops the queue. Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and
+not a hundred.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ class WorkQueue(Generic[K]):
         chance: random.Random,
         workers: int = 16,
         first_retry_s: float = FIRST_RETRY_S,
+        last_retry_s: float = LAST_RETRY_S,
     ) -> None:
         self._name = name
         self._first_retry_s = first_retry_s
+        self._last_retry_s = last_retry_s
         self._handler = handler
         self._clock = clock
         self._chance = chance
@@ -126,7 +129,7 @@ class WorkQueue(Generic[K]):
             self._failures.pop(key, None)
             return again_s
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay_s: float = min(self._first_retry_s * 2 ** min(failures - 1, 16), LAST_RETRY_S)
+        delay_s: float = min(self._first_retry_s * 2 ** min(failures - 1, 16), self._last_retry_s)
         return delay_s * (1.0 + self._chance.random())
 
     async def _ring(self) -> None:

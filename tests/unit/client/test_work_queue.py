@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
+from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import ManualClock
-from bayplan.controllers.work_queue import WorkQueue
 from bayplan.errors import BayplanError
 from wire_server import on_loop, until
 

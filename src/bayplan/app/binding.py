@@ -1,0 +1,289 @@
+"""The binder on a cluster: as a process of its own, or as a part of one that schedules as well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayplan import __version__
+from bayplan.app.wiring import Wiring
+from bayplan.binder.carrying_out import CarryingOut
+from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
+from bayplan.binder.live import WORKERS, LiveBinder
+from bayplan.binder.plugin import BinderHandle
+from bayplan.binder.plugin_set import BinderPlugins, PluginChoice, read_choices
+from bayplan.binder.plugins import default_binder_plugins
+from bayplan.binder.reconcile import Reconciler
+from bayplan.binder.reporting import Reports
+from bayplan.binder.steps import Reached, unarmed
+from bayplan.binder.view import View
+from bayplan.cache import Cache
+from bayplan.client import EVERYTHING, Informers, Selection, Target
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.features import RELEASE
+from bayplan.config.model import LeaderElection
+from bayplan.framework.boundary import call_under_way
+from bayplan.framework.discovery import Kind, found_in, installed
+from bayplan.objects import core, resource, storage
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.process import Leading
+from bayplan.scheduler.telling import ProfileEvents
+from bayplan.scheduler.writing import ApiWrites
+from bayplan.server import Views, election_check, handlers_check, routes_of
+from bayplan.server.plain import PlainHandler, PlainServer
+from bayplan.telemetry.binder_metrics import BinderMetrics
+from bayplan.telemetry.events import EventRecorder
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import ProcessMetrics, RequestMetrics, add_build_info
+from bayplan.telemetry.watchdog import watched_loop
+
+NAME = "bayplan-binder"
+LEASE_NAMESPACE = "kube-system"
+
+_REQUESTS = kind_of(BindRequest)
+_STRUCTS: tuple[type[KubeObject], ...] = (
+    core.Pod,
+    core.Node,
+    storage.PersistentVolume,
+    storage.PersistentVolumeClaim,
+    storage.StorageClass,
+    storage.CsiNode,
+    storage.CsiDriver,
+    storage.CsiStorageCapacity,
+    resource.ResourceClaim,
+)
+_KINDS = (_REQUESTS, *(kind_of(struct) for struct in _STRUCTS))
+_UNPLACED = Selection(field_selector="spec.nodeName=")
+_MARKED = Selection(label_selector=f"{TAKEN_BY}={OURS}")
+
+
+def known_binder_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> BinderPlugins:
+    """Every plugin that the binder can run: shipped, installed, and from folders."""
+    plugins = default_binder_plugins().with_plugins(*installed(Kind.BINDER_PLUGIN))
+    for folder in folders:
+        plugins = plugins.with_plugins(*found_in(folder, Kind.BINDER_PLUGIN, trust_writable=trust_writable))
+    return plugins
+
+
+def binder_lease(*, leader_elect: bool, namespace: str = LEASE_NAMESPACE) -> LeaderElection:
+    return LeaderElection(leader_elect=leader_elect, resource_name=NAME, resource_namespace=namespace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinderSettings:
+    """Everything that says how a binder is to run."""
+
+    plugins: BinderPlugins = field(default_factory=default_binder_plugins)
+    choices: Mapping[str, PluginChoice] = field(default_factory=dict)
+    workers: int = WORKERS
+    takes_all: bool = False
+    """Requests of other schedulers too, not only those that carry our label."""
+    lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
+    reservations: ReservationSettings = field(default_factory=ReservationSettings)
+    qps: float = 2000.0
+    burst: int = 4000
+    reached: Reached = unarmed
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+        """`tree`: how plugins are to run, as a file says it."""
+        choices = read_choices(tree, place)
+        plugins.chosen(choices)  # what cannot be is told before anybody is waited for
+        return cls(plugins=plugins, choices=choices, **more)
+
+
+class BinderProcess:
+    """A binder, and whether it may work."""
+
+    def __init__(self, binder: LiveBinder, informers: Informers, election: Leading | None) -> None:
+        self.binder = binder
+        self.informers = informers
+        self.election = election
+        self.ready = asyncio.Event()
+        """Set when it works: everything is known, and it leads."""
+
+    async def run(self) -> None:
+        """Work until cancelled, from when the lease is held; `LeaseLost` when it is held no longer."""
+        async with _ended_together() as start:
+            watching = start(self.informers.run())
+            await _first(self.informers.wait_synced(), watching)
+            running = [watching]
+            if self.election is not None:
+                await _first(self.election.acquire(), watching)
+                running.append(start(self.election.hold()))
+            running.append(start(self.binder.run()))
+            self.ready.set()
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+
+
+@asynccontextmanager
+async def _ended_together() -> AsyncIterator[Any]:
+    """Starts tasks that end, the youngest first, when the block does."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    def start(work: Any) -> asyncio.Task[Any]:
+        tasks.append(asyncio.ensure_future(work))
+        return tasks[-1]
+
+    try:
+        yield start
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                await asyncio.wait([task])
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+async def _first(work: Any, *ends: asyncio.Task[Any]) -> None:
+    """Wait for work, unless one of the others ends before: that raises what it died of."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class BinderMonitor:
+    """The metrics and the health of one binder."""
+
+    def __init__(self, clock: LoopClock, registry: Registry | None = None, *, alone: bool = True) -> None:
+        """`alone`: whether nobody else in the process counts requests and memory."""
+        self.registry = registry or Registry()
+        self.metrics = BinderMetrics(self.registry)
+        self._process: BinderProcess | None = None
+        self._requests = RequestMetrics(self.registry) if alone else None
+        self.started_at = clock.now().timestamp()
+        if alone:
+            self.started_at = ProcessMetrics(self.registry, started_at=self.started_at).started_at
+            add_build_info(self.registry, version=__version__, emulated=RELEASE)
+
+    def observer(self, target: Target) -> Any:
+        return self._requests.observer(target.url.netloc) if self._requests is not None else None
+
+    def show(self, process: BinderProcess) -> None:
+        self._process = process
+        self.metrics.show(process.binder.phases)
+
+    def views(self) -> Views:
+        return Views(
+            metrics=self.registry,
+            healthz=[election_check(NAME, self._overdue_s)],
+            readyz=[handlers_check(lambda: self._process is not None and self._process.informers.synced)],
+            started_at=self.started_at,
+        )
+
+    def _overdue_s(self) -> float:
+        election = self._process.election if self._process is not None else None
+        return election.overdue_s() if election is not None else 0.0
+
+
+@asynccontextmanager
+async def binder_served(monitor: BinderMonitor, address: str, clock: LoopClock) -> AsyncIterator[None]:
+    """Health and metrics on an address; nothing where that is empty."""
+    if not address:
+        yield
+        return
+    shown: dict[str, PlainHandler] = dict(routes_of(monitor.views(), clock))
+    server = PlainServer(address, shown, clock=clock)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def binder_process(
+    settings: BinderSettings,
+    target: Target,
+    *,
+    monitor: BinderMonitor | None = None,
+    identity: str = "",
+    watchdog_s: float = 0.0,
+    clock: LoopClock | None = None,
+    chance: random.Random | None = None,
+) -> AsyncIterator[BinderProcess]:
+    """A binder on a cluster, with clients of its own."""
+    clock, chance = clock or SystemClock(), chance or random.Random()
+    monitor = monitor or BinderMonitor(clock)
+    async with AsyncExitStack() as stack:
+        if watchdog_s:
+            await stack.enter_async_context(watched_loop(watchdog_s, call_under_way))
+        wiring = await Wiring.to(
+            target,
+            stack,
+            _KINDS,
+            clock=clock,
+            chance=chance,
+            observer=monitor.observer(target),
+            qps=settings.qps,
+            burst=settings.burst,
+            needed=(_REQUESTS,),
+        )
+        binder = _wired(settings, wiring, monitor, clock, chance)
+        informers = Informers(
+            wiring.client.informer(
+                offered,
+                binder.hear,
+                selection=_selection(kind.struct, settings),
+                complaint=binder.complain if kind is _REQUESTS else None,
+            )
+            for kind in _KINDS
+            if (offered := wiring.offered.get(kind)) is not None
+        )
+        election = await wiring.candidate([(settings.lease, NAME)], identity)
+        process = BinderProcess(binder, informers, election)
+        monitor.show(process)
+        yield process
+
+
+def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
+    if struct is BindRequest:
+        return EVERYTHING if settings.takes_all else _MARKED
+    return _UNPLACED if struct is core.Pod else EVERYTHING
+
+
+def _wired(
+    settings: BinderSettings, wiring: Wiring, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
+) -> LiveBinder:
+    client, cache = wiring.client, Cache()
+    view = View(client, cache)
+    speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post)
+    writes = ApiWrites(
+        client,
+        ProfileEvents({NAME: speaker}),
+        clock=clock,
+        claims=wiring.offered.get(kind_of(resource.ResourceClaim)),
+        exists=view.knows,
+    )
+    handle = BinderHandle(client, writes, clock, cache)
+    reservations = GpuReservations(client, view, settings.reservations, reached=settings.reached)
+    carrying_out = CarryingOut(
+        handle,
+        settings.plugins.build(handle, settings.choices),
+        reservations,
+        observer=monitor.metrics,
+        is_wanted=view.is_there,
+        reached=settings.reached,
+    )
+    requests = wiring.offered.get(_REQUESTS)
+    assert requests is not None
+    reports = Reports(client, requests, view, speaker, clock=clock, chance=chance, observer=monitor.metrics)
+    reconciler = Reconciler(view, carrying_out, reports, clock)
+    return LiveBinder(view, reconciler, reservations, clock=clock, chance=chance, workers=settings.workers)

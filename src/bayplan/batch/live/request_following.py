@@ -1,0 +1,70 @@
+"""What do BindRequests mean for sessions? Pods that have one are binding; pods that lost it wait for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bayplan.batch.live.binding import Binds
+from bayplan.batch.live.following import Following
+from bayplan.batch.live.writing import Speaker, Writer
+from bayplan.cache.bind_requests import BindRequests
+from bayplan.clock import LoopClock
+from bayplan.framework.bind_requests import BindRequestDesk
+from bayplan.framework.status import Status
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Pod
+from bayplan.telemetry.events import WARNING
+
+
+class BatchRequests:
+    """Fits `cache.bind_requests.Engine`."""
+
+    def __init__(self, following: Following, writes: Writer, speaker: Speaker) -> None:
+        self._following = following
+        self._writes = writes
+        self._speaker = speaker
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        waiting = self._following.waiting
+        if request.pod_uid:
+            return waiting.get(request.pod_uid)
+        return next((pod for pod in waiting.values() if pod.key == request.pod_key), None)  # made by hand
+
+    def taken(self, pod: Pod) -> None:
+        self._following.engine.observe(pod)
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        self._following.engine.observe(pod)
+        self._following.freed(was)
+
+    def submit(self, intent: object) -> None:
+        self._writes.submit(intent)
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None:
+        self._speaker.tell(pod, WARNING, reason, note)
+
+    def wake(self, uid: str) -> None:
+        """Sessions look at every job anyway."""
+
+
+def new_outcome() -> asyncio.Future[Status]:
+    """What a pod waits for that was handed to the binder."""
+    return asyncio.get_running_loop().create_future()
+
+
+def follow_requests(
+    following: Following,
+    binds: Binds,
+    writes: Writer,
+    speaker: Speaker,
+    clock: LoopClock,
+    *,
+    attempts: int,
+    stale_s: float,
+) -> BindRequests:
+    """Have sessions' pods bound by the binder, and count those that are on their way so."""
+    desk = following.engine.handle.desk = BindRequestDesk(clock, attempts=attempts)
+    engine = BatchRequests(following, writes, speaker)
+    requests = BindRequests(following.engine.cache, engine, desk.failures, clock, new_outcome, stale_s)
+    desk.following = following.requests = binds.requests = requests
+    return requests

@@ -1,0 +1,269 @@
+"""Which device stands behind a GPU group? A pod that holds it, and says which one it is.
+
+Fractional pods share a device that no kubelet may hand to others: a reservation pod asks for all of it, on the node,
+and writes the device's id on itself. Its name follows from node and group, so that whoever comes after a crash finds
+it. It goes when nobody uses the group and no request that may still be carried out names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.binder import steps
+from bayplan.binder.steps import Reached
+from bayplan.binder.view import View
+from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
+from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+
+log = logging.getLogger(__name__)
+
+GROUP_LABEL = "runai-gpu-group"
+DEVICE = "run.ai/reserve_for_gpu_index"
+"""The annotation in which a reservation pod says which device it holds."""
+APP_LABEL = "app"
+APP = "kai-resource-reservation"
+_PODS = resource_of(kind_of(Pod))
+_OVER = ("Succeeded", "Failed")
+
+
+class NoDevice(BayplanError):
+    """A device could not be reserved, for now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationSettings:
+    """Where reservation pods live and what they run."""
+
+    namespace: str = "kai-resource-reservation"
+    scaling_namespace: str = "kai-scale-adjust"
+    service_account: str = "kai-resource-reservation"
+    image: str = "kai-resource-reservation"
+    resource: str = "nvidia.com/gpu"
+    patience_s: float = 40.0
+
+
+class GpuReservations:
+    """Reserves devices for groups, and gives back those that nobody uses."""
+
+    def __init__(
+        self, client: Client, view: View, settings: ReservationSettings, *, reached: Reached = steps.unarmed
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._settings = settings
+        self._reached = reached
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    # what the binder asks ---------------------------------------------------------------------------------------
+
+    async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
+        async with self._alone(group):
+            found = [each for each in await self._members(group) if self._is_reservation(each)]
+            reservation = next((each for each in found if each.spec.node_name == node.name), None)
+            if reservation is None:
+                reservation = await self._made(pod, node, group)
+            device = reservation.metadata.annotations.get(DEVICE) or await self._told(reservation)
+            self._reached(steps.RESERVED)
+            await self._label(pod, group, several=several)
+            self._reached(steps.LABELLED)
+            return device
+
+    async def release(self, pod: Pod, groups: Sequence[str]) -> None:
+        await self._unlabel(pod, groups)
+        for group in groups:
+            await self.sync_group(group)
+
+    async def sync_node(self, node_name: str) -> None:
+        """Repair every group of a node."""
+        there = await self._listed(Selection(label_selector=GROUP_LABEL, field_selector=f"spec.nodeName={node_name}"))
+        groups = {group for each in there for group in groups_of(each)}
+        for group in sorted(groups):
+            await self.sync_group(group)
+
+    async def sync_all(self) -> None:
+        """Repair every group that is known: those of reservations, and those that requests name."""
+        reservations = await self._listed(Selection(namespace=self._settings.namespace, label_selector=GROUP_LABEL))
+        groups = {group for each in reservations for group in groups_of(each)}
+        groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
+        for group in sorted(groups):
+            await self.sync_group(group)
+
+    async def sync_group(self, group: str) -> None:
+        """No reservation without users, no users without a reservation."""
+        async with self._alone(group):
+            members = await self._members(group)
+            reservations = [each for each in members if self._is_reservation(each)]
+            users = [each for each in members if not self._is_reservation(each) and each.status.phase not in _OVER]
+            if reservations and not users and not self._is_wanted(group):
+                for each in reservations:
+                    log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
+                    await self._delete(each)
+            elif not reservations:
+                for each in users:
+                    if each.spec.node_name and each.status.phase == "Running":
+                        log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
+                        await self._delete(each)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _alone(self, group: str) -> AsyncIterator[None]:
+        """One at a time for each group; locks that nobody waits for are not kept."""
+        lock = self._locks.setdefault(group, asyncio.Lock())
+        self._users[group] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[group] -= 1
+            if not self._users[group]:
+                del self._users[group], self._locks[group]
+
+    def _is_reservation(self, pod: Pod) -> bool:
+        return pod.namespace == self._settings.namespace
+
+    def _is_wanted(self, group: str) -> bool:
+        """Whether a request that may still be carried out names the group."""
+        return any(
+            group in each.spec.selected_gpu_groups and each.is_live and not each.has_succeeded
+            for each in self._view.requests.values()
+        )
+
+    async def _members(self, group: str) -> list[Pod]:
+        """Reservations and users of a group, without those that are going."""
+        one = await self._listed(Selection(label_selector=f"{GROUP_LABEL}={group}"))
+        several = await self._listed(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
+        return [each for each in (*one, *several) if not each.terminating]
+
+    async def _listed(self, selection: Selection) -> list[Pod]:
+        found = await self._client.list(_PODS, selection)
+        return [each for each in found.items if isinstance(each, Pod)]
+
+    async def _made(self, pod: Pod, node: Node, group: str) -> Pod:
+        scaling = await self._listed(
+            Selection(namespace=self._settings.scaling_namespace, field_selector="spec.nodeName=")
+        )
+        if any(not each.terminating for each in scaling):
+            raise NoDevice("the cluster is being scaled for pods that share devices; nothing is reserved meanwhile")
+        body = self._manifest(pod, node, group)
+        namespace, name = self._settings.namespace, body["metadata"]["name"]
+        try:
+            return await self._client.created(Pod, body, namespace=namespace)
+        except AlreadyExists:
+            found = await self._client.get(Pod, namespace, name)
+            if found.terminating:
+                raise NoDevice(f"the reservation {found.key} of an earlier pod is still going") from None
+            return found
+
+    def _manifest(self, pod: Pod, node: Node, group: str) -> dict[str, Any]:
+        settings, amount = self._settings, {self._settings.resource: "1"}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": reservation_name(node.name, group),
+                "namespace": settings.namespace,
+                "labels": {GROUP_LABEL: group, APP_LABEL: APP},
+                "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+            },
+            "spec": {
+                "nodeName": node.name,
+                "serviceAccountName": settings.service_account,
+                "tolerations": msgspec.to_builtins(pod.spec.tolerations),
+                "containers": [
+                    {
+                        "name": "reservation",
+                        "image": settings.image,
+                        "resources": {"requests": amount, "limits": amount},
+                        "env": [
+                            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                        ],
+                    }
+                ],
+            },
+        }
+
+    async def _told(self, reservation: Pod) -> str:
+        """Which device it holds, as soon as it says so."""
+        known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+            device = new.metadata.annotations.get(DEVICE) if new is not None else None
+            if device and not known.done():
+                known.set_result(device)
+            elif new is None and not known.done():
+                known.set_exception(NoDevice(f"the reservation {reservation.key} went before it held a device"))
+
+        selection = Selection(
+            namespace=reservation.namespace, field_selector=f"metadata.name={reservation.metadata.name}"
+        )
+        watching = asyncio.ensure_future(self._client.informer(_PODS, hear, selection=selection).run())
+        waiting = asyncio.ensure_future(self._client.clock.sleep(self._settings.patience_s))
+        try:
+            await asyncio.wait((known, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if known.done():
+                return known.result()
+        finally:
+            for task in (watching, waiting):
+                task.cancel()
+            await asyncio.gather(watching, waiting, return_exceptions=True)
+        await self._delete(reservation)
+        patience_s = self._settings.patience_s
+        raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
+
+    async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
+        key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
+        if pod.labels.get(key) != group:
+            body = {"metadata": {"uid": pod.uid, "labels": {key: group}}}
+            await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+
+    async def _unlabel(self, pod: Pod, groups: Iterable[str]) -> None:
+        """Each label that says what we wrote, and no other: tested, then removed."""
+        keys = {f"{GROUP_LABEL}/{group}": group for group in groups}
+        for key, group in (*keys.items(), *((GROUP_LABEL, group) for group in groups)):
+            path = f"/metadata/labels/{key.replace('~', '~0').replace('/', '~1')}"
+            body = [
+                {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+                {"op": "test", "path": path, "value": group},
+                {"op": "remove", "path": path},
+            ]
+            with contextlib.suppress(NotFound, Invalid, Conflict):  # gone, or not labelled so: nothing to take off
+                await self._client.patch(
+                    _PODS, msgspec.json.encode(body), name=pod.name, namespace=pod.namespace, kind=JSON_PATCH
+                )
+
+    async def _delete(self, pod: Pod) -> None:
+        try:
+            await self._client.delete(_PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+        except (NotFound, Conflict):
+            return
+        except ApiError as fault:
+            log.warning("pod %s could not be deleted: %s", pod.key, fault)
+            raise
+
+
+def groups_of(pod: Pod) -> set[str]:
+    """The groups whose devices a pod holds or uses."""
+    labels = pod.labels
+    found = {value for key, value in labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
+    return {group for group in found if group}
+
+
+def reservation_name(node_name: str, group: str) -> str:
+    """One name for a device's reservation, whoever makes it."""
+    return f"gpu-reservation-{hashlib.sha256(f'{node_name}/{group}'.encode()).digest()[:8].hex()}"

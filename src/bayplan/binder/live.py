@@ -1,0 +1,111 @@
+"""The binder at work: requests come by the watch, workers carry them out, one at a time for each.
+
+`hear` is the handler of every informer, `run` goes on until it is cancelled. Started again after a crash it is told of
+everything that exists, and so takes up what was left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from functools import partial
+
+from bayplan.binder.gpu_reservations import GpuReservations
+from bayplan.binder.reconcile import Reconciler
+from bayplan.binder.view import Key, View
+from bayplan.client import Resource, Unreadable
+from bayplan.client.work_queue import WorkQueue
+from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.meta import KubeObject, ObjectMeta
+
+log = logging.getLogger(__name__)
+
+WORKERS = 10
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+SYNC_EVERY_S = 60.0
+
+
+class LiveBinder:
+    """Runs one binder."""
+
+    def __init__(
+        self,
+        view: View,
+        reconciler: Reconciler,
+        reservations: GpuReservations,
+        *,
+        clock: LoopClock,
+        chance: random.Random,
+        workers: int = WORKERS,
+    ) -> None:
+        self.view = view
+        self._reconciler = reconciler
+        self._reservations = reservations
+        self._clock = clock
+        self._unread: dict[Key, tuple[BindRequest, str]] = {}
+        made = partial(WorkQueue, clock=clock, chance=chance, first_retry_s=FIRST_RETRY_S, last_retry_s=LAST_RETRY_S)
+        self.requests: WorkQueue[Key] = made("bind request", self._sync, workers=workers)
+        self.groups: WorkQueue[str] = made("GPU group", self._sync_group, workers=1)
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """The API server told of a change."""
+        self.view.hear(old, new)
+        if isinstance(new, BindRequest):
+            # Our own words on a request are no reason to look at it again: a failure waits for its time.
+            if not isinstance(old, BindRequest) or old.metadata.generation != new.metadata.generation:
+                self.requests.add((new.namespace, new.name))
+        elif isinstance(old, BindRequest):
+            self.requests.forget((old.namespace, old.name))
+            for group in old.spec.selected_gpu_groups:
+                self.groups.add(group)
+
+    def complain(self, _: Resource, unreadable: Unreadable) -> None:
+        """A request that cannot be read is told so, and is not tried."""
+        namespace, name = unreadable.key
+        meta = ObjectMeta(name=name, namespace=namespace, uid=unreadable.uid)
+        self._unread[namespace, name] = BindRequest(metadata=meta), unreadable.reason
+        self.requests.add((namespace, name))
+
+    # work -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.requests.run(), name="bind requests")
+            group.create_task(self.groups.run(), name="GPU groups")
+            group.create_task(self._keep_in_order(), name="GPU reservations")
+
+    async def _sync(self, key: Key) -> float | None:
+        unread = self._unread.pop(key, None)
+        if unread is not None:
+            await self._reconciler.refuse(*unread)
+            return None
+        return await self._reconciler.sync(key)
+
+    async def _sync_group(self, group: str) -> None:
+        await self._reservations.sync_group(group)
+
+    async def _keep_in_order(self) -> None:
+        """What crashes and lost events have left of reservations is found at the start, and every minute."""
+        first = True
+        while True:
+            if first or any(each.spec.selected_gpu_groups for each in self.view.requests.values()):
+                first = False
+                try:
+                    await self._reservations.sync_all()
+                except BayplanError as fault:
+                    log.warning("GPU reservations are not looked after: %s; trying again", fault)
+            await self._clock.sleep(SYNC_EVERY_S)
+
+    def phases(self) -> dict[str, int]:
+        """How many requests there are of each phase."""
+        found = {"Pending": 0, "Succeeded": 0, "Failed": 0}
+        for each in self.view.requests.values():
+            phase = each.status.phase or "Pending"
+            found[phase] = found.get(phase, 0) + 1
+        return found

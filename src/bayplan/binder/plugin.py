@@ -1,0 +1,76 @@
+"""The contract between the binder and its plugins.
+
+A plugin is a class with a `name` and any of three coroutines. `pre_bind` prepares what the pod needs on its node and
+fails the attempt by raising; `post_bind` comes after the pod is bound and cannot fail anything; `rollback` undoes
+`pre_bind`, also where that never ran or ran twice. All of them get the whole request, annotations too: keys that are
+missing (the scheduler may be older) or unknown (it may be newer) are no fault. A class may have
+`factory(arguments, handle)`; without one it is called without arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bayplan.cache import Cache
+from bayplan.client import Client
+from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
+from bayplan.framework.handle import Writes
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+
+PRE_BIND, POST_BIND, ROLLBACK = "pre_bind", "post_bind", "rollback"
+STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
+
+
+class RejectBind(BayplanError):
+    """A plugin says no, and trying again on this node is of no use: the engine is to choose another."""
+
+
+class InvalidRequest(BayplanError):
+    """A request that can never be carried out as it stands."""
+
+
+@dataclass(slots=True)
+class BindingState:
+    """What one attempt knows: for all plugins, and by plugin what each keeps from one stage to the next."""
+
+    reserved_gpu_ids: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BinderHandle:
+    """What a plugin may reach: the API server, the clock, and volumes, devices and nodes as the watches tell them."""
+
+    client: Client
+    writes: Writes
+    clock: LoopClock
+    cache: Cache
+
+    async def fresh_node(self, name: str) -> Node:
+        """The node as the API server has it at this moment, whatever the watch has told so far."""
+        return await self.client.get(Node, "", name)
+
+
+class BinderPlugin(Protocol):
+    """All three; a plugin that has nothing to do at a stage leaves it out."""
+
+    name: str
+
+    async def pre_bind(
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
+    ) -> None: ...
+
+    async def post_bind(
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
+    ) -> None: ...
+
+    async def rollback(
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
+    ) -> None: ...
+
+
+Arguments = Mapping[str, Any]

@@ -1,0 +1,117 @@
+"""Which plugins does the binder run, in which order, with which arguments?
+
+Known plugins are a value: the shipped ones, with those of packages and folders. A configuration maps names to
+`{enabled, priority, arguments}`; what it does not name is as shipped, what it names and nobody knows is an error at
+start. Higher priority comes first, equal ones by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from bayplan.binder.plugin import STAGES, BinderHandle
+from bayplan.errors import ConfigError, PluginError
+
+STAGE = "binder"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginChoice:
+    """How a plugin is to run."""
+
+    enabled: bool = True
+    priority: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BinderPlugins:
+    """Classes by name, and how each runs unless told otherwise."""
+
+    classes: Mapping[str, type[Any]] = field(default_factory=dict)
+    defaults: Mapping[str, PluginChoice] = field(default_factory=dict)
+
+    def with_plugins(self, *plugins: type[Any]) -> BinderPlugins:
+        """These as well; a name can be taken only once."""
+        classes = dict(self.classes)
+        for plugin in plugins:
+            check(plugin)
+            if plugin.name in classes:
+                raise PluginError(f'two binder plugins are called "{plugin.name}"; rename one of them')
+            classes[plugin.name] = plugin
+        return BinderPlugins(classes, self.defaults)
+
+    def chosen(self, configured: Mapping[str, PluginChoice] | None = None) -> list[tuple[str, PluginChoice]]:
+        """Names and choices in running order."""
+        configured = configured or {}
+        for name in configured:
+            if name not in self.classes:
+                near = get_close_matches(name, self.classes, n=1)
+                hint = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(self.classes))}"
+                raise ConfigError(f'there is no binder plugin "{name}"; {hint}', stage=STAGE)
+        choices = {name: configured.get(name, self.defaults.get(name, PluginChoice())) for name in self.classes}
+        enabled = [(name, choice) for name, choice in choices.items() if choice.enabled]
+        return sorted(enabled, key=lambda each: (-each[1].priority, each[0]))
+
+    def build(self, handle: BinderHandle, configured: Mapping[str, PluginChoice] | None = None) -> list[Any]:
+        """The plugins in running order."""
+        return [self._built(name, choice, handle) for name, choice in self.chosen(configured)]
+
+    def _built(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
+        plugin = self.classes[name]
+        factory = getattr(plugin, "factory", None)
+        try:
+            return factory(dict(choice.arguments), handle) if factory is not None else plugin()
+        except (Exception, SystemExit) as fault:
+            raise PluginError(f'binder plugin "{name}" cannot be made: {type(fault).__name__}: {fault}') from fault
+
+
+def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChoice]:
+    """Choices as a file has them: by name, `enabled`, `priority` and `arguments`."""
+    found = {}
+    for name, given in tree.items():
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"{place}: {name} is no object; write enabled, priority or arguments below it", stage=STAGE
+            )
+        for key, value in given.items():
+            kinds = {"enabled": bool, "priority": int, "arguments": Mapping}
+            if key not in kinds:
+                raise ConfigError(f'{place}: {name} has no "{key}"; write enabled, priority or arguments', stage=STAGE)
+            if not isinstance(value, kinds[key]) or (key == "priority" and isinstance(value, bool)):
+                raise ConfigError(f"{place}: {name}.{key} is {value!r}, which it cannot be", stage=STAGE)
+        found[name] = PluginChoice(**given)
+    return found
+
+
+def check(plugin: Any) -> None:
+    """`PluginError` with what is wrong, if the class cannot work."""
+    name = getattr(plugin, "name", None)
+    if not isinstance(plugin, type) or not isinstance(name, str) or not name:
+        raise PluginError(f"{plugin!r} has no `name`; a binder plugin class sets one, as in name = 'nodestate'")
+    for fault in _faults(plugin):
+        raise PluginError(f'binder plugin "{name}" {fault}')
+
+
+def _faults(plugin: type[Any]) -> Iterator[str]:
+    stages = [stage for stage in STAGES if hasattr(plugin, stage)]
+    if not stages:
+        yield f"has no stage; it needs one of: {', '.join(STAGES)}"
+    for stage in stages:
+        method = inspect.unwrap(getattr(plugin, stage))
+        if not inspect.iscoroutinefunction(method):
+            yield f"has a plain {stage}; it is awaited, so it is an async def"
+            continue
+        try:
+            inspect.signature(method).bind(*[None] * 6)
+        except TypeError:
+            yield f"has another {stage} than {stage}(self, ctx, pod, node, bind_request, state)"
+
+
+def extends(plugin: type[Any]) -> Iterable[str]:
+    """The stages of a plugin, for people."""
+    return [stage for stage in STAGES if hasattr(plugin, stage)]

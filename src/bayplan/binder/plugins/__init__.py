@@ -1,0 +1,21 @@
+"""The binder's own plugins, and how they run unless a configuration says otherwise."""
+
+from __future__ import annotations
+
+from bayplan.binder.plugin_set import BinderPlugins, PluginChoice
+from bayplan.binder.plugins.dynamic_resources import DynamicResources
+from bayplan.binder.plugins.gpu_sharing import GpuSharing
+from bayplan.binder.plugins.hami_core import HamiCore
+from bayplan.binder.plugins.volume_binding import VolumeBinding
+
+_DEFAULTS = {
+    VolumeBinding.name: PluginChoice(priority=300, arguments={"bindTimeoutSeconds": 120}),
+    DynamicResources.name: PluginChoice(priority=200, arguments={"bindTimeoutSeconds": 120}),
+    GpuSharing.name: PluginChoice(priority=100, arguments={"cdiEnabled": False}),
+    HamiCore.name: PluginChoice(enabled=False, priority=50),
+}
+
+
+def default_binder_plugins() -> BinderPlugins:
+    """Every plugin that is shipped."""
+    return BinderPlugins({}, _DEFAULTS).with_plugins(VolumeBinding, DynamicResources, GpuSharing, HamiCore)

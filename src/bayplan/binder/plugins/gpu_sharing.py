@@ -1,0 +1,111 @@
+"""What does a container that shares a GPU see? Two ConfigMaps of the pod's say: which devices, and how much of each.
+
+The names stand in the pod's annotation, where admission has put them together with the references of the containers.
+Written as often as the pod is tried: what is there is brought up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
+from bayplan.client import MERGE_PATCH, Resource
+from bayplan.errors import AlreadyExists, NotFound, PluginError
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
+"""The annotation with the beginning of the names."""
+CONTAINER = "gpu-fraction-container-name"
+"""The annotation that says which container shares the device; the first one where it is missing."""
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+PORTION = "GPU_PORTION"
+DEVICES = "RUNAI_NUM_OF_GPUS"
+_CDI = "k8s.device-plugin.nvidia.com/gpu={}"
+
+
+class GpuSharing:
+    """Tells containers of fractional pods which devices are theirs."""
+
+    name = "gpusharing"
+
+    def __init__(self, *, cdi: bool = False) -> None:
+        self._cdi = cdi
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BinderHandle) -> GpuSharing:  # noqa: ARG003
+        cdi = arguments.get("cdiEnabled", False)
+        if not isinstance(cdi, bool):
+            raise PluginError(f"cdiEnabled is {cdi!r}; it takes true or false")
+        return cls(cdi=cdi)
+
+    async def pre_bind(
+        self,
+        ctx: BinderHandle,
+        pod: Pod,
+        node: Node,
+        bind_request: BindRequest,
+        state: BindingState,
+    ) -> None:
+        if not bind_request.is_fraction:
+            return
+        if not state.reserved_gpu_ids:
+            raise InvalidRequest("no device was reserved for a pod that shares one")
+        devices = [_CDI.format(each) if self._cdi else each for each in state.reserved_gpu_ids]
+        visible = ",".join(devices)
+        given = bind_request.spec.received_gpu
+        portion = given.portion if given is not None and given.portion else "1.00"
+        capabilities, variables = config_map_names(pod)
+        await upsert(ctx, pod, capabilities, {PORTION: portion, DEVICES: str(len(devices)), VISIBLE_DEVICES: visible})
+        await upsert(ctx, pod, variables, {VISIBLE_DEVICES: visible, PORTION: portion, DEVICES: str(len(devices))})
+
+    async def rollback(
+        self,
+        ctx: BinderHandle,
+        pod: Pod,
+        node: Node,
+        bind_request: BindRequest,
+        state: BindingState,
+    ) -> None:
+        if bind_request.is_fraction and CONFIG_MAP_NAME in pod.metadata.annotations:
+            await delete(ctx, pod, config_map_names(pod))
+
+
+def config_map_names(pod: Pod) -> tuple[str, str]:
+    """What the pod's device can do, and the variables of its environment."""
+    beginning = pod.metadata.annotations.get(CONFIG_MAP_NAME)
+    if not beginning:
+        raise InvalidRequest(
+            f"pod {pod.key} shares a device and has no annotation {CONFIG_MAP_NAME}; admission sets it"
+        )
+    wanted = pod.metadata.annotations.get(CONTAINER)
+    for letter, containers in (("", pod.spec.containers), ("i", pod.spec.init_containers)):
+        for index, container in enumerate(containers):
+            if wanted is None or container.name == wanted:
+                return f"{beginning}-{letter}{index}", f"{beginning}-{letter}{index}-evar"
+    raise InvalidRequest(f'pod {pod.key} has no container "{wanted}", which its annotation {CONTAINER} names')
+
+
+async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -> None:
+    """Have a ConfigMap of the pod's say this; what else it says stays."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": pod.namespace, "ownerReferences": [owner]},
+        "data": data,
+    }
+    try:
+        await ctx.client.create(CONFIG_MAPS, body, namespace=pod.namespace)
+    except AlreadyExists:
+        body["metadata"].pop("name")
+        await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
+
+
+async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(NotFound):
+            await ctx.client.delete(CONFIG_MAPS, name=name, namespace=pod.namespace)

@@ -1,0 +1,101 @@
+"""Are the pod's volumes there, on its node? Promises them, has them made, and waits until they are bound.
+
+The decision is that of the pod engine's VolumeBinding (`volumes`); here it is made for one node, and carried out. A pod
+whose claims are all bound costs a few lookups.
+"""
+
+from __future__ import annotations
+
+from bayplan.binder.plugin import Arguments, BinderHandle, BindingState
+from bayplan.errors import PluginError
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.storage import CsiNode
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, VolumeDecider
+from bayplan.volumes.carrying_out import await_bound, write_assumed
+from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal
+from bayplan.volumes.csi import migrated_on
+from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.promises import assume, revert
+
+UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
+
+
+def seconds(arguments: Arguments, key: str, default: float) -> float:
+    """A time of a plugin's arguments."""
+    value = arguments.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise PluginError(f"{key} is {value!r}; it takes a number of seconds above 0")
+    return float(value)
+
+
+class VolumeBinding:
+    """Binds volumes that wait for their first consumer."""
+
+    name = "volumebinding"
+
+    def __init__(self, timeout_s: float = 120.0) -> None:
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BinderHandle) -> VolumeBinding:  # noqa: ARG003
+        return cls(seconds(arguments, "bindTimeoutSeconds", 120.0))
+
+    async def pre_bind(
+        self,
+        ctx: BinderHandle,
+        pod: Pod,
+        node: Node,
+        bind_request: BindRequest,
+        state: BindingState,
+    ) -> None:
+        if not any(True for _ in claim_uses(pod)):
+            return
+        volumes, lookup = ctx.cache.volumes, ctx.cache.catalog
+        csi_node = lookup.csi_nodes.get(node.name)
+        if (reason := refusal(pod, lookup)) is not None:
+            raise VolumeError(reason)
+        claims = classify(pod, volumes.claims, lookup)
+        if claims.immediate:
+            raise VolumeError(UNBOUND_IMMEDIATE)
+        decider = VolumeDecider(claims, volumes, lookup)
+        _demand_reachable(decider, node, csi_node)
+        if all_bound(pod, volumes.claims):
+            return
+        conflict, wanted = decider.decide(node.name, node.labels)
+        if conflict is not None:
+            raise VolumeError(conflict)
+        info = assume(wanted, node.name, volumes)
+
+        def noted(latest: BindingInfo) -> None:
+            state.kept[self.name] = latest
+
+        noted(info)
+
+        def look() -> tuple[Node | None, CsiNode | None]:
+            return ctx.cache.node(node.name), lookup.csi_nodes.get(node.name)
+
+        perform = ctx.writes.perform
+        written = await write_assumed(info, perform, volumes, noted)
+        await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self._timeout_s)
+
+    async def rollback(
+        self,
+        ctx: BinderHandle,
+        pod: Pod,
+        node: Node,
+        bind_request: BindRequest,
+        state: BindingState,
+    ) -> None:
+        info = state.kept.pop(self.name, None)
+        if isinstance(info, BindingInfo):
+            revert(info, ctx.cache.volumes)
+
+
+def _demand_reachable(decider: VolumeDecider, node: Node, csi_node: CsiNode | None) -> None:
+    migrated = migrated_on(csi_node)
+    for volume in decider.bound:
+        if volume.missing:
+            raise VolumeError(VOLUME_MISSING)
+        if not volume.reachable(node.labels, migrated):
+            raise VolumeError(AFFINITY_CONFLICT)

@@ -1,0 +1,143 @@
+"""What is to become of one request? Asked for one key at a time, and again whenever it failed and may be tried again.
+
+Everything is read anew at each attempt, so that a process that starts after a crash needs no memory. What cannot be
+carried out, now or ever, ends as Failed with a sentence; nothing is tried for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bayplan.binder.carrying_out import Cancelled, CarryingOut
+from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
+from bayplan.binder.reporting import Bound, NotBound, Reports
+from bayplan.binder.view import Key, View
+from bayplan.clock import Clock
+from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
+from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
+from bayplan.objects.core import Node, ObjectMeta, Pod
+
+log = logging.getLogger(__name__)
+
+LARGEST_ANNOTATIONS = 256 * 1024
+POD_GONE = "the pod is gone"
+
+
+class Reconciler:
+    """Makes requests true."""
+
+    def __init__(self, view: View, carrying_out: CarryingOut, reports: Reports, clock: Clock) -> None:
+        self._view = view
+        self._carrying_out = carrying_out
+        self._reports = reports
+        self._clock = clock
+
+    async def sync(self, key: Key) -> float | None:
+        """One attempt, if the request of this key wants one; after how many seconds to try again, if at all."""
+        request = self._view.requests.get(key)
+        if request is None or not request.is_live or request.has_succeeded:
+            return None
+        start_s = self._clock.monotonic_s()
+        outcome = await self._outcome(request)
+        if outcome is None:
+            return None
+        return await self._reports.tell(request, outcome, self._clock.monotonic_s() - start_s)
+
+    async def refuse(self, request: BindRequest, why: str) -> None:
+        """A request that cannot be read at all."""
+        await self._reports.tell(request, NotBound(why, final=True), 0.0)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    async def _outcome(self, request: BindRequest) -> Bound | NotBound | None:
+        """What came of it; None where the request itself is gone."""
+        if fault := fault_of(request):
+            return NotBound(fault, final=True)
+        pod = await self._view.pod(request)
+        if pod is None or not request.is_for(pod):
+            await self._clean_up(request)
+            was = "gone" if pod is None else "gone; another pod has its name"
+            return NotBound(f"the pod is {was}", final=True)
+        if pod.spec.node_name:
+            return await self._settled(pod, request)
+        if pod.terminating:
+            await self._clean_up(request, pod)
+            return NotBound("the pod is gone: it is being deleted", pod, final=True)
+        node = self._view.node(request.spec.selected_node)
+        if node is None:
+            return NotBound(f'node "{request.spec.selected_node}" is not there', pod)
+        if node.metadata.deletion_timestamp is not None:
+            return NotBound(f'node "{node.name}" is being deleted', pod)
+        return await self._attempt(pod, node, request)
+
+    async def _attempt(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
+        state = BindingState()
+        try:
+            await self._carrying_out.bind(pod, node, request, state)
+            return Bound(pod)
+        except LeaseLost:
+            raise  # whoever leads now does it; nothing that we did is in their way
+        except Cancelled as fault:
+            await self._carrying_out.roll_back(pod, node, request, state)
+            log.info("%s", fault)
+            return None
+        except (InvalidRequest, RejectBind) as fault:
+            outcome = NotBound(str(fault), pod, final=True)
+        except (NotFound, Conflict) as fault:
+            found = await self._view.fresh_pod(request)
+            if found is not None and request.is_for(found) and found.spec.node_name:
+                return await self._settled(found, request)
+            gone = found is None or not request.is_for(found) or found.terminating
+            outcome = NotBound(POD_GONE if gone else _words(fault), None if gone else found, final=gone)
+        except BayplanError as fault:
+            outcome = NotBound(_words(fault), pod)
+        except Exception as fault:  # a bug of ours costs the request one attempt, and never the process
+            log.exception("the binding of pod %s broke", pod.key)
+            outcome = NotBound(f"{type(fault).__name__}: {fault}", pod)
+        await self._carrying_out.roll_back(pod, node, request, state)
+        return outcome
+
+    async def _settled(self, pod: Pod, request: BindRequest) -> Bound | NotBound:
+        """The pod has a node. If it is ours, an earlier attempt put it there: the plugins are told, maybe once more."""
+        wanted = request.spec.selected_node
+        if pod.spec.node_name != wanted:
+            return NotBound(f'the pod is bound elsewhere: to node "{pod.spec.node_name}"', final=True)
+        node = self._view.node(wanted)
+        if node is not None:
+            await self._carrying_out.finish(pod, node, request, BindingState())
+        return Bound(pod)
+
+    async def _clean_up(self, request: BindRequest, pod: Pod | None = None) -> None:
+        """What earlier attempts have left for a pod that never comes."""
+        node = self._view.node(request.spec.selected_node)
+        if node is not None:
+            lost = pod or lost_pod(request)
+            await self._carrying_out.roll_back(lost, node, request, BindingState())
+
+
+def lost_pod(request: BindRequest) -> Pod:
+    """As much as is known of a pod that is gone."""
+    meta = ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid)
+    return Pod(metadata=meta)
+
+
+def fault_of(request: BindRequest) -> str:
+    """What is wrong with a request as it stands, whatever the cluster says; nothing where it may be carried out."""
+    spec = request.spec
+    if not spec.pod_name:
+        return "it names no pod; spec.podName must say which one"
+    if not spec.selected_node:
+        return "it names no node; spec.selectedNode must say which one"
+    kind = spec.received_resource_type
+    if kind not in RESOURCE_TYPES:
+        return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
+    if kind == FRACTION and not spec.selected_gpu_groups:
+        return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
+    size = sum(len(key) + len(value) for key, value in request.metadata.annotations.items())
+    if size > LARGEST_ANNOTATIONS:
+        return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
+    return ""
+
+
+def _words(fault: BayplanError) -> str:
+    return fault.details if isinstance(fault, ApiError) else str(fault)

@@ -1,0 +1,183 @@
+"""What does a request, and its pod, say about an attempt? Status, condition and event: success only after success.
+
+Called once an attempt. A status is written whenever it differs at all, so that every failure is counted. Cost: two
+requests, side by side, and an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.binder.observing import BOUND, GIVEN_UP, RETRIED, BinderObserver
+from bayplan.binder.view import View
+from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
+from bayplan.clock import LoopClock
+from bayplan.errors import Conflict, Invalid, NotFound
+from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import whole_time
+from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder
+
+log = logging.getLogger(__name__)
+
+CONDITION = "PodBound"
+LONGEST_REASON = 1024
+LONGEST_PAUSE_S = 60.0
+_ACTION = "Binding"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The pod is on its node."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class NotBound:
+    """Why it is not, in a sentence; `final`: trying again is of no use. `pod`: where there is one to be told."""
+
+    reason: str
+    pod: Pod | None = None
+    final: bool = False
+
+
+class Reports:
+    """Writes what came of attempts."""
+
+    def __init__(
+        self,
+        client: Client,
+        requests: Resource,
+        view: View,
+        speaker: EventRecorder,
+        *,
+        clock: LoopClock,
+        chance: random.Random,
+        observer: BinderObserver,
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._view = view
+        self._speaker = speaker
+        self._clock = clock
+        self._chance = chance
+        self._observer = observer
+
+    async def tell(self, request: BindRequest, outcome: Bound | NotBound, took_s: float) -> float | None:
+        """Write it; after how many seconds to try again, if at all."""
+        if isinstance(outcome, Bound):
+            self._observer.attempted(BOUND, took_s)
+            self._observer.waited(self._age_s(request))
+            await self._bound(request, outcome.pod)
+            return None
+        return await self._not_bound(request, outcome, took_s)
+
+    async def _bound(self, request: BindRequest, pod: Pod) -> None:
+        node = request.spec.selected_node
+        status = BindRequestStatus(SUCCEEDED, "", request.status.failed_attempts)
+        await asyncio.gather(
+            self._write_status(request, status), self._write_condition(pod, "True", "Bound", f"bound to node {node}")
+        )
+        self._say(pod, NORMAL, "Bound", f"Pod {pod.key} is bound to node {node}")
+
+    async def _not_bound(self, request: BindRequest, outcome: NotBound, took_s: float) -> float | None:
+        reason, limit = cut(outcome.reason), request.spec.backoff_limit
+        before = request.status.failed_attempts
+        attempts = before + 1
+        final = outcome.final or limit is None or attempts >= limit
+        if final and limit is not None:
+            attempts = max(attempts, limit)  # by which everybody, upstream's scheduler too, knows that it is over
+        self._observer.attempted(GIVEN_UP if final else RETRIED, took_s)
+        pod, node = outcome.pod, request.spec.selected_node
+        log.warning("bind request %s to node %s: %s", request.key, node, reason)
+        await self._write_status(request, BindRequestStatus(FAILED, reason, attempts))
+        if pod is not None:
+            await self._write_condition(pod, "False", "BindingError", reason)
+            if final:
+                self._say(pod, WARNING, "BindingError", f"Pod {pod.key} is not bound to node {node}: {reason}")
+            else:
+                tried = f"attempt {attempts} of {limit}"
+                self._say(
+                    pod, WARNING, "BindingRetry", f"Pod {pod.key} is not bound to node {node} ({tried}): {reason}"
+                )
+        return None if final else self.pause_s(before)
+
+    def pause_s(self, failures: int) -> float:
+        """How long to wait after so many earlier failures: doubling, with some chance, never much above a minute."""
+        return min(2.0 ** min(failures, 16), LONGEST_PAUSE_S) * (1.0 + 0.1 * self._chance.random())
+
+    async def _write_status(self, request: BindRequest, status: BindRequestStatus) -> None:
+        if status == request.status:
+            return
+        # All fields, empty ones too: a merge patch leaves alone what it does not name.
+        fields = {"phase": status.phase, "reason": status.reason, "failedAttempts": status.failed_attempts}
+        body: dict[str, Any] = {"metadata": {"uid": request.metadata.uid}, "status": fields}
+        try:
+            written = await self._client.patched(
+                BindRequest,
+                body,
+                name=request.name,
+                namespace=request.namespace,
+                subresource="status",
+                kind=MERGE_PATCH,
+                resource=self._requests,
+            )
+        except NotFound:
+            self._view.forget(request)
+            return
+        except (Conflict, Invalid) as fault:
+            if not await self._is_gone(request):
+                raise
+            log.debug("bind request %s was replaced: %s", request.key, fault)
+            return
+        self._view.note(written)
+
+    async def _is_gone(self, request: BindRequest) -> bool:
+        """Whether another request has taken the place of this one."""
+        try:
+            found = await self._client.get(BindRequest, request.namespace, request.name, resource=self._requests)
+        except NotFound:
+            return True
+        return found.metadata.uid != request.metadata.uid
+
+    async def _write_condition(self, pod: Pod, status: str, reason: str, message: str) -> None:
+        known = next((each for each in pod.status.conditions if each.type == CONDITION), None)
+        if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
+            return
+        condition = {
+            "type": CONDITION,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": whole_time(self._clock.now()),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        with contextlib.suppress(NotFound, Conflict):  # it is gone, and nobody is left to read it
+            await self._client.patch(
+                PODS,
+                msgspec.json.encode(body),
+                name=pod.name,
+                namespace=pod.namespace,
+                subresource="status",
+                kind=STRATEGIC_PATCH,
+            )
+
+    def _say(self, pod: Pod, kind: str, reason: str, note: str) -> None:
+        self._speaker.event(pod, type=kind, reason=reason, action=_ACTION, note=note)
+
+    def _age_s(self, request: BindRequest) -> float:
+        made = request.metadata.creation_timestamp
+        return 0.0 if made is None else max(0.0, (self._clock.now() - made).total_seconds())
+
+
+def cut(text: str) -> str:
+    """As much of a reason as a status takes."""
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 4]} ..."

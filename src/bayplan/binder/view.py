@@ -1,0 +1,100 @@
+"""What does the binder know? Requests, pods without a node, nodes, volumes and devices, as the watches tell them.
+
+Fed by informers and by what our own writes answer: a request is never older here than our last word on it. What the
+watches have not told yet, or have told too late, is asked of the API server itself.
+"""
+
+from __future__ import annotations
+
+from bayplan.cache import Cache
+from bayplan.client import Client
+from bayplan.errors import NotFound
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+
+Key = tuple[str, str]
+
+
+class View:
+    """One binder's picture of the cluster."""
+
+    def __init__(self, client: Client, cache: Cache) -> None:
+        self._client = client
+        self.cache = cache
+        self.requests: dict[Key, BindRequest] = {}
+        self._pods: dict[str, Pod] = {}  # by key: those without a node
+
+    def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """The API server told of a change."""
+        item = new if new is not None else old
+        if isinstance(item, BindRequest):
+            self._hear_request(item, is_gone=new is None)
+        elif isinstance(item, Pod):
+            if new is None:
+                self._pods.pop(item.key, None)
+            else:
+                self._pods[item.key] = item
+        elif isinstance(item, Node):
+            if new is not None:
+                self.cache.add_node(item)
+            elif self.cache.node(item.name) is not None:
+                self.cache.remove_node(item.name)
+        elif item is not None:
+            if new is not None:
+                self.cache.put(item)
+            else:
+                self.cache.drop(item)
+
+    def _hear_request(self, request: BindRequest, *, is_gone: bool) -> None:
+        key = (request.namespace, request.name)
+        if is_gone:
+            known = self.requests.get(key)
+            if known is not None and known.metadata.uid == request.metadata.uid:
+                del self.requests[key]
+        else:
+            self.note(request)
+
+    def note(self, request: BindRequest) -> None:
+        """The API server has the request so, at least."""
+        key = (request.namespace, request.name)
+        known = self.requests.get(key)
+        same = known is not None and known.metadata.uid == request.metadata.uid
+        if known is None or not same or _number(request) >= _number(known):
+            self.requests[key] = request
+
+    def forget(self, request: BindRequest) -> None:
+        """The API server has no such request."""
+        self._hear_request(request, is_gone=True)
+
+    def is_there(self, request: BindRequest) -> bool:
+        """Whether this very request still wants to be carried out, as far as was told."""
+        known = self.requests.get((request.namespace, request.name))
+        return known is not None and known.metadata.uid == request.metadata.uid and known.is_live
+
+    async def pod(self, request: BindRequest) -> Pod | None:
+        """The pod that a request names, as last told if that can be it; None where there is none."""
+        known = self._pods.get(request.pod_key)
+        if known is not None and request.is_for(known) and not known.terminating:
+            return known
+        return await self.fresh_pod(request)
+
+    async def fresh_pod(self, request: BindRequest) -> Pod | None:
+        """The same, as the API server has it at this moment."""
+        try:
+            return await self._client.get(Pod, request.namespace, request.spec.pod_name)
+        except NotFound:
+            return None
+
+    def knows(self, pod: Pod) -> bool:
+        """Whether this very pod is there and waits, as far as was told."""
+        known = self._pods.get(pod.key)
+        return known is not None and known.uid == pod.uid
+
+    def node(self, name: str) -> Node | None:
+        return self.cache.node(name)
+
+
+def _number(request: BindRequest) -> int:
+    version = request.metadata.resource_version
+    return int(version) if version.isdecimal() else 0

@@ -1,0 +1,265 @@
+"""Which pods are on their way to a node by a BindRequest, and what became of each?
+
+Told by the watch, and by our own writes before that. A pod without a node that has a live request counts on that node,
+after a restart too; one whose request was given up is free again, and is kept from that node for a while. Whoever made
+a request may wait here for its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bayplan.cache.cache import Cache
+from bayplan.clock import Clock
+from bayplan.framework.bind_requests import BindFailures
+from bayplan.framework.intents import DeleteBindRequest
+from bayplan.framework.status import SUCCESS, Status, error
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Pod
+from bayplan.snapshot import PodInfo
+
+log = logging.getLogger(__name__)
+
+STALE_S = 600.0
+_LAST_WORD = 6
+"""A request that nobody has touched for so many times as long as makes it stale is deleted."""
+_REMEMBERED = 4096
+
+
+class Outcome(Awaitable[Status], Protocol):
+    """Somebody's wait for the end of a request: a future of the event loop is one."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Status, /) -> None: ...
+    def cancel(self) -> bool: ...
+
+
+class Engine(Protocol):
+    """Whose pods these are."""
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        """The pod that a request is about as last told, if it is ours and has no node."""
+        ...
+
+    def taken(self, pod: Pod) -> None:
+        """The pod counts on a node now: it is not to be placed."""
+        ...
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        """The pod does not count on its node any more (`was`): it is to be placed anew."""
+        ...
+
+    def submit(self, intent: object) -> None: ...
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None: ...
+
+    def wake(self, uid: str) -> None:
+        """A pod may be tried on nodes that it was kept from."""
+        ...
+
+
+@dataclass(slots=True)
+class BindRequests:
+    """The requests of one engine's pods."""
+
+    cache: Cache
+    engine: Engine
+    failures: BindFailures
+    clock: Clock
+    new_outcome: Callable[[], Outcome]
+    stale_s: float = STALE_S
+    known: dict[str, BindRequest] = field(default_factory=dict)
+    """By the key of the pod."""
+    stale: set[str] = field(default_factory=set)
+    """Uids of requests that nobody has touched for too long."""
+    _waiting: dict[str, Outcome] = field(default_factory=dict)  # by the uid of the pod
+    _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
+    _gone: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _deleting: set[str] = field(default_factory=set)
+    _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
+    _letting_go: bool = False
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, old: BindRequest | None, new: BindRequest | None) -> None:
+        """The watch told of a request."""
+        if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
+            self._went(old)
+        if new is not None:
+            self._came(new)
+
+    def made(self, request: BindRequest, pod: Pod) -> None:  # noqa: ARG002
+        """The API server has answered that there is such a request."""
+        if request.metadata.uid not in self._gone:
+            self._came(request)
+
+    def pod_came(self, pod: Pod) -> bool:
+        """A pod without a node was told; whether it counts on one, by a request."""
+        request = self.known.get(pod.key)
+        if request is None or not request.is_for(pod) or not request.is_live:
+            return False
+        return self._restore(request, pod)
+
+    def pod_placed(self, pod: Pod) -> None:
+        """The API server shows the pod on a node."""
+        self._restored.discard(pod.uid)
+        self._kept_until_s.pop(pod.uid, None)
+        self.failures.forget(pod.uid)
+        self._settle(pod.uid, SUCCESS)
+
+    def pod_gone(self, pod: Pod) -> None:
+        self._restored.discard(pod.uid)
+        self._kept_until_s.pop(pod.uid, None)
+        self.failures.forget(pod.uid)
+        self._settle(pod.uid, error(f"pod {pod.key} is gone"))
+
+    # what is asked ----------------------------------------------------------------------------------------------
+
+    async def settled(self, pod: Pod) -> Status:
+        """What became of the request of a pod, which somebody has just made; success where there is none."""
+        request = self.known.get(pod.key)
+        if request is None or not request.is_for(pod):
+            return SUCCESS if self.cache.pod(pod.uid) is not None and not self.cache.is_assumed(pod.uid) else _LOST
+        verdict = self._verdict(request)
+        if verdict is not None:
+            return verdict
+        outcome = self._waiting[pod.uid] = self.new_outcome()
+        if self._letting_go:
+            outcome.cancel()  # the binder goes on without us
+        try:
+            return await outcome
+        finally:
+            self._waiting.pop(pod.uid, None)
+
+    def let_go(self) -> None:
+        """Whoever waits here is cancelled, and so is who comes: what was handed over is carried out without us."""
+        self._letting_go = True
+        for outcome in self._waiting.values():
+            outcome.cancel()
+
+    def tidy(self) -> None:
+        """What time asks for: requests that were given up or lost their node go; stale ones are complained about."""
+        self._deleting.clear()  # what could not be deleted is tried again
+        now_s = self.clock.monotonic_s()
+        for uid in [uid for uid, until_s in self._kept_until_s.items() if until_s <= now_s]:
+            del self._kept_until_s[uid]
+            self.engine.wake(uid)
+        for request in list(self.known.values()):
+            pod = self.engine.waiting_pod(request)
+            if pod is None or not request.is_for(pod) or not request.is_ours or request.has_succeeded:
+                self.stale.discard(request.metadata.uid)
+                continue
+            if request.is_given_up:
+                self._delete(request)
+            elif self.cache.node(request.spec.selected_node) is None:
+                log.warning("node %s of the bind request of pod %s is gone", request.spec.selected_node, pod.key)
+                self._delete(request)
+            else:
+                self._look_for_age(request, pod)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _came(self, request: BindRequest) -> None:
+        known = self.known.get(request.pod_key)
+        if known is not None and known.metadata.uid == request.metadata.uid and _number(request) < _number(known):
+            return
+        was_given_up = known is not None and known.metadata.uid == request.metadata.uid and known.is_given_up
+        self.known[request.pod_key] = request
+        if request.status.phase:
+            self.stale.discard(request.metadata.uid)
+        pod = self.engine.waiting_pod(request)
+        if pod is None or not request.is_for(pod):
+            return
+        if request.is_given_up and not was_given_up:
+            self._given_up(request, pod)
+        elif request.is_live and self.cache.pod(pod.uid) is None:
+            self._restore(request, pod)
+        elif request.has_succeeded:
+            self._settle(pod.uid, SUCCESS)
+
+    def _went(self, request: BindRequest) -> None:
+        self._gone.append(request.metadata.uid)
+        self.stale.discard(request.metadata.uid)
+        self._deleting.discard(request.metadata.uid)
+        known = self.known.get(request.pod_key)
+        if known is None or known.metadata.uid != request.metadata.uid:
+            return
+        del self.known[request.pod_key]
+        pod = self.engine.waiting_pod(request)
+        if pod is not None and request.is_for(pod) and not known.has_succeeded:
+            self._free(pod, _LOST)
+
+    def _given_up(self, request: BindRequest, pod: Pod) -> None:
+        node, reason = request.spec.selected_node, request.status.reason
+        pause_s = self.failures.note(pod.uid, node, reason)
+        self._free(pod, error(f"the binder could not bind the pod to node {node}: {reason}"))
+        self._kept_until_s[pod.uid] = self.clock.monotonic_s() + pause_s
+        if request.is_ours:
+            self._delete(request)
+
+    def _restore(self, request: BindRequest, pod: Pod) -> bool:
+        if self.cache.pod(pod.uid) is None:
+            self.cache.assume(PodInfo(pod).bound_to(request.spec.selected_node))
+            self._restored.add(pod.uid)
+            self.engine.taken(pod)
+        return True
+
+    def _free(self, pod: Pod, why: Status) -> None:
+        """Whoever waits takes back what it holds; what nobody waits for is taken back here."""
+        if self._settle(pod.uid, why) or pod.uid not in self._restored:
+            return
+        self._restored.discard(pod.uid)
+        was = self.cache.pod(pod.uid)
+        if was is not None and self.cache.is_assumed(pod.uid):
+            self.cache.forget(was)
+            self.engine.released(pod, was)
+
+    def _settle(self, uid: str, status: Status) -> bool:
+        outcome = self._waiting.get(uid)
+        if outcome is None:
+            return False
+        if not outcome.done():
+            outcome.set_result(status)
+        return True
+
+    def _verdict(self, request: BindRequest) -> Status | None:
+        if request.has_succeeded:
+            return SUCCESS
+        if request.is_given_up:
+            return error(
+                f"the binder could not bind the pod to node {request.spec.selected_node}: {request.status.reason}"
+            )
+        return None
+
+    def _look_for_age(self, request: BindRequest, pod: Pod) -> None:
+        made, uid = request.metadata.creation_timestamp, request.metadata.uid
+        if request.status.phase or made is None:
+            return
+        age_s = (self.clock.now() - made).total_seconds()
+        if age_s > self.stale_s and uid not in self.stale:
+            self.stale.add(uid)
+            self.engine.complain(
+                pod,
+                "BindRequestStale",
+                f"no binder has taken up the bind request to node {request.spec.selected_node} for {age_s:.0f} s; "
+                "see whether `bayplan binder` runs",
+            )
+        if age_s > _LAST_WORD * self.stale_s:
+            self._delete(request, unchanged=True)
+
+    def _delete(self, request: BindRequest, **how: Any) -> None:
+        if request.metadata.uid not in self._deleting:
+            self._deleting.add(request.metadata.uid)
+            self.engine.submit(DeleteBindRequest(request, **how))
+
+
+_LOST = error("the bind request was deleted before the pod was bound")
+
+
+def _number(request: BindRequest) -> int:
+    version = request.metadata.resource_version
+    return int(version) if version.isdecimal() else 0

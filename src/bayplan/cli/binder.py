@@ -1,0 +1,125 @@
+"""`bayplan binder`: carries out BindRequests, in the place of KAI-Scheduler's binder or beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from bayplan.app.binding import (
+    LEASE_NAMESPACE,
+    BinderMonitor,
+    BinderProcess,
+    BinderSettings,
+    binder_lease,
+    binder_process,
+    binder_served,
+    known_binder_plugins,
+)
+from bayplan.binder.plugin_set import extends
+from bayplan.binder.steps import STEPS, dying_at, unarmed
+from bayplan.cli.options import file_text
+from bayplan.cli.plugin_options import plugin_options
+from bayplan.cli.stopping import until_stopped
+from bayplan.client import Target, find_target
+from bayplan.clock import SystemClock
+from bayplan.config.own_settings import OwnSettings, load_settings
+
+
+@click.command("binder")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option(
+    "--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: binderPlugins, binderWorkers."
+)
+@plugin_options
+@click.option(
+    "--all", "takes_all", is_flag=True, help="Take every BindRequest, also those that other schedulers have made."
+)
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Work only holding a lease.")
+@click.option(
+    "--leader-elect-resource-namespace", "namespace", default=LEASE_NAMESPACE, show_default=True, help="Of that lease."
+)
+@click.option("--kube-api-qps", "qps", type=float, default=2000.0, show_default=True, help="Requests a second.")
+@click.option("--kube-api-burst", "burst", type=int, default=4000, show_default=True, help="Requests at once.")
+@click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
+@click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
+@click.option(
+    "--die-at",
+    "step",
+    type=click.Choice((*STEPS, "any")),
+    help="End without a further word at this step: for tests of what a crash leaves behind.",
+)
+@click.option("--die-after", "times", type=click.IntRange(1), default=1, help="At the so-manieth time of --die-at.")
+def command(
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    settings: Path | None,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+    takes_all: bool,
+    leader_elect: bool,
+    namespace: str,
+    qps: float,
+    burst: int,
+    listen_address: str,
+    listing: bool,
+    step: str | None,
+    times: int,
+) -> None:
+    """Bind the pods for which schedulers have made BindRequests, until stopped.
+
+    It takes the requests that Bayplan's engines make (they carry a label), so that it may run beside KAI-Scheduler's
+    own binder. Pods are bound with volumes, devices and whatever plugins prepare; what fails is tried again, and then
+    given up with a sentence in the request. It can be killed at any point: the next one goes on.
+
+    \b
+    Examples:
+      bayplan binder
+      bayplan binder --no-leader-elect --plugins-dir plugins
+      bayplan binder --all --settings settings.yaml --listen-address :8082
+      bayplan binder --list
+    """
+    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    wanted = BinderSettings.read(
+        own.binder_plugins,
+        f"{settings}: binderPlugins",
+        plugins,
+        workers=own.binder_workers,
+        takes_all=takes_all,
+        lease=binder_lease(leader_elect=leader_elect, namespace=namespace),
+        qps=qps,
+        burst=burst,
+        reached=dying_at("" if step == "any" else step, times) if step else unarmed,
+    )
+    if listing:
+        for name, choice in plugins.chosen(wanted.choices):
+            click.echo(f"{name:<18} {choice.priority:>4}  {', '.join(extends(plugins.classes[name]))}")
+        return
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    asyncio.run(_run(wanted, target, own, listen_address))
+
+
+async def _run(settings: BinderSettings, target: Target, own: OwnSettings, address: str) -> None:
+    clock = SystemClock()
+    monitor = BinderMonitor(clock)
+    async with (
+        binder_served(monitor, address, clock),
+        binder_process(settings, target, monitor=monitor, watchdog_s=own.watchdog_seconds, clock=clock) as process,
+    ):
+        await until_stopped(process.run(), beside=_tell_ready(process, target))
+    click.echo("stopped")
+
+
+async def _tell_ready(process: BinderProcess, target: Target) -> None:
+    await process.ready.wait()
+    click.echo(f"the binder is at work on {target.server}")

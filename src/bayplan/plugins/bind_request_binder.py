@@ -1,0 +1,69 @@
+"""How does a placement become true? By a BindRequest that the binder carries out.
+
+Asked at Bind, in place of DefaultBinder, and before that about nodes: where the binder has lately given this very pod
+up it is not tried again for a while, so that one bad node never starves anybody. Cost: one request a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.errors import ApiError, BayplanError
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.events import Action, Cure, Resource
+from bayplan.framework.handle import Handle
+from bayplan.framework.intents import CreateBindRequest
+from bayplan.framework.plugin import Rejection, row_alone
+from bayplan.framework.status import SKIP, Status, error, unresolvable
+from bayplan.objects.core import Pod
+from bayplan.snapshot import NodeTable
+
+EXCLUDED = "node(s) on which a binding of the pod was given up lately"
+
+
+class BindRequestBinder:
+    """Has pods bound by the binder."""
+
+    name = "BindRequestBinder"
+    looks_at_pods = False
+    depends_on = row_alone
+    cured_by = (Cure(Resource.NODE, Action.ADD),)
+
+    def __init__(self, handle: Handle) -> None:
+        self._writes = handle.writes
+        self._requests = handle.bind_requests
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> BindRequestBinder:  # noqa: ARG003
+        return cls(handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """A pod that has failed before is like no other."""
+        return None if pod.uid in self._requests.desk.failures else ()
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        failures = self._requests.desk.failures
+        if cycle.pod.uid not in failures:
+            return SKIP
+        why = failures.blocked(cycle.pod.uid)
+        return unresolvable(why) if why else None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        excluded = self._requests.desk.failures.excluded(cycle.pod.uid)
+        if excluded:
+            mask = np.fromiter((name in excluded for name in nodes.names), dtype=np.bool_, count=len(nodes))
+            yield Rejection(mask, EXCLUDED, resolvable=False)
+
+    async def bind(self, cycle: Cycle, node_name: str) -> Status | None:
+        desk, pod = self._requests.desk, cycle.pod
+        try:
+            annotations = self._requests.annotations(cycle, node_name)
+            request = desk.request(pod, node_name, annotations)
+            desk.made(await self._writes.perform(CreateBindRequest(pod, request)), pod)
+        except ApiError as fault:
+            return error(fault.details)
+        except BayplanError as fault:
+            return error(str(fault))
+        return None

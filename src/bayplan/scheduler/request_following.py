@@ -1,0 +1,71 @@
+"""What do BindRequests mean for the pod engine's queue? Pods that have one are on their way; pods that lost it wait.
+
+`cache.bind_requests` says which; here is what is done about it. A look every few seconds finds what time asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bayplan.cache.bind_requests import BindRequests
+from bayplan.clock import LoopClock
+from bayplan.framework.changes import ASSIGNED_POD_DELETE
+from bayplan.framework.status import Status
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Pod
+from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.telling import WARNING
+
+LOOK_EVERY_S = 5.0
+
+
+class PodRequests:
+    """Fits `cache.bind_requests.Engine`."""
+
+    def __init__(self, live: LiveScheduler) -> None:
+        self._live = live
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        pending = self._live.engine.pending
+        if request.pod_uid:
+            return pending.get(request.pod_uid)
+        return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # made by hand
+
+    def taken(self, pod: Pod) -> None:
+        self._live.queue.delete(pod)
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        self._live.queue.move_all(ASSIGNED_POD_DELETE, was, None)
+        self._live.queue.add(pod)
+        self._live.wake()
+
+    def submit(self, intent: object) -> None:
+        self._live.writes.submit(intent)
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None:
+        self._live.events.record(pod, WARNING, reason, "Binding", note)
+
+    def wake(self, uid: str) -> None:
+        pod = self._live.engine.pending.get(uid)
+        if pod is not None and self._live.engine.cache.pod(uid) is None:
+            self._live.activate(pod)
+
+
+def new_outcome() -> asyncio.Future[Status]:
+    """What a pod waits for that was handed to the binder."""
+    return asyncio.get_running_loop().create_future()
+
+
+def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) -> BindRequests:
+    """Have a live scheduler count the pods that are on their way by requests."""
+    desk = live.engine.desk
+    requests = BindRequests(live.engine.cache, PodRequests(live), desk.failures, clock, new_outcome, stale_s)
+    desk.following = live.routing.requests = live.bindings.requests = requests
+    return requests
+
+
+async def look_after(requests: BindRequests, clock: LoopClock) -> None:
+    """What time asks for, every few seconds, until cancelled."""
+    while True:
+        await clock.sleep(LOOK_EVERY_S)
+        requests.tidy()

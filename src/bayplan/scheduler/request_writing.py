@@ -1,0 +1,71 @@
+"""How does a BindRequest come to be, and go? What is there under its name already decides.
+
+Asked by `ApiWrites` for the intents of both engines. Cost: one request, three where a leftover is in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from bayplan.client import Client, resource_of
+from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound
+from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
+from bayplan.objects.bind_requests import BindRequest, manifest
+from bayplan.objects.kinds import kind_of
+
+BIND_REQUESTS = resource_of(kind_of(BindRequest))
+
+
+class RequestWrites:
+    """Creates and deletes BindRequests."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def create(self, intent: CreateBindRequest) -> BindRequest:
+        try:
+            return await self._created(intent)
+        except AlreadyExists:
+            there = await self._there(intent)
+        if there is not None:
+            if self._is_same(there, intent):
+                return there
+            await self.delete(DeleteBindRequest(there))
+        return await self._created(intent)
+
+    async def delete(self, intent: DeleteBindRequest) -> None:
+        meta = intent.request.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(
+                BIND_REQUESTS,
+                name=meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version if intent.unchanged else "",
+            )
+
+    async def _created(self, intent: CreateBindRequest) -> BindRequest:
+        body = manifest(intent.request)
+        return await self._client.created(BindRequest, body, namespace=intent.pod.namespace, resource=BIND_REQUESTS)
+
+    async def _there(self, intent: CreateBindRequest) -> BindRequest | None:
+        try:
+            return await self._client.get(BindRequest, intent.pod.namespace, intent.pod.name, resource=BIND_REQUESTS)
+        except NotFound:
+            return None  # it went between the two questions
+
+    @staticmethod
+    def _is_same(there: BindRequest, intent: CreateBindRequest) -> bool:
+        """Whether what is there is what we want; false: it is a leftover. Raises where it is in the way."""
+        if there.pod_uid != intent.pod.uid or there.is_given_up:
+            return False
+        if there.metadata.deletion_timestamp is not None:
+            raise Conflict(f"the bind request {there.key} is being deleted; it is made anew when it is gone", code=409)
+        if there.spec.selected_node == intent.request.spec.selected_node:
+            return True
+        raise ApiError(
+            f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
+            "the binder carries that one out, or gives it up, first",
+            code=409,
+            reason="Conflict",
+        )

@@ -1,0 +1,70 @@
+"""How busy is the binder, and how well does it go? Requests by phase, attempts, plugins, what could not be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability, exponential_buckets
+
+_PREFIX = "kai_binder_"
+_NONE = Stability.NONE
+_SECONDS = exponential_buckets(0.001, 2, 18)
+
+
+class BinderMetrics:
+    """Fits `binder.observing.BinderObserver`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.requests = Gauge(f"{_PREFIX}bind_requests", "Bind requests by phase.", ("phase",), stability=_NONE)
+        self.attempts = Counter(
+            f"{_PREFIX}bind_attempts_total",
+            "Attempts to bind a pod, by what came of them.",
+            ("result",),
+            stability=_NONE,
+        )
+        self.seconds = Histogram(
+            f"{_PREFIX}bind_attempt_seconds", "How long attempts took.", ("result",), buckets=_SECONDS, stability=_NONE
+        )
+        self.waits = Histogram(
+            f"{_PREFIX}bind_request_wait_seconds",
+            "From the making of a bind request, in whole seconds, to its pod's binding.",
+            buckets=_SECONDS,
+            stability=_NONE,
+        )
+        self.plugins = Histogram(
+            f"{_PREFIX}plugin_seconds", "How long plugins took.", ("plugin", "stage"), buckets=_SECONDS, stability=_NONE
+        )
+        self.plugin_failures = Counter(
+            f"{_PREFIX}plugin_failures_total", "Plugins that failed.", ("plugin", "stage"), stability=_NONE
+        )
+        self.rollbacks = Counter(
+            f"{_PREFIX}rollback_failures_total", "What could not be taken back.", ("plugin",), stability=_NONE
+        )
+        registry.add(self.requests, self.attempts, self.seconds, self.waits)
+        registry.add(self.plugins, self.plugin_failures, self.rollbacks)
+        self._registry = registry
+
+    def show(self, phases: Callable[[], Mapping[str, int]]) -> None:
+        """Count requests so, whenever somebody scrapes."""
+
+        def gather() -> None:
+            self.requests.reset()
+            for phase, count in phases().items():
+                self.requests.labels(phase).set(count)
+
+        self._registry.collect(gather)
+
+    def attempted(self, result: str, seconds: float) -> None:
+        self.attempts.labels(result).inc()
+        self.seconds.labels(result).observe(seconds)
+
+    def plugin_took(self, plugin: str, stage: str, seconds: float, *, failed: bool) -> None:
+        self.plugins.labels(plugin, stage).observe(seconds)
+        if failed:
+            self.plugin_failures.labels(plugin, stage).inc()
+
+    def rollback_failed(self, plugin: str) -> None:
+        self.rollbacks.labels(plugin).inc()
+
+    def waited(self, seconds: float) -> None:
+        self.waits.observe(seconds)
