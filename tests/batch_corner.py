@@ -25,6 +25,7 @@ _OWN = {
     "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
     "Queue": "/apis/scheduling.volcano.sh/v1beta1/queues",
     "HyperNode": "/apis/topology.volcano.sh/v1alpha1/hypernodes",
+    "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
 }
 GANGS = """
 actions: "enqueue, allocate, preempt, reclaim, backfill"
@@ -192,6 +193,7 @@ class BatchCorner(Corner):
     def close(self) -> None:
         super().close()
         for kind, names in (
+            ("BindRequest", [each["metadata"]["name"] for each in self.api.list("BindRequest")]),
             ("PodGroup", [each["metadata"]["name"] for each in self.api.list("PodGroup")]),
             ("Queue", self._queues),
             ("HyperNode", self._places),

@@ -1,0 +1,153 @@
+"""One end-to-end test's own corner for the binder: requests, the process, and what must hold after whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from batch_corner import BatchCorner
+from cluster.api import Refused, Tree
+from scenario import quick
+from scheduling import condition, node_of, until
+
+REQUESTS = "scheduling.run.ai/v1alpha2"
+BY_BINDER = """
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+SETTINGS = """
+apiVersion: bayplan.dev/v1alpha1
+kind: BayplanConfiguration
+bindRequests: true
+"""
+
+
+class BinderCorner(BatchCorner):
+    """Pods, requests and binders of one test."""
+
+    # objects ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self, pod: Tree, node: str, *, labels: Tree | None = None, annotations: Tree | None = None, **spec: Any
+    ) -> Tree:
+        """A request for a pod, as an engine makes it."""
+        meta = pod["metadata"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        return {
+            "apiVersion": REQUESTS,
+            "kind": "BindRequest",
+            "metadata": {
+                "name": meta["name"],
+                "namespace": self.namespace,
+                "labels": {"bayplan.dev/binder": "bayplan"} if labels is None else labels,
+                "annotations": annotations or {},
+                "ownerReferences": [owner],
+            },
+            "spec": {"podName": meta["name"], "selectedNode": node, "backoffLimit": 3, **spec},
+        }
+
+    def requested(self, name: str, node: str, **more: Any) -> Tree:
+        """A pod that nobody schedules, and the request to bind it."""
+        (pod,) = self.api.create(self.pod(name, schedulerName="nobody"))
+        self.api.create(self.request(pod, node, **more))
+        return pod
+
+    def phase_of(self, name: str) -> str:
+        return str(self.find("BindRequest", name).get("status", {}).get("phase", ""))
+
+    def reason_of(self, name: str) -> str:
+        return str(self.find("BindRequest", name).get("status", {}).get("reason", ""))
+
+    def find(self, kind: str, name: str) -> Tree:
+        """The object, or nothing."""
+        try:
+            return self.api.get(kind, name)
+        except Refused as fault:
+            if fault.code != 404:
+                raise
+            return {}
+
+    def ends(self, name: str, phase: str) -> Tree:
+        """Wait until a request has come to this end; the request."""
+        until(
+            lambda: self.phase_of(name) == phase,
+            f"{name} ends as {phase}",
+            why=lambda: str(self.find("BindRequest", name)),
+        )
+        return self.find("BindRequest", name)
+
+    # processes --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def binder(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`bayplan binder`, ended by its own id when the block is left."""
+        given = [*arguments]
+        if "--leader-elect" not in given:
+            given.append("--no-leader-elect")
+        if not any(each.startswith("--kubeconfig") for each in given):
+            given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
+        log = (self.folder / f"binder-{time.monotonic_ns()}.log").open("wb")
+        command = [sys.executable, "-m", "bayplan", "binder", *given]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        try:
+            yield process
+            assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            log.close()
+
+    def dies_at(self, step: str, *arguments: str) -> None:
+        """A binder that ends itself, by SIGKILL, when it reaches a step."""
+        with self.binder(f"--die-at={step}", *arguments) as process:
+            assert process.wait(60) == -signal.SIGKILL, self.binder_log()
+
+    def binder_log(self) -> str:
+        return max(self.folder.glob("binder-*.log")).read_text(errors="replace")
+
+    def by_requests(self, *arguments: str, **more: Any) -> Any:
+        """`bayplan scheduler` that hands its pods to the binder."""
+        return self.running(*arguments, config=quick(BY_BINDER), **more)
+
+    def gangs_by_requests(self, *arguments: str, **more: Any) -> Any:
+        """`bayplan batch run` that does."""
+        path = self.folder / "settings.yaml"
+        path.write_text(SETTINGS)
+        return self.scheduling(f"--settings={path}", *arguments, **more)
+
+    # what must hold ---------------------------------------------------------------------------------------------
+
+    def holds(self) -> None:
+        """What must be true whoever died and when: one live request a pod, nobody bound elsewhere, none too often."""
+        live: Counter[str] = Counter()
+        pods = self.api.pods()
+        for request in self.api.list("BindRequest"):
+            spec, status = request["spec"], request.get("status", {})
+            uid, limit = request["metadata"]["ownerReferences"][0]["uid"], spec.get("backoffLimit", 0)
+            given_up = status.get("phase") == "Failed" and status.get("failedAttempts", 0) >= limit
+            live[uid] += not given_up
+            assert status.get("failedAttempts", 0) <= limit + 1, request
+            pod = pods.get(spec["podName"])
+            if pod is not None and pod["metadata"]["uid"] == uid and status.get("phase") == "Succeeded":
+                assert node_of(pod) == spec["selectedNode"], request
+        assert all(count <= 1 for count in live.values()), live
+        self.fits()
+
+    def bound_condition(self, name: str) -> Tree:
+        return condition(self.api.pod(name), "PodBound")

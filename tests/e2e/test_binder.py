@@ -1,0 +1,47 @@
+"""Pods that are placed by one program and bound by another, on both clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binder_corner import BinderCorner
+from cluster.run import Cluster
+from scheduling import node_of, until
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def test_the_pod_engine_hands_its_pods_to_the_binder(corner: BinderCorner) -> None:
+    corner.add_nodes(3)
+    names = [f"web-{number}" for number in range(20)]
+    with corner.by_requests() as scheduler, corner.binder():
+        corner.api.create(*(corner.pod(name) for name in names))
+        corner.settles(scheduler)
+        for name in names:
+            corner.ends(name, "Succeeded")
+            until(lambda name=name: corner.bound_condition(name).get("status") == "True", f"{name} says so")  # type: ignore[misc]
+    pod = corner.api.pod("web-0")
+    request = corner.api.get("BindRequest", "web-0")
+    assert pod["metadata"]["annotations"]["received-resource-type"] == "Regular"
+    assert request["spec"]["selectedNode"] == node_of(pod) == request["metadata"]["labels"]["selected-node"]
+    assert request["spec"]["podUID"] == pod["metadata"]["uid"] == request["metadata"]["ownerReferences"][0]["uid"]
+    assert request["spec"]["backoffLimit"] == 3
+    corner.holds()
+
+
+def test_sessions_hand_gangs_to_the_binder(corner: BinderCorner) -> None:
+    corner.add_nodes(2)
+    with corner.gangs_by_requests(), corner.binder():
+        names = corner.gang("ring", 4)
+        corner.bound(names)
+        for name in names:
+            corner.ends(name, "Succeeded")
+    corner.holds()
