@@ -1,0 +1,163 @@
+"""The binder's parts on an embedded API server, one attempt at a time: a test says when, and what the watch told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bayplan.binder.carrying_out import CarryingOut
+from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
+from bayplan.binder.observing import NoBinderObserver
+from bayplan.binder.plugin import BinderHandle
+from bayplan.binder.reconcile import Reconciler
+from bayplan.binder.reporting import Reports
+from bayplan.binder.view import View
+from bayplan.cache import Cache
+from bayplan.client import MERGE_PATCH, Client, Resource, resource_of
+from bayplan.errors import NotFound
+from bayplan.objects.bind_request_definition import bind_request_definition
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.scheduler.telling import ProfileEvents
+from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.events import Event, EventRecorder
+from served_cluster import served
+
+Tree = dict[str, Any]
+REQUESTS = resource_of(kind_of(BindRequest))
+PODS = resource_of(kind_of(Pod))
+NODES = resource_of(kind_of(Node))
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+SPACE = "default"
+RESERVATIONS = "kai-resource-reservation"
+
+
+@dataclass
+class Steps:
+    """Which steps were reached, and what a test does at them."""
+
+    reached: list[str] = field(default_factory=list)
+    at: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def __call__(self, step: str) -> None:
+        self.reached.append(step)
+        self.at.get(step, lambda: None)()
+
+
+@dataclass
+class BinderRig:
+    client: Client
+    view: View
+    reconciler: Reconciler
+    reservations: GpuReservations
+    steps: Steps
+    told: list[Event]
+
+    async def make(self, resource: Resource, tree: Tree, namespace: str = SPACE) -> Tree:
+        space = namespace if resource.namespaced else ""
+        found: Tree = msgspec.json.decode(await self.client.create(resource, tree, namespace=space))
+        return found
+
+    async def pod(self, name: str = "web", **meta: Any) -> Tree:
+        return await self.make(PODS, pod_tree(name, **meta))
+
+    async def request(self, pod: Tree | None, node: str = "n1", *, name: str = "web", **spec: Any) -> Tree:
+        """A request as an engine makes it; `pod`: None for one that nobody owns."""
+        meta: Tree = {"name": name, "annotations": spec.pop("annotations", {})}
+        if pod is not None:
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+            meta["ownerReferences"] = [owner]
+        tree = {"apiVersion": REQUESTS.api_version, "kind": "BindRequest", "metadata": meta}
+        return await self.make(
+            REQUESTS, {**tree, "spec": {"podName": name, "selectedNode": node, "backoffLimit": 3, **spec}}
+        )
+
+    async def sync(self, name: str = "web") -> float | None:
+        """The watch tells of the request as it is, and one attempt is made."""
+        await self.hear(BindRequest, name)
+        return await self.reconciler.sync((SPACE, name))
+
+    async def hear(self, struct: type[KubeObject], name: str, namespace: str = SPACE) -> None:
+        kind = kind_of(struct)
+        space = namespace if kind.namespaced else ""
+        self.view.hear(None, await self.client.get(struct, space, name, resource=resource_of(kind)))
+
+    async def get(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree:
+        return await self.client.get_raw(resource, namespace if resource.namespaced else "", name)
+
+    async def find(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree | None:
+        try:
+            return await self.get(resource, name, namespace)
+        except NotFound:
+            return None
+
+    async def status(self, name: str = "web") -> Tree:
+        found: Tree = (await self.get(REQUESTS, name)).get("status", {})
+        return found
+
+    async def node_of(self, name: str = "web") -> str:
+        return str((await self.get(PODS, name))["spec"].get("nodeName", ""))
+
+    async def patch(self, resource: Resource, name: str, body: Tree, *, sub: str = "", namespace: str = SPACE) -> None:
+        space = namespace if resource.namespaced else ""
+        await self.client.patch(resource, body, name=name, namespace=space, subresource=sub, kind=MERGE_PATCH)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of the events that were told."""
+        return [each.reason for each in self.told]
+
+
+def pod_tree(name: str, **meta: Any) -> Tree:
+    spec = meta.pop("spec", {})
+    container = {"name": "main", "image": "example.com/main:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **meta},
+        "spec": {"containers": [container], "schedulerName": "nobody", "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def node_tree(name: str, **labels: str) -> Tree:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+
+
+@asynccontextmanager
+async def binder_rig(
+    folder: Path, *plugins: Any, nodes: Sequence[str] = ("n1", "n2"), definition: Tree | None = None
+) -> AsyncIterator[BinderRig]:
+    """A binder with these plugins, on a server that has these nodes."""
+    async with served(folder) as cluster, cluster.client() as client:
+        for name in (SPACE, RESERVATIONS):
+            if name != SPACE:
+                await client.create(NAMESPACES, {"metadata": {"name": name}})
+        await client.create(DEFINITIONS, definition or bind_request_definition())
+        view, steps, told = View(client, Cache()), Steps(), list[Event]()
+        clock, chance = client.clock, random.Random(0)
+        speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
+        claims = resource_of(kind_of(ResourceClaim))
+        writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
+        handle = BinderHandle(client, writes, clock, view.cache)
+        reservations = GpuReservations(client, view, ReservationSettings(patience_s=30.0), reached=steps)
+        observer = NoBinderObserver()
+        carrying_out = CarryingOut(
+            handle, plugins, reservations, observer=observer, is_wanted=view.is_there, reached=steps
+        )
+        reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
+        rig = BinderRig(client, view, Reconciler(view, carrying_out, reports, clock), reservations, steps, told)
+        for name in nodes:
+            await rig.make(NODES, node_tree(name))
+            await rig.hear(Node, name)
+        yield rig

@@ -1,0 +1,320 @@
+# ruff: noqa: ARG002
+"""What becomes of a request: bound, tried again, or given up with a sentence; each rule of the loop by name."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.plugin import RejectBind
+from bayplan.errors import BayplanError
+from bayplan.objects.bind_request_definition import bind_request_definition
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Pod
+from bayplan.testing import make_pod
+from binder_rig import PODS, REQUESTS, BinderRig, binder_rig
+
+
+class Noting:
+    """Notes its calls; raises what it is told to."""
+
+    def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
+        self.name = name
+        self.faults = list(faults)
+        self.calls: list[str] = [] if calls is None else calls
+        self.seen: list[dict[str, str]] = []
+
+    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} pre_bind")
+        self.seen.append(bind_request.metadata.annotations)
+        state.kept[self.name] = len(self.calls)
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def post_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} post_bind")
+        self.seen.append(bind_request.metadata.annotations)
+
+    async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
+
+
+def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any, **options: Any) -> None:
+    async def run() -> None:
+        async with binder_rig(folder, *plugins, **options) as rig:
+            await test(rig)
+
+    asyncio.run(run())
+
+
+def test_a_pod_is_bound_and_everybody_is_told(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), annotations={"noting.kai.scheduler/x": "1"})
+        assert await rig.sync() is None
+        pod = await rig.get(PODS, "web")
+        assert pod["spec"]["nodeName"] == "n1"
+        assert pod["metadata"]["annotations"]["received-resource-type"] == "Regular"
+        (condition,) = [each for each in pod["status"]["conditions"] if each["type"] == "PodBound"]
+        assert (condition["status"], condition["reason"]) == ("True", "Bound")
+        assert (await rig.status())["phase"] == "Succeeded"
+        assert rig.reasons == ["Bound"]
+        assert rig.steps.reached == ["taken", "prepared", "bound", "finished"]
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting pre_bind", "noting post_bind"]
+
+
+def test_a_binder_plugin_sees_the_annotations_in_pre_bind_and_post_bind(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), annotations={"noting.kai.scheduler/x": "1"})
+        await rig.sync()
+
+    on_rig(tmp_path, test, plugin)
+    assert [each["noting.kai.scheduler/x"] for each in plugin.seen] == ["1", "1"]
+
+
+def test_a_binder_plugin_without_its_key_behaves_as_before(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.sync()
+        assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.seen == [{}, {}]
+
+
+def test_every_failure_is_counted_and_the_last_gives_up(tmp_path: Path) -> None:
+    plugin = Noting("moody", *(BayplanError(f"no {number}") for number in range(3)))
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        pauses, told = [], []
+        for _ in range(3):
+            pauses.append(await rig.sync())
+            told.append(await rig.status())
+        assert [each["failedAttempts"] for each in told] == [1, 2, 3]
+        assert [each["reason"] for each in told] == [f'plugin "moody" at pre_bind: no {number}' for number in range(3)]
+        assert pauses[2] is None
+        assert 1 <= (pauses[0] or 0) < 2 <= (pauses[1] or 0) < 3
+        assert await rig.sync() is None  # given up: nobody tries it again
+        assert await rig.node_of() == ""
+        assert rig.reasons == ["BindingRetry", "BindingRetry", "BindingError"]
+        (condition,) = [c for c in (await rig.get(PODS, "web"))["status"]["conditions"] if c["type"] == "PodBound"]
+        assert (condition["status"], condition["reason"]) == ("False", "BindingError")
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == [word for n in (1, 3, 5) for word in ("moody pre_bind", f"moody rollback {n}")]
+
+
+def test_a_failure_that_is_over_ends_well(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        assert await rig.sync() is not None
+        assert await rig.sync() is None
+        status = await rig.status()
+        assert (status["phase"], status["reason"], status["failedAttempts"]) == ("Succeeded", "", 1)
+        assert rig.reasons == ["BindingRetry", "Bound"]
+
+    on_rig(tmp_path, test, Noting("moody", BayplanError("not yet")))
+
+
+def test_no_limit_means_one_attempt(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=None)
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Failed"
+        assert await rig.sync() is None
+
+    plugin = Noting("moody", BayplanError("no"))
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["moody pre_bind", "moody rollback 1"]
+
+
+def test_a_rejection_is_final(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        assert await rig.sync() is None
+        status = await rig.status()
+        assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
+        assert status["reason"] == 'plugin "strict" at pre_bind: the node is stale'
+
+    on_rig(tmp_path, test, Noting("strict", RejectBind("the node is stale")))
+
+
+def test_all_plugins_are_rolled_back_newest_first_and_a_bug_costs_one_attempt(tmp_path: Path) -> None:
+    calls: list[str] = []
+    first, second = Noting("first", calls=calls), Noting("second", KeyError("oops"), calls=calls)
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        assert await rig.sync() is not None
+        assert "KeyError: 'oops'" in (await rig.status())["reason"]
+
+    on_rig(tmp_path, test, first, second)
+    assert calls == ["first pre_bind", "second pre_bind", "second rollback 2", "first rollback 1"]
+
+
+def test_post_bind_fails_nothing(tmp_path: Path) -> None:
+    class Rude(Noting):
+        async def post_bind(self, *_: Any, **__: Any) -> None:
+            raise SystemExit(3)
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Succeeded"
+
+    on_rig(tmp_path, test, Rude("rude"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        pytest.param({"podName": ""}, "it names no pod; spec.podName must say which one", id="no pod"),
+        pytest.param({"selectedNode": ""}, "it names no node; spec.selectedNode must say which one", id="no node"),
+        pytest.param({"receivedResourceType": "Slice"}, 'its receivedResourceType is "Slice"', id="bad type"),
+        pytest.param({"receivedResourceType": "Fraction"}, "names no GPU group in selectedGPUGroups", id="no groups"),
+        pytest.param({"podName": "nobody"}, "the pod is gone", id="pod is not there"),
+    ],
+)
+def test_a_malformed_request_ends_as_failed_with_a_sentence(tmp_path: Path, spec: Any, sentence: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), **spec)
+        assert await rig.sync() is None
+        status = await rig.status()
+        assert status["phase"] == "Failed"
+        assert sentence in status["reason"]
+        assert status["failedAttempts"] == 3  # which everybody takes for given up
+        assert await rig.sync() is None
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test)
+
+
+def test_an_unknown_node_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), "n9", backoffLimit=2)
+        assert await rig.sync() is not None
+        assert await rig.sync() is None
+        assert (await rig.status())["reason"] == 'node "n9" is not there'
+
+    on_rig(tmp_path, test)
+
+
+def test_a_pod_of_another_uid_is_not_bound(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+        await rig.pod()
+        await rig.request(None, podUID=pod["metadata"]["uid"])  # one that the pod owns would go with it
+        assert await rig.sync() is None
+        assert (await rig.status())["reason"] == "the pod is gone; another pod has its name"
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test)
+
+
+def test_a_pod_that_goes_between_the_watch_and_the_binding_is_not_bound(tmp_path: Path) -> None:
+    """The binding names the uid: the server refuses it for the pod that took the name meanwhile."""
+
+    class Replacing:
+        name = "replacing"
+        rig: BinderRig
+
+        async def pre_bind(self, *_: Any) -> None:
+            await self.rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+            await self.rig.pod()
+
+    plugin = Replacing()
+
+    async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
+        pod = await rig.pod()
+        await rig.request(None, podUID=pod["metadata"]["uid"])  # owned by nobody, so that it outlives the pod
+        await rig.hear(Pod, "web")
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Failed"
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_pod_that_has_the_node_already_is_a_success_and_plugins_are_told_again(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.client.bind("default", "web", "n1", uid=pod["metadata"]["uid"])
+        await rig.request(pod)
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Succeeded"
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting post_bind"]
+
+
+def test_a_pod_that_is_bound_elsewhere_fails_the_request(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        await rig.request(pod)
+        assert await rig.sync() is None
+        assert (await rig.status())["reason"] == 'the pod is bound elsewhere: to node "n2"'
+
+    on_rig(tmp_path, test)
+
+
+def test_a_watch_that_lags_behind_the_binding_does_no_harm(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.hear(Pod, "web")  # the watch still says: no node
+        await rig.client.bind("default", "web", "n1", uid=pod["metadata"]["uid"])
+        await rig.request(pod)
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Succeeded"
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_that_was_deleted_meanwhile_is_not_carried_out(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.hear(BindRequest, "web")
+        request = rig.view.requests["default", "web"]
+        rig.steps.at["prepared"] = lambda: rig.view.hear(request, None)
+        assert await rig.reconciler.sync(("default", "web")) is None
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting pre_bind", "noting rollback 1"]
+
+
+def test_all_of_it_is_correct_on_a_definition_that_prunes_the_uid(tmp_path: Path) -> None:
+    pruning = copy.deepcopy(bind_request_definition())
+    spec = pruning["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["podUID"]
+
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.request(pod, podUID=pod["metadata"]["uid"])
+        assert "podUID" not in (await rig.get(REQUESTS, "web"))["spec"]
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Succeeded"
+        known = rig.view.requests["default", "web"]
+        assert known.pod_uid == pod["metadata"]["uid"]
+        assert not known.is_for(make_pod(name="web", namespace="default", uid="another"))
+
+    on_rig(tmp_path, test, definition=pruning)
