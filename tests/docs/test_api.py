@@ -16,13 +16,22 @@ import pytest
 from docs.fences import ROOT, blocks, pages
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-MODULES = ["bayplan", "bayplan.framework", "bayplan.batch", "bayplan.testing", "bayplan.app", "bayplan.errors"]
+MODULES = [
+    "bayplan",
+    "bayplan.framework",
+    "bayplan.batch",
+    "bayplan.binder",
+    "bayplan.testing",
+    "bayplan.app",
+    "bayplan.errors",
+]
 SURFACE = Path(__file__).with_name("surface-0.1.txt")
 
 
 ELSEWHERE = {
     *("int", "float", "bool", "str", "timedelta", "ConfigError"),
     *("ARGS", "takes", "signature", "depends_on", "unified_evictable"),  # of plugins, which are no class of ours
+    *("pre_bind",),  # of binder plugins
     *("default", "with", "recover", "writes", "prometheus_adaptor"),
 }
 """What entries mention that is not part of what they are about."""

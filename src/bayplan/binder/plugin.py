@@ -9,14 +9,15 @@ missing (the scheduler may be older) or unknown (it may be newer) are no fault. 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.cache import Cache
-from bayplan.client import Client
+from bayplan.client import MERGE_PATCH, PODS, Client
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.framework.handle import Writes
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
@@ -53,6 +54,12 @@ class BinderHandle:
     async def fresh_node(self, name: str) -> Node:
         """The node as the API server has it at this moment, whatever the watch has told so far."""
         return await self.client.get(Node, "", name)
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        """Write annotations to this very pod; None takes one off. A pod that is gone needs none."""
+        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
+        with contextlib.suppress(NotFound, Conflict):
+            await self.client.patch(PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
 
 
 class BinderPlugin(Protocol):

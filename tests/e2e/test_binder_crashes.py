@@ -1,0 +1,216 @@
+"""Who dies where, and what the next one makes of it: each row of the table of crash points, by SIGKILL at the step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binder_corner import BinderCorner
+from cluster.api import Tree
+from cluster.run import Cluster
+from scheduling import node_of, until
+
+NOTES = '''
+class Notes:
+    """Leaves a note on the pod, and takes it off again."""
+
+    name = "notes"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        await self.write(ctx, pod, "prepared")
+        if bind_request.metadata.annotations.get("notes.kai.scheduler/fail") == "yes":
+            raise RuntimeError("as the request says")
+
+    async def post_bind(self, ctx, pod, node, bind_request, state):
+        await self.write(ctx, pod, "bound")
+
+    async def rollback(self, ctx, pod, node, bind_request, state):
+        await self.write(ctx, pod, None)
+
+    async def write(self, ctx, pod, text):
+        from bayplan.client import MERGE_PATCH, PODS
+        from bayplan.errors import NotFound
+
+        body = {"metadata": {"annotations": {"example.com/note": text}}}
+        try:
+            await ctx.client.patch(PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+        except NotFound:
+            pass
+'''
+
+REFUSING = '''
+from bayplan.binder.plugin import RejectBind
+
+
+class Refusing:
+    """Has something against one node."""
+
+    name = "refusing"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        if node.name == "BAD":
+            raise RejectBind("not here")
+'''
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    plugins = tmp_path / "plugins"
+    plugins.mkdir(mode=0o755)
+    (plugins / "notes.py").write_text(NOTES)
+    mine.add_nodes(2)
+    yield mine
+    mine.close()
+
+
+def plugins(corner: BinderCorner) -> str:
+    return f"--plugins-dir={corner.folder / 'plugins'}"
+
+
+def note(pod: Tree) -> str | None:
+    found: str | None = pod["metadata"].get("annotations", {}).get("example.com/note")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step", "left_on"),
+    [
+        pytest.param("taken", None, id="before anything was done"),
+        pytest.param("prepared", None, id="after plugins did their part"),
+        pytest.param("bound", "node", id="after the binding, before the status"),
+        pytest.param("finished", "node", id="after post_bind, before the status"),
+    ],
+)
+def test_a_binder_that_dies_is_succeeded_by_one_that_goes_on(
+    corner: BinderCorner, step: str, left_on: str | None
+) -> None:
+    corner.requested("web", corner.nodes[0])
+    corner.dies_at(step, plugins(corner))
+    assert corner.phase_of("web") == ""
+    assert node_of(corner.api.pod("web")) == (corner.nodes[0] if left_on else "")
+    with corner.binder(plugins(corner)):
+        corner.ends("web", "Succeeded")
+    pod = corner.api.pod("web")
+    assert (node_of(pod), note(pod)) == (corner.nodes[0], "bound")
+    corner.holds()
+
+
+@pytest.mark.parametrize("step", ["broken", "rolled-back"])
+def test_a_binder_that_dies_between_failure_and_rollback_leaves_nothing_for_long(
+    corner: BinderCorner, step: str
+) -> None:
+    corner.requested("web", corner.nodes[0], backoffLimit=1, annotations={"notes.kai.scheduler/fail": "yes"})
+    corner.dies_at(step, plugins(corner))
+    assert note(corner.api.pod("web")) == ("prepared" if step == "broken" else None)
+    with corner.binder(plugins(corner)):
+        request = corner.ends("web", "Failed")
+    assert request["status"]["failedAttempts"] == 1
+    assert "as the request says" in request["status"]["reason"]
+    assert note(corner.api.pod("web")) is None
+    corner.holds()
+
+
+def test_a_pod_that_is_deleted_during_the_binding_is_not_bound_and_not_retried(corner: BinderCorner) -> None:
+    pod = corner.requested("web", corner.nodes[0])
+    corner.dies_at("prepared", plugins(corner))
+    corner.api.delete("Pod", "web", now=True)
+    corner.api.delete_all("BindRequest", ["web"])
+    again = corner.request(pod, corner.nodes[0], podUID=pod["metadata"]["uid"])
+    del again["metadata"]["ownerReferences"]  # nobody collects it
+    corner.api.create(again)
+    with corner.binder(plugins(corner)):
+        request = corner.ends("web", "Failed")
+    assert request["status"]["reason"] == "the pod is gone"
+    assert corner.find("Pod", "web") == {}
+
+
+def test_a_pod_that_is_made_anew_under_its_name_is_left_alone(corner: BinderCorner) -> None:
+    pod = corner.requested("web", corner.nodes[0])
+    corner.api.delete_all("BindRequest", ["web"])
+    corner.api.delete("Pod", "web", now=True)
+    until(lambda: corner.find("Pod", "web") == {}, "the pod is gone")
+    corner.api.create(corner.pod("web", schedulerName="nobody"))
+    old = corner.request(pod, corner.nodes[0], podUID=pod["metadata"]["uid"])
+    del old["metadata"]["ownerReferences"]
+    corner.api.create(old)
+    with corner.binder(plugins(corner)):
+        assert corner.ends("web", "Failed")["status"]["reason"] == "the pod is gone; another pod has its name"
+    assert node_of(corner.api.pod("web")) == ""
+
+
+def test_a_node_that_is_removed_during_the_binding_fails_the_request(corner: BinderCorner) -> None:
+    corner.requested("web", corner.nodes[0], backoffLimit=1)
+    corner.dies_at("taken")
+    corner.api.delete("Node", corner.nodes[0])
+    with corner.binder():
+        assert "is not there" in corner.ends("web", "Failed")["status"]["reason"]
+    assert node_of(corner.api.pod("web")) == ""
+
+
+def test_a_scheduler_that_dies_after_some_requests_of_a_gang_counts_them_when_it_is_back(corner: BinderCorner) -> None:
+    """Half of the requests are there as a scheduler left them; the other half is made by the one that comes after."""
+    corner.group("ring", 4)
+    pods = corner.api.create(*(corner.member("ring", number) for number in range(4)))
+    for pod, node in zip(pods[:2], corner.nodes, strict=True):
+        corner.api.create(corner.request(pod, node))
+    with corner.gangs_by_requests():
+        until(lambda: len(corner.api.list("BindRequest")) == 4, "the rest of the gang has requests")
+        first = {each["spec"]["podName"]: each["spec"]["selectedNode"] for each in corner.api.list("BindRequest")}
+        with corner.binder():
+            corner.bound([pod["metadata"]["name"] for pod in pods])
+    assert [first["ring-w-0"], first["ring-w-1"]] == corner.nodes
+    assert {name: node_of(pod) for name, pod in corner.api.pods().items()} == first
+    corner.holds()
+
+
+def test_a_scheduler_that_restarts_counts_pods_with_live_requests_as_placed(corner: BinderCorner) -> None:
+    with corner.by_requests() as scheduler:
+        corner.api.create(corner.pod("big", cpu="4"))
+        until(lambda: bool(corner.find("BindRequest", "big")), "the request is made")
+        scheduler.send_signal(signal.SIGKILL)
+        scheduler.wait(60)
+    taken = corner.find("BindRequest", "big")["spec"]["selectedNode"]
+    (free,) = set(corner.nodes) - {taken}
+    with corner.by_requests():
+        corner.api.create(corner.pod("other", cpu="4"))
+        until(lambda: bool(corner.find("BindRequest", "other")), "the other pod has a request")
+        assert corner.find("BindRequest", "other")["spec"]["selectedNode"] == free
+        with corner.binder():
+            corner.bound(["big", "other"])
+    corner.holds()
+
+
+def test_a_binding_that_is_given_up_is_cleaned_up_and_the_pod_goes_elsewhere(corner: BinderCorner) -> None:
+    (corner.folder / "plugins" / "refusing.py").write_text(REFUSING.replace("BAD", corner.nodes[0]))
+    with corner.by_requests(), corner.binder(plugins(corner)):
+        corner.api.create(*(corner.pod(f"web-{number}") for number in range(4)))
+        corner.bound()
+    assert {node_of(pod) for pod in corner.api.pods().values()} == {corner.nodes[1]}
+    corner.holds()
+
+
+def test_requests_that_nobody_marked_as_ours_are_left_to_others(corner: BinderCorner) -> None:
+    corner.requested("theirs", corner.nodes[0], labels={})
+    corner.requested("ours", corner.nodes[0])
+    with corner.binder():
+        corner.ends("ours", "Succeeded")
+    assert corner.phase_of("theirs") == ""
+    with corner.binder("--all"):
+        corner.ends("theirs", "Succeeded")
+
+
+def test_a_binder_that_waits_for_the_lease_takes_over_when_the_other_is_killed(corner: BinderCorner) -> None:
+    elect = ("--leader-elect", f"--leader-elect-resource-namespace={corner.namespace}")
+    with corner.binder(*elect) as first:
+        corner.requested("first", corner.nodes[0])
+        corner.ends("first", "Succeeded")
+        with corner.binder(*elect):
+            first.kill()
+            first.wait(60)
+            corner.requested("second", corner.nodes[1])
+            corner.ends("second", "Succeeded")
+    corner.holds()
