@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner
+from binder_corner import BY_BINDER, SETTINGS, BinderCorner
 from cluster.run import Cluster
+from scenario import quick
 from scheduling import node_of, until
 
 
@@ -34,6 +35,20 @@ def test_the_pod_engine_hands_its_pods_to_the_binder(corner: BinderCorner) -> No
     assert request["spec"]["selectedNode"] == node_of(pod) == request["metadata"]["labels"]["selected-node"]
     assert request["spec"]["podUID"] == pod["metadata"]["uid"] == request["metadata"]["ownerReferences"][0]["uid"]
     assert request["spec"]["backoffLimit"] == 3
+    corner.holds()
+
+
+def test_one_process_has_both_engines_and_the_binder(corner: BinderCorner) -> None:
+    corner.add_nodes(2)
+    settings, config = corner.folder / "settings.yaml", corner.folder / "scheduler.yaml"
+    settings.write_text(SETTINGS)
+    config.write_text(quick(BY_BINDER).replace("KUBECONFIG", str(corner.cluster.kubeconfig())))
+    with corner.both("--binder", f"--settings={settings}", f"--config={config}"):
+        names = corner.gang("ring", 3)
+        corner.api.create(corner.pod("web"))
+        corner.bound([*names, "web"])
+        for name in (*names, "web"):
+            corner.ends(name, "Succeeded")
     corner.holds()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests
+from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.explaining import BatchExplainer
@@ -99,8 +100,11 @@ async def both_process(
     plugins: PluginSource | None = None,
     options: ProcessOptions | None = None,
     set_verbosity: Callable[[int], None] | None = None,
+    binder: BinderSettings | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """Both engines on a cluster; what is served is what the pod engine serves, with the batch engine's metrics."""
+    """Both engines on a cluster, and a binder if there is to be one.
+
+    What is served is what the pod engine serves, with the metrics of the others."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
     settings, connection = options.settings, configuration.client_connection
@@ -141,6 +145,11 @@ async def both_process(
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        beside = [*reloading, collector.run, *beside_requests(live, clock), *beside_batch_requests(side.live, clock)]
+        if binder is not None:
+            counting = BinderMonitor(clock, monitor.registry, alone=False)
+            binding = binder_process(binder, target, monitor=counting, identity=identity, clock=clock, chance=chance)
+            beside.append((await stack.enter_async_context(binding)).run)
         process = SchedulerProcess(
             both,
             _informers(wiring, kinds, theirs, live, side),
@@ -150,7 +159,7 @@ async def both_process(
             when_synced=freeze_memory,
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
-            beside=(*reloading, collector.run, *beside_requests(live, clock), *beside_batch_requests(side.live, clock)),
+            beside=beside,
         )
         monitor.show(process, live, BatchExplainer(side.live))
         yield process

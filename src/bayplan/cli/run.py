@@ -14,6 +14,7 @@ from msgspec.structs import replace as replace_struct
 
 from bayplan import __version__
 from bayplan.app import build_engine, configured, freeze_memory, plugin_source
+from bayplan.app.binding import BinderSettings, binder_lease, known_binder_plugins
 from bayplan.app.together import both_process
 from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_FLAGS
@@ -25,6 +26,8 @@ from bayplan.cli.running import run_process
 from bayplan.cli.scheduler import process_options, start_logging, with_flags
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.client import find_target
+from bayplan.config.model import LeaderElection
+from bayplan.config.own_settings import OwnSettings
 
 _OF_BATCH = (
     "scheduler-name",
@@ -44,6 +47,7 @@ _UNSAID = {flag.name: flag.default for flag in BATCH_FLAGS}
 
 @click.command("run", cls=GoCommand, flags=RUN_FLAGS)
 @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
+@click.option("--binder", "with_binder", is_flag=True, help="Carry out BindRequests as well, as `bayplan binder` does.")
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
@@ -52,6 +56,7 @@ def command(
     context: click.Context,
     /,
     no_leader_elect: bool,
+    with_binder: bool,
     settings: Path | None,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
@@ -67,6 +72,7 @@ def command(
     Examples:
       bayplan run --kubeconfig ~/.kube/config --leader-elect=false
       bayplan run --config scheduler.yaml --scheduler-conf volcano-scheduler.conf --plugins-dir plugins
+      bayplan run --binder --settings settings.yaml
     """
     assert isinstance(context.command, GoCommand)
     flags = context.command.values(given)
@@ -101,6 +107,20 @@ def command(
         plugins=plugins if plugin_folders else None,
         options=options,
         set_verbosity=logs.set_verbosity,
+        binder=_binder(options.settings, plugin_folders, trust_writable_plugins, election) if with_binder else None,
     )
     freeze_memory()
     sys.exit(asyncio.run(run_process(process)))
+
+
+def _binder(
+    own: OwnSettings, folders: tuple[Path, ...], trust_writable: bool, election: LeaderElection
+) -> BinderSettings:
+    """How the binder runs beside the engines: a lease of its own where they have one."""
+    return BinderSettings.read(
+        own.binder_plugins,
+        "binderPlugins",
+        known_binder_plugins(folders, trust_writable=trust_writable),
+        workers=own.binder_workers,
+        lease=binder_lease(leader_elect=election.leader_elect),
+    )
