@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
+from bayplan.app.paging import page_served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
@@ -237,6 +238,7 @@ async def batch_process(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
         await stack.enter_async_context(batch_served(monitor, clock))
+        page = await stack.enter_async_context(page_served(own.page_address, monitor.showcase, clock))
         kinds = read_by(settings.options)
         wiring = await Wiring.to(
             target,
@@ -250,8 +252,9 @@ async def batch_process(
             needed=needed_by(settings.options),
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        hear = monitor.showcase.heard(side.live.hear)
         informers = Informers(
-            wiring.client.informer(resource, side.live.hear, selection=EVERYTHING, complaint=side.speaker.complain)
+            wiring.client.informer(resource, hear, selection=EVERYTHING, complaint=side.speaker.complain)
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
         )
@@ -267,6 +270,7 @@ async def batch_process(
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=side.describe,
             beside=(collector.run,),
+            page_url=page,
         )
         monitor.show(process, side.live, settings.lease)
         yield process
