@@ -162,15 +162,14 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, script: str, seconds: float = DEADLINE_S) -> Any:
-        """Wait until an expression holds; its value."""
+    def until(self, script: str, seconds: float = DEADLINE_S) -> None:
+        """Wait until an expression holds."""
         deadline = time.monotonic() + seconds
-        while not (value := self.eval(script)):
+        while not self.eval(f"!!({script})"):
             if time.monotonic() > deadline:
                 seen = self.eval("document.body.innerText")
                 raise AssertionError(f"never true: {script}\n{seen}\n{self.complaints}")
             time.sleep(0.1)
-        return value
 
     def text(self, selector: str) -> str:
         return str(self.eval(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))

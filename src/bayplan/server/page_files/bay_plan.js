@@ -40,8 +40,7 @@ export class BayPlan {
       byZone.get(node.zone).push(node);
     }
     const pitch = { x: BAY.width + BAY.gap, y: BAY.height + BAY.gap };
-    const ratio = (this.size.width / Math.max(1, this.size.height)) * (pitch.y / pitch.x);
-    const columns = Math.max(1, Math.round(Math.sqrt(this.world.nodes.size * ratio)));
+    const columns = this.columns([...byZone.values()].map((nodes) => nodes.length), pitch);
     this.zones = [];
     let top = 0;
     for (const name of [...byZone.keys()].sort(order.compare)) {
@@ -58,6 +57,20 @@ export class BayPlan {
     this.extent = { width: columns * pitch.x, height: Math.max(1, top) };
     this.tiles.clear();
     if (this.fitted) this.fit();
+  }
+
+  // As many bays beside each other as make them largest on the screen.
+  columns(counts, pitch) {
+    const largest = Math.max(1, ...counts);
+    const steps = Math.min(largest, 60);
+    let best = { columns: 1, scale: 0 };
+    for (let step = 1; step <= steps; step += 1) {
+      const columns = Math.max(1, Math.round(Math.min(largest, 300) * (step / steps)));
+      const height = counts.reduce((sum, count) => sum + BAY.head + Math.ceil(count / columns) * pitch.y, 0);
+      const scale = Math.min(this.size.width / (columns * pitch.x), this.size.height / height);
+      if (scale > best.scale) best = { columns, scale };
+    }
+    return best.columns;
   }
 
   fit() {

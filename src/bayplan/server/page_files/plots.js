@@ -6,15 +6,17 @@ import { palette } from "./theme.js";
 
 const HEIGHT = 110;
 
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+
 function options(width, series, unit) {
   const colours = palette();
-  const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, size: 44 };
+  const axis = { stroke: colours.faint, grid: { stroke: colours.line, width: 1 }, ticks: { show: false }, size: 56 };
   return {
     width,
     height: HEIGHT,
     cursor: { y: false },
     legend: { show: false },
-    axes: [{ ...axis, size: 26 }, { ...axis, values: (_, values) => values.map((value) => `${value}${unit}`) }],
+    axes: [{ ...axis, size: 26, values: (_, times) => times.map(clock) }, { ...axis, values: (_, values) => values.map((value) => `${value}${unit}`) }],
     scales: { y: { range: (_, low, high) => [0, Math.max(1, high || 1)] } },
     series: [{}, ...series.map(([label, colour]) => ({ label, stroke: colours[colour], width: 1.5, spanGaps: true }))],
   };
@@ -37,7 +39,7 @@ function Plot({ title, names, series, unit, world, look }) {
   useEffect(() => plot.current.setData(data()), [world.history.at[world.history.at.length - 1]]);
   const last = names.map((name, each) => {
     const value = world.history[name][world.history[name].length - 1];
-    return `${series[each][0]} ${value === null || value === undefined ? "none" : value.toFixed(1)}${unit}`;
+    return `${series[each][0]} ${value === null || value === undefined ? "–" : `${value.toFixed(1)}${unit}`}`;
   });
   return html`<figure><figcaption>${title}: <span>${last.join(", ")}</span></figcaption>
     <div ref=${place} aria-hidden="true"></div></figure>`;

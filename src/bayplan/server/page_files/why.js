@@ -17,13 +17,13 @@ export function lines(message) {
   return message.split(/(?<=available:) |, (?=\d+ )|(?<=\.) (?=\S)/);
 }
 
-export function Why({ world, pod, choose }) {
+export function Why({ world, pod }) {
   const [answer, set] = useState(null);
   const told = world.latest.get(pod.key);
   useEffect(() => {
     let current = true;
     set(null);
-    asked(pod.key).then((found) => current && set(found));
+    if (world.about && world.about.why) asked(pod.key).then((found) => current && set(found));
     return () => { current = false; };
   }, [pod.key, pod.node, pod.message]);
   return html`<h3>Why</h3><div id="why">
