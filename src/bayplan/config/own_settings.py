@@ -33,10 +33,10 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How much is remembered about decisions."""
     plugin_poll_seconds: Annotated[int, Meta(ge=1, le=3600)] = 2
     """How often the files of --plugins-dir are looked at."""
-    page_address: str = ""
-    """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
     stop_seconds: Annotated[int, Meta(ge=0, le=3600)] = 20
     """How long what is under way may take when the process is told to stop."""
+    page_address: str = ""
+    """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
 
 
 class _File(OwnSettings, frozen=True, kw_only=True):
