@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo bench-page docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
 	@echo "make bench-api     what the embedded API server gets done on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
+	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
 	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers; an hour and more"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
@@ -33,8 +34,9 @@ help:
 
 setup: .venv/.dev
 
+# On a terminal it stays, so that its page can be looked at, until Ctrl-C.
 demo: .venv/.runtime
-	@$(BIN)/bayplan demo $(ARGS)
+	@if test -t 1; then set -- --keep; fi; $(BIN)/bayplan demo "$$@" $(ARGS)
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
@@ -54,7 +56,9 @@ kernel: .venv/.dev
 test-kernel: kernel
 	$(WITH_KERNEL) $(BIN)/python -m pytest -n auto --dist worksteal $(KERNEL_TESTS) $(ARGS)
 
+# Tests of the page need Chromium: the one that is installed, or Debian's package, unpacked into the user's cache.
 e2e: .venv/.dev
+	cd tests && ../$(BIN)/python -m browser.fetch --if-possible
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
 
 lint: .venv/.dev
@@ -92,6 +96,10 @@ bench-api: .venv/.dev
 
 bench-demo: .venv/.dev
 	$(BIN)/python benchmarks/demo.py $(ARGS)
+
+bench-page: .venv/.dev
+	cd tests && ../$(BIN)/python -m browser.fetch
+	$(BIN)/python benchmarks/page.py $(ARGS)
 
 docs: .venv/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -58,7 +58,10 @@ class Judge:
             user = self.tokens.get(spec["token"])
             return json.dumps({"status": {"authenticated": user is not None, "user": user or {}}}).encode()
         what = spec.get("nonResourceAttributes") or spec["resourceAttributes"]
-        place = what["path"] if "path" in what else f"{what['resource']} {what['namespace']}/{what['name']}"
+        if "path" in what:
+            place = what["path"]
+        else:
+            place = f"{what['resource']} {what.get('namespace', '')}/{what.get('name', '')}"
         allowed = (spec["user"], what["verb"], place) in self.allowed
         return json.dumps({"status": {"allowed": allowed, "denied": self.denied, "reason": self.reason}}).encode()
 

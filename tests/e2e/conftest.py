@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from browser.fetch import reason_to_do_without
 from cluster.api import Api
 from cluster.build import cache_folder
 from cluster.embedded import Embedded
@@ -27,8 +29,14 @@ QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"
 """The same, where kubectl was built before."""
 
 
+IN_BROWSER = "test_page_in_browser"
+"""The module whose tests need Chromium."""
+LEFT_OUT = pytest.StashKey[str]()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_out_the_browser(config, items)
     quick = QUICK | QUICK_WITH_KUBECTL if (cache_folder() / "kubectl").exists() else QUICK
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("soak") is None:
@@ -36,6 +44,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.name = _without_cluster(item.name)
             if item.path.stem in quick:
                 item.add_marker(pytest.mark.quick)
+
+
+def _leave_out_the_browser(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where there is no Chromium its tests are left out, and the end of the run says so."""
+    mine = [item for item in items if item.path.stem == IN_BROWSER]
+    if mine and (why := reason_to_do_without()):
+        config.stash[LEFT_OUT] = f"{len(mine)} tests of the page in a browser were LEFT OUT: {why}"
+        config.hook.pytest_deselected(items=mine)
+        items[:] = [item for item in items if item.path.stem != IN_BROWSER]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    told = config.stash.get(LEFT_OUT, "")
+    asked = any("e2e" in str(each) for each in (config.getoption("-m"), *config.args))
+    if not told and asked and (why := reason_to_do_without()):  # who counts is a worker, who tells is not
+        told = f"tests of the page in a browser were LEFT OUT: {why}"
+    if told:
+        terminalreporter.write_line(told, red=True)
 
 
 def _without_cluster(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bayplan import __version__
+from bayplan.app.paging import Heard, page_served
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.actions import default_actions
@@ -203,6 +204,7 @@ async def scheduler_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
+        page = await stack.enter_async_context(page_served(settings.page_address, monitor.showcase, clock))
         watched = watched_kinds(options, configuration)
         wiring = await Wiring.to(
             target,
@@ -216,7 +218,7 @@ async def scheduler_process(
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
-        informers = _informers(wiring.client, wiring.offered, watched, live)
+        informers = _informers(wiring.client, wiring.offered, watched, monitor.showcase.heard(live.hear))
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
@@ -231,6 +233,7 @@ async def scheduler_process(
             before_deciding=wiring.before_deciding,
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=(*reloading, *beside_requests(live, clock)),
+            page_url=page,
         )
         monitor.show(process, live)
         yield process
@@ -304,10 +307,10 @@ def _services(
     return services, network
 
 
-def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], live: LiveScheduler) -> Informers:
+def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], hear: Heard) -> Informers:
     """One watch for each kind that matters here and that the API server has."""
     return Informers(
-        client.informer(resource, live.hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+        client.informer(resource, hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
         for kind in watched
         if (resource := offered.get(kind)) is not None
     )

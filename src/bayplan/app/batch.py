@@ -14,6 +14,7 @@ from typing import Any
 
 from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
+from bayplan.app.paging import page_served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
@@ -267,6 +268,7 @@ async def batch_process(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
         await stack.enter_async_context(batch_served(monitor, clock))
+        page = await stack.enter_async_context(page_served(own.page_address, monitor.showcase, clock))
         kinds = settings.watched
         wiring = await Wiring.to(
             target,
@@ -280,8 +282,9 @@ async def batch_process(
             needed=settings.needed,
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        hear = monitor.showcase.heard(side.live.hear)
         informers = Informers(
-            wiring.client.informer(resource, side.live.hear, selection=EVERYTHING, complaint=side.speaker.complain)
+            wiring.client.informer(resource, hear, selection=EVERYTHING, complaint=side.speaker.complain)
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
         )
@@ -297,6 +300,7 @@ async def batch_process(
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=side.describe,
             beside=(collector.run, *beside_batch_requests(side.live, clock)),
+            page_url=page,
         )
         monitor.show(process, side.live, settings.lease)
         yield process

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
+from bayplan.app.paging import Showcase
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.client import Target
 from bayplan.client.transport import Observer
@@ -43,13 +44,16 @@ class BatchMonitor:
         self.registry.collect(self._gather)
         self._process: SchedulerProcess | None = None
         self._lease: LeaderElection | None = None
+        self.showcase = Showcase(clock)
 
     def observer(self, target: Target) -> Observer:
         return self._requests.observer(target.url.netloc)
 
-    def show(self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection) -> None:  # noqa: ARG002
+    def show(self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection) -> None:
         """Read this process from now on."""
         self._process, self._lease = process, lease
+        self.showcase.show_sessions(live, self.metrics)
+        self.showcase.show(process)
 
     def views(self) -> Views:
         return Views(

@@ -20,6 +20,7 @@ import yaml
 
 from bayplan import __version__
 from bayplan.app.explaining import Explainer, why_of
+from bayplan.app.paging import Showcase
 from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
 from bayplan.clock import LoopClock
@@ -90,6 +91,7 @@ class Monitor:
         add_features(self.registry, flags.features.all())
         self.registry.allow_labels(_allowed_labels(flags))
         self.registry.collect(self._gather)
+        self.showcase = Showcase(clock)
 
     def observer(self, target: Target) -> RequestObserver:
         """For a client: how its requests end."""
@@ -99,6 +101,8 @@ class Monitor:
         """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
         self._process, self._live = process, live
         self._explainers = (LiveExplainer(live), *others)
+        self.showcase.show_pods(live, self.metrics)
+        self.showcase.show(process)
 
     def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
         election = self._election_checks()
@@ -119,6 +123,7 @@ class Monitor:
             ),
             set_verbosity=set_verbosity if self._configuration.enable_profiling else None,
             why=self._why,
+            page=self.showcase.viewers,
         )
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:

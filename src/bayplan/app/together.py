@@ -16,6 +16,7 @@ from typing import Any
 from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
+from bayplan.app.paging import Showcase, page_served
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.explaining import BatchExplainer
@@ -114,6 +115,7 @@ async def both_process(
         await stack.enter_async_context(
             served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
+        page = await stack.enter_async_context(page_served(settings.page_address, monitor.showcase, clock))
         theirs = watched_kinds(options, configuration)
         kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
         wiring = await Wiring.to(
@@ -129,13 +131,14 @@ async def both_process(
         )
         cache = Cache()
         live = wired_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
+        metrics = BatchMetrics(monitor.registry, clock.now)
         side = batch_side(
             batch,
             wiring,
             cache,
             clock=clock,
             chance=chance,
-            observer=BatchMetrics(monitor.registry, clock.now),
+            observer=metrics,
             writes=live.writes,
             nominations=live.engine.nominations,
             left_to_others=frozenset(kind.struct for kind in theirs),
@@ -152,7 +155,7 @@ async def both_process(
             beside.append((await stack.enter_async_context(binding)).run)
         process = SchedulerProcess(
             both,
-            _informers(wiring, kinds, theirs, live, side),
+            _informers(wiring, kinds, theirs, monitor.showcase, live, side),
             election,
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
@@ -160,8 +163,10 @@ async def both_process(
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
             beside=beside,
+            page_url=page,
         )
         monitor.show(process, live, BatchExplainer(side.live))
+        monitor.showcase.show_sessions(side.live, metrics)
         yield process
 
 
@@ -180,7 +185,12 @@ def _freed(live: LiveScheduler, pod: Pod) -> None:
 
 
 def _informers(
-    wiring: Wiring, kinds: Sequence[Kind], theirs: Sequence[Kind], live: LiveScheduler, side: BatchSide
+    wiring: Wiring,
+    kinds: Sequence[Kind],
+    theirs: Sequence[Kind],
+    showcase: Showcase,
+    live: LiveScheduler,
+    side: BatchSide,
 ) -> Informers:
     """One watch a kind; pods that have ended are watched, too: gangs count them."""
     shared, own = frozenset(theirs), side.live.hear
@@ -192,7 +202,7 @@ def _informers(
     return Informers(
         wiring.client.informer(
             resource,
-            hear_both if kind in shared else own,
+            showcase.heard(hear_both if kind in shared else own),
             selection=EVERYTHING,
             complaint=side.speaker.complain,
         )

@@ -114,6 +114,8 @@ class ClusterPlan:
     scheduler: SchedulerSetup | None = None
     """None: nobody places pods."""
     controllers: bool = True
+    page_address: str = ""
+    """Where on loopback the page is shown; nothing: nowhere. Who shows it is the scheduler."""
     alone: bool = False
     """Whether the process is the cluster's own: memory that lasts is then put out of the collector's sight."""
 
@@ -156,6 +158,11 @@ class WholeCluster:
     @property
     def port(self) -> int:
         return self._up.port
+
+    @property
+    def page_url(self) -> str:
+        """Where people on this machine can look at it, if anywhere."""
+        return self.scheduler.page_url if self.scheduler is not None else ""
 
     @property
     def target(self) -> Target:
@@ -244,7 +251,8 @@ class WholeCluster:
 
     async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
-        options = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
+        own = OwnSettings(watchdog_seconds=0, page_address=self.plan.page_address)
+        options = ProcessOptions(settings=own, serving=ServingFlags(secure_port=0))
         parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
         parts["plugins"], batch = setup.plugins, setup.batch_alone()
         process = await self._stack.enter_async_context(

@@ -26,6 +26,7 @@ from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_ELECTION, BATCH_FLAGS
 from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import file_text
+from bayplan.cli.page_options import page_option, with_page
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.running import run_process
 from bayplan.client import find_target
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 @click.command("run", cls=GoCommand, flags=BATCH_FLAGS)
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
@@ -48,6 +50,7 @@ def command(
     context: click.Context,
     /,
     settings: Path | None,
+    page_address: str,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
     **given: Any,
@@ -70,6 +73,7 @@ def command(
     logs = start_logs(LogOptions(verbosity=flags["v"], vmodule=flags["vmodule"]), clock)
     context.call_on_close(logs.close)
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    own = with_page(own, page_address)
     division = Division.told_by(os.environ)
     engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
     kubeconfig = flags["kubeconfig"]

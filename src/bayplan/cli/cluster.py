@@ -13,10 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolderError, Running
+from bayplan.cli.page_options import page_option
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.terminal import progress
 from bayplan.controllers.node_pools import NodePool, nodes_of
@@ -68,6 +70,7 @@ class _Up:
     scheduler_conf: Path | None
     plugin_folders: tuple[Path, ...]
     trust_writable_plugins: bool
+    page_address: str
 
     def arguments(self) -> list[str]:
         """The same as a command line, for a process of its own in another folder."""
@@ -85,7 +88,8 @@ class _Up:
             "--batch": self.batch,
             "--trust-writable-plugins": self.trust_writable_plugins,
         }
-        return [*given, "--zones", str(self.zones), *(flag for flag, on in switches.items() if on)]
+        given += ["--zones", str(self.zones), "--page-address", self.page_address]
+        return [*given, *(flag for flag, on in switches.items() if on)]
 
     def pools(self) -> list[NodePool]:
         return [NodePool.parse(spec) for spec in self.nodes]
@@ -148,6 +152,7 @@ class _Up:
 @click.option("--batch", is_flag=True, help="Volcano's kinds, and the engine that schedules gangs and queues, too.")
 @click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for it.")
 @plugin_options
+@page_option("127.0.0.1:0")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a port that is free.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Any other address lets others on the network try the token."
@@ -217,6 +222,8 @@ def status(name: str) -> None:
     running = folder.must_run()
     click.echo(f'the cluster "{name}" is up at {running.url} (process {running.pid})')
     click.echo(f"objects are kept in {running.data or 'memory'}")
+    if running.page:
+        click.echo(f"page: {running.page}")
     click.echo(f"kubeconfig: {folder.kubeconfig}")
 
 
@@ -261,15 +268,18 @@ async def _serve(folder: ClusterFolder, settings: _Up) -> None:
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     credentials = credentials_for(folder.path, settings.host)
     stop, anew = _signals()
-    starts, port, data = 0, settings.port, settings.data
+    starts, port, data, page = 0, settings.port, settings.data, settings.page_address
     while not stop.is_set():
         anew.clear()
-        async with _cluster(settings, credentials, port) as cluster:
+        async with _cluster(settings, credentials, port, page) as cluster:
             port, starts = cluster.port, starts + 1
+            shown = getattr(cluster, "page_url", "")
+            page = urlsplit(shown).netloc or page  # the same after a reset: pages that are open find it again
             cluster.write_kubeconfig(folder.kubeconfig, folder.name)
             if not await _ready(cluster, settings, stop):
                 return
-            running = Running(os.getpid(), cluster.url, str(data.absolute()) if data else "", starts)
+            kept = str(data.absolute()) if data else ""
+            running = Running(os.getpid(), cluster.url, kept, starts, shown)
             folder.tell(running)
             _collect_seldom()
             if starts == 1:
@@ -279,7 +289,7 @@ async def _serve(folder: ClusterFolder, settings: _Up) -> None:
             remove(data)
 
 
-def _cluster(settings: _Up, credentials: Credentials, port: int) -> EmbeddedCluster | WholeCluster:
+def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> EmbeddedCluster | WholeCluster:
     from bayplan.cluster.credentials import read_tokens
     from bayplan.cluster.embedded import EmbeddedCluster
 
@@ -299,6 +309,7 @@ def _cluster(settings: _Up, credentials: Credentials, port: int) -> EmbeddedClus
         nodes=settings.manifests(),
         scheduler=settings.setup(),
         controllers=settings.controllers,
+        page_address=page,
         alone=True,
     )
     return WholeCluster(plan)
@@ -370,6 +381,7 @@ def _tell_next(folder: ClusterFolder, running: Running, settings: _Up, *, detach
         *([] if settings.scheduler else ["  bayplan scheduler &"]),
         "  kubectl run web --image=nginx",
         "  bayplan top",
+        *([f"  look at {running.page}"] if running.page else []),
         "",
         f"bayplan cluster down{option} ends it" if detached else "Ctrl-C ends it",
     ]

@@ -36,6 +36,8 @@ class Running:
     data: str = ""
     starts: int = 1
     """How often it came up in this process; a reset counts."""
+    page: str = ""
+    """Where its page is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resources import accounted_requests, allocatable_amounts
+from bayplan.telemetry.page_rows import refusal
 
 ZONE = "topology.kubernetes.io/zone"
 WINDOW_S = 5.0
@@ -158,11 +159,3 @@ class ClusterView:
 def _counts(pod: Pod) -> bool:
     """Whether a pod takes room on a node."""
     return bool(pod.spec.node_name) and pod.status.phase not in ENDED
-
-
-def refusal(pod: Pod) -> tuple[str, str]:
-    """Why a pod has no node, as its scheduler told: reason and message; nothing where nobody has told."""
-    for each in pod.status.conditions:
-        if each.type == "PodScheduled" and each.status == "False":
-            return each.reason, each.message
-    return "", ""

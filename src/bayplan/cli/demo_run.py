@@ -20,7 +20,7 @@ from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
 from bayplan.batch.conf import load
 from bayplan.cli import demo_story as story
 from bayplan.cli.cluster_folder import ClusterFolder, Running
-from bayplan.cli.cluster_view import ClusterView, refusal
+from bayplan.cli.cluster_view import ClusterView
 from bayplan.cli.demo_screen import Screen
 from bayplan.cli.stopping import end_undisturbed
 from bayplan.client import Applier, Client
@@ -28,6 +28,7 @@ from bayplan.cluster.embedded import credentials_for
 from bayplan.controllers import NodePool, PodHabits, nodes_of
 from bayplan.controllers.batch.kinds import VC_JOBS
 from bayplan.objects.core import Pod
+from bayplan.telemetry.page_rows import refusal
 
 NAME = "demo"
 PATIENCE_S = 60.0
@@ -50,6 +51,7 @@ async def demo(*, keep: bool) -> None:
         _tell_next()
         if keep:
             await _keep(cluster, folder)
+        click.echo(f"\nits page, {cluster.page_url}, goes with it; `bayplan demo --keep` keeps both")
         end_undisturbed()
 
 
@@ -69,6 +71,7 @@ async def _cluster(folder: ClusterFolder) -> AsyncIterator[WholeCluster]:
         nodes=nodes_of(map(NodePool.parse, story.POOLS), story.ZONES),
         habits=PodHabits(starts_after_s=0.3),
         scheduler=SchedulerSetup.of(batch=BatchSettings(conf=load(story.SESSIONS))),
+        page_address="127.0.0.1:0",
         alone=True,
     )
     async with WholeCluster(plan) as cluster:
@@ -100,6 +103,7 @@ class _Story:
     async def tell(self) -> None:
         await self._cluster.ready()
         self._screen.say(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
+        self._screen.say(f"look on in a browser: {self._cluster.page_url}")
         await self._web(story.web(), story.WEB_PODS)
         await self._jobs(story.jobs(), story.JOBS * story.PODS_A_JOB)
         await self._queues(story.queues(), story.sweep(), story.second_sweep(), story.release())
@@ -210,7 +214,7 @@ def _tell_next() -> None:
     lines = [
         "",
         "that was all of it. What to try next:",
-        "  bayplan demo --keep                                   the same, and look around with kubectl afterwards",
+        "  bayplan demo --keep                                   the same, and look around afterwards, on its page too",
         "  bayplan cluster up --detach --nodes 50 --zones 3      a cluster of your own",
         "  bayplan get pods -A --watch                           what happens in it",
         "  bayplan top                                           how full it is",
@@ -230,6 +234,8 @@ async def _keep(cluster: WholeCluster, folder: ClusterFolder) -> None:
         "  kubectl get pods -A -o wide",
         "  kubectl describe pod giant",
         f"  bayplan top --cluster {NAME}",
+        "",
+        f"and in a browser: {cluster.page_url}",
     ]
     click.echo("\n".join(lines))
     await cluster.unbroken(asyncio.ensure_future(asyncio.Event().wait()))

@@ -21,6 +21,7 @@ from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.batch_run import batch_settings
 from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import explained, file_text
+from bayplan.cli.page_options import page_option
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.running import run_process
 from bayplan.cli.scheduler import process_options, start_logging, with_flags
@@ -49,6 +50,7 @@ _UNSAID = {flag.name: flag.default for flag in BATCH_FLAGS}
 @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
 @click.option("--binder", "with_binder", is_flag=True, help="Carry out BindRequests as well, as `bayplan binder` does.")
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
@@ -58,6 +60,7 @@ def command(
     no_leader_elect: bool,
     with_binder: bool,
     settings: Path | None,
+    page_address: str,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
     **given: Any,
@@ -80,7 +83,7 @@ def command(
         flags["leader-elect"] = False
     logs = start_logging(flags)
     context.call_on_close(logs.close)
-    options = process_options(flags, context.command.texts(given), settings)
+    options = process_options(flags, context.command.texts(given), settings, page_address)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
     features = options.serving.features

@@ -18,6 +18,7 @@ from bayplan.app import build_engine, configured, freeze_memory, plugin_source, 
 from bayplan.cache import Cache
 from bayplan.cli.go_command import FlagError, GoCommand
 from bayplan.cli.options import explained, file_text
+from bayplan.cli.page_options import page_option, with_page
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import yaml_text
 from bayplan.cli.running import run_process
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 @click.command("scheduler", cls=GoCommand, flags=FLAGS)
 @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
@@ -47,6 +49,7 @@ def command(
     /,
     no_leader_elect: bool,
     settings: Path | None,
+    page_address: str,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
     **given: Any,
@@ -69,7 +72,7 @@ def command(
         flags["leader-elect"] = False
     logs = start_logging(flags)
     context.call_on_close(logs.close)
-    options = process_options(flags, context.command.texts(given), settings)
+    options = process_options(flags, context.command.texts(given), settings, page_address)
     path = Path(flags["config"]) if flags["config"] else None
     text = file_text(path) if path is not None else None
     features = options.serving.features
@@ -95,7 +98,9 @@ def command(
     sys.exit(asyncio.run(run_process(process)))
 
 
-def process_options(flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None) -> ProcessOptions:
+def process_options(
+    flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None, page_address: str = ""
+) -> ProcessOptions:
     features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
     for gate in features.without_effect():
         log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
@@ -104,7 +109,7 @@ def process_options(flags: Mapping[str, Any], texts: Mapping[str, str], settings
         raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     parked = flags["pod-max-in-unschedulable-pods-duration"]
-    return ProcessOptions(settings=own, serving=serving, max_parked=parked)
+    return ProcessOptions(settings=with_page(own, page_address), serving=serving, max_parked=parked)
 
 
 def with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:

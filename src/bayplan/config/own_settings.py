@@ -45,6 +45,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Pods that the binder binds at the same time."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
+    page_address: str = ""
+    """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
 
 
 class _File(OwnSettings, frozen=True, kw_only=True):

@@ -72,6 +72,8 @@ class SchedulerProcess:
     """What is known and who waits, in lines for a log."""
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else runs as long as the process does, and ends it when it breaks."""
+    page_url: str = ""
+    """Where people on this machine can look at it."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:

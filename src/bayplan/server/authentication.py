@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 CACHE_S = 10.0
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 _CREDENTIAL = "authentication.kubernetes.io/credential-id"
+COOKIE = "bayplan-token"
+"""Where a browser keeps its token after its user has signed in to the page."""
+_READ_BY_BROWSERS = ("/page/", "/why/")
 _UID = "1.3.6.1.4.1.57683.2"
 
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
@@ -91,7 +94,7 @@ class Authenticator:
         found = _proxied(request, self._front) if self._from_proxy(request) else None
         found = found or self._certified(request)
         doubtful = bool(request.peer.chain and (self._fronts or self._clients))
-        if found is None and (token := _bearer(request)) and self._reviewer is not None:
+        if found is None and (token := _bearer(request) or _kept_by_browser(request)) and self._reviewer is not None:
             found = await self._of_token(token)
             doubtful = True
         if found is None:
@@ -151,6 +154,14 @@ def _bearer(request: Request) -> str:
     in another."""
     scheme, _, rest = request.header("authorization").strip().partition(" ")
     return rest.partition(" ")[0] if scheme.lower() == "bearer" else request.header(FORWARDED_TOKEN.lower())
+
+
+def _kept_by_browser(request: Request) -> str:
+    """The token that a browser keeps, which it sends with everything: it opens what is only read, and only pages."""
+    if request.method not in ("GET", "HEAD") or not request.path.startswith(_READ_BY_BROWSERS):
+        return ""
+    pairs = (pair.strip().partition("=") for line in request.all("cookie") for pair in line.split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def _authenticated(user: User) -> User:

@@ -5,8 +5,9 @@ Asked for every request. Its answers are kept for ten seconds, yes and no alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,20 @@ class Verdict:
 
     allowed: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Something that is done to objects: `Asked("list", "pods", "default")`. No namespace: in all of them."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def attributes(self) -> dict[str, Any]:
+        named = {"verb": self.verb, "resource": self.resource, "namespace": self.namespace, "name": self.name}
+        return {"resourceAttributes": {key: value for key, value in named.items() if value}}
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -73,10 +88,22 @@ class Authorizer:
             return await self._review(user, request)
         return await self._verdicts.get(key, lambda: self._review(user, request))
 
+    async def may(self, user: User, asked: Asked) -> bool:
+        """Whether this user may do that to objects. `ApiError` when the API server cannot be asked."""
+        if MASTERS in user.groups:
+            return True
+        if self._reviewer is None:
+            return False
+        verdict = await self._verdicts.get((user, asked), lambda: self._judged(user, asked.attributes()))
+        return verdict.allowed
+
     async def _review(self, user: User, request: Request) -> Verdict:
+        return await self._judged(user, _question(request))
+
+    async def _judged(self, user: User, attributes: Mapping[str, Any]) -> Verdict:
         assert self._reviewer is not None
         spec = {
-            **_question(request),
+            **attributes,
             "user": user.name,
             "uid": user.uid,
             "groups": list(user.groups),

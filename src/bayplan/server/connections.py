@@ -13,7 +13,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Protocol
 
 from bayplan.clock import LoopClock
@@ -58,6 +58,8 @@ class _Connection:
         self.since = 0.0
         """From when on it has waited for the client; it may be closed to make room."""
         self.answering = False
+        self.streaming = False
+        """Its answer has no end of its own: whoever closes does not wait for it."""
 
 
 class Connections:
@@ -98,7 +100,7 @@ class Connections:
         """Let answers under way come to their end, for so long; end everything else at once."""
         self._closing = True
         for connection in self._open.values():
-            if not connection.answering:
+            if not connection.answering or connection.streaming:
                 connection.task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -211,9 +213,10 @@ class Connections:
                 await self._send(connection, writer, head + response.body)
             else:
                 await self._send(connection, writer, head)
+                connection.streaming = isinstance(response.body, AsyncGenerator)
                 await self._stream(connection, response.body, writer, chunks=request.chunks)
         finally:
-            connection.answering = False
+            connection.answering = connection.streaming = False
         return not last
 
     async def _handled(self, request: Request) -> Response:
@@ -224,12 +227,18 @@ class Connections:
             return text("Internal Server Error", 500)
 
     async def _stream(
-        self, connection: _Connection, pieces: Iterable[bytes], writer: asyncio.StreamWriter, *, chunks: bool
+        self,
+        connection: _Connection,
+        pieces: Iterable[bytes] | AsyncGenerator[bytes, None],
+        writer: asyncio.StreamWriter,
+        *,
+        chunks: bool,
     ) -> None:
-        for piece in pieces:
-            if piece:
-                await self._send(connection, writer, b"%x\r\n%b\r\n" % (len(piece), piece) if chunks else piece)
-            await asyncio.sleep(0)
+        async with contextlib.aclosing(pieces if isinstance(pieces, AsyncGenerator) else _one_by_one(pieces)) as all_:
+            async for piece in all_:
+                if piece:
+                    await self._send(connection, writer, b"%x\r\n%b\r\n" % (len(piece), piece) if chunks else piece)
+                await asyncio.sleep(0)
         if chunks:
             await self._send(connection, writer, b"0\r\n\r\n")
 
@@ -248,3 +257,8 @@ class Connections:
     def _wait(self, connection: _Connection, seconds: float) -> None:
         connection.since = self._clock.monotonic_s()
         connection.deadline = connection.since + seconds
+
+
+async def _one_by_one(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece

@@ -15,6 +15,7 @@ from bayplan.objects.go_text import json_text
 from bayplan.server.health import Check, Handler, HealthRecords, health_routes
 from bayplan.server.requests import Request
 from bayplan.server.responses import JSON, NOSNIFF, Response, compressed, text
+from bayplan.server.viewers import Viewers
 from bayplan.server.why import Why
 from bayplan.server.zpages import About, flagz, statusz
 from bayplan.telemetry.metrics import CONTENT_TYPE, Gauge, Registry
@@ -42,6 +43,8 @@ class Views:
     set_verbosity: Callable[[int], None] | None = None
     why: Why | None = None
     """Why pods are where they are; `server.why` has its path."""
+    page: Viewers | None = None
+    """Who looks at the page; it is served below `/page/`."""
 
 
 def routes_of(views: Views, clock: Clock) -> dict[str, Handler]:

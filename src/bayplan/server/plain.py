@@ -36,11 +36,21 @@ class _NoTls:
 
 
 class PlainServer:
-    """Listens from `start` to `close` on `host:port`; `:8080` is every address of the machine."""
+    """Listens from `start` to `close` on `host:port`; `:8080` is every address of the machine.
 
-    def __init__(self, address: str, routes: Mapping[str, PlainHandler], *, clock: LoopClock) -> None:
+    `otherwise`: who answers on paths that are no route."""
+
+    def __init__(
+        self,
+        address: str,
+        routes: Mapping[str, PlainHandler],
+        *,
+        clock: LoopClock,
+        otherwise: PlainHandler = lambda _: NOT_FOUND,
+    ) -> None:
         self._address = address
         self._routes = routes
+        self._otherwise = otherwise
         self._connections = Connections(self._handle, _NoTls(), clock)
         self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,10 +92,7 @@ class PlainServer:
             self._connections.accept(client)
 
     async def _handle(self, request: Request) -> Response:
-        handler = self._routes.get(request.path)
-        if handler is None:
-            return NOT_FOUND
-        answer = handler(request)
+        answer = self._routes.get(request.path, self._otherwise)(request)
         return answer if isinstance(answer, Response) else await answer
 
 

@@ -1,14 +1,15 @@
 """What is answered? Values, and their bytes on the wire.
 
 A body is bytes, or pieces that are made while they are sent: metrics are rendered so, and the loop has its turn between
-two of them. Refusals are worded as Kubernetes words them, so that people and tools recognise them.
+two of them; or it goes on for as long as somebody reads, and its maker waits between pieces.
+Refusals are worded as Kubernetes words them, so that people and tools recognise them.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
@@ -30,7 +31,7 @@ class Response:
     """An answer."""
 
     status: int = 200
-    body: bytes | Iterable[bytes] = b""
+    body: bytes | Iterable[bytes] | AsyncGenerator[bytes, None] = b""
     content_type: str = ""
     headers: tuple[tuple[str, str], ...] = ()
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, ServingError
 from bayplan.objects.go_text import quote
-from bayplan.server.authentication import Authenticator
-from bayplan.server.authorization import Authorizer
+from bayplan.server.authentication import Authenticator, User
+from bayplan.server.authorization import Asked, Authorizer
 from bayplan.server.connections import MAX_CONNECTIONS, Connections
+from bayplan.server.page import Page
 from bayplan.server.pages import Views, routes_of
 from bayplan.server.requests import Request
 from bayplan.server.responses import NOT_FOUND, Response, status_object, text
@@ -59,6 +60,15 @@ class Access:
 
     async def refusal(self, request: Request) -> Response | None:
         """The refusal, or nothing for those who may."""
+        judged = await self.judged(request)
+        return judged if isinstance(judged, Response) else None
+
+    async def may(self, user: User, asked: Asked) -> bool:
+        """Whether they may do that to objects of the cluster."""
+        return await self.authorizer.may(user, asked)
+
+    async def judged(self, request: Request) -> User | Response:
+        """Who asks, if they may; else the refusal."""
         start_s = self.metrics.now_s()
         user = await self.authenticator.user(request)
         self.metrics.authenticated(None if user is None else user.name, start_s)
@@ -73,7 +83,7 @@ class Access:
             return text(f"Internal Server Error: {quote(request.target)}: {fault}", 500)
         self.metrics.authorized(ALLOWED if verdict.allowed else NO_OPINION, start_s)
         if verdict.allowed:
-            return None
+            return user
         words = _refused(user.name, request)
         message = f"{words}: {verdict.reason}" if verdict.reason else words
         return status_object(request, 403, "Forbidden", message, details=True)
@@ -96,6 +106,7 @@ class Server:
         self._access = access
         self._routes = routes_of(views, clock)
         self._why = views.why
+        self._page = Page(views.page) if views.page is not None else None
         self._tls = ServingTls(serving.tls, clock, address=serving.address)
         self._connections = Connections(self._handle, self._tls, clock, limit=serving.connections)
         self._socket: socket.socket | None = None
@@ -175,6 +186,8 @@ class Server:
             self._connections.accept(client)
 
     async def _handle(self, request: Request) -> Response:
+        if self._page is not None and self._page.serves(request.path):
+            return await self._page.answer(request, self._access)
         refused = await self._access.refusal(request)
         if refused is not None:
             return refused

@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 
 import msgspec
 
@@ -130,12 +131,15 @@ class DecisionRing:
         self._records: deque[DecisionRecord] = deque()
         self._sizes: deque[int] = deque()
         self._bytes = 0
+        self.added = 0
+        """How many there ever were."""
 
     def add(self, record: DecisionRecord) -> None:
         size = record.size_bytes
         self._records.append(record)
         self._sizes.append(size)
         self._bytes += size
+        self.added += 1
         while self._bytes > self._limit_bytes and self._records:
             self._records.popleft()
             self._bytes -= self._sizes.popleft()
@@ -146,6 +150,10 @@ class DecisionRing:
     def __iter__(self) -> Iterator[DecisionRecord]:
         """Oldest first."""
         return iter(self._records)
+
+    def newest(self, count: int) -> list[DecisionRecord]:
+        """So many of the newest, the oldest of them first."""
+        return list(islice(reversed(self._records), count))[::-1]
 
     @property
     def size_bytes(self) -> int:

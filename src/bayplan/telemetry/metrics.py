@@ -152,6 +152,10 @@ class Family(Generic[V]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def items(self) -> Iterable[tuple[tuple[str, ...], V]]:
+        """Labels and values, as they are now."""
+        return self._values.items()
+
     def head(self) -> list[str]:
         """The lines before the values."""
         words: list[str] = [f"[{self.stability}]"] if self.stability else []

@@ -66,6 +66,8 @@ class LiveBatch:
     """What must be there before the first session; only who leads does it."""
     between_sessions: list[Callable[[], None]] = field(default_factory=list)
     """Called before each session: what may change only while none is open."""
+    after_session: list[Callable[[Outcome], None]] = field(default_factory=list)
+    """Told of what each session left."""
     sessions: int = 0
     """How many there were."""
     latest: Outcome = field(default_factory=Outcome)
@@ -199,6 +201,8 @@ class LiveBatch:
 
     def _observe(self, outcome: Outcome, seconds: float, open_s: float) -> None:
         self.observer.session(outcome, seconds, open_s)
+        for hear in self.after_session:
+            hear(outcome)
         self.observer.forget(self._jobs - outcome.groups.keys())
         self._jobs = set(outcome.groups)
         if details.enabled(_DECISIONS):

@@ -1,0 +1,147 @@
+"""What was decided lately, and how fast does it go? What the page shows besides objects, as frozen values.
+
+The pod engine's decisions are read from its ring of records, and only when somebody looks. A session of the batch
+engine tells what it left once, at its end; of pods that wait only what is new is kept, since it says the same of all
+others every second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+
+from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.decisions import DecisionRecord, DecisionRing
+from bayplan.telemetry.explain import why
+from bayplan.telemetry.metrics import HistogramValue
+from bayplan.telemetry.scheduler_metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
+
+KEPT = 500
+"""Decisions of sessions that are remembered for whoever opens the page later."""
+MOST = 100
+"""Decisions that are told at once: nobody reads more in a second."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One decision, for people."""
+
+    at: float
+    """Seconds since 1970."""
+    pod: str
+    outcome: str
+    """scheduled, unschedulable, error or evicted."""
+    node: str
+    text: str
+    about: tuple[str, ...] = ()
+    """Other pods that the text names: who may not see them may not see the text."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Counts since the process began; whoever wants rates takes differences."""
+
+    scheduled: float = 0
+    unschedulable: float = 0
+    errors: float = 0
+    bounds: tuple[float, ...] = ()
+    """Seconds: upper ends of the classes of `counts`, of which there is one more."""
+    counts: tuple[int, ...] = ()
+    """How long attempts took that ended in a binding."""
+    waiting: Mapping[str, int] = {}
+    """Pods by the part of the queue that they wait in."""
+
+
+class Decisions(Protocol):
+    """Somewhere decisions are read from, by how many there were before."""
+
+    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+        """How many there are by now, and those that came after the first `count`, the oldest first."""
+        ...
+
+
+class RecordedDecisions:
+    """The pod engine's, from its ring."""
+
+    def __init__(self, ring: DecisionRing) -> None:
+        self._ring = ring
+
+    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+        added = self._ring.added
+        records = self._ring.newest(min(MOST, max(0, added - count)))
+        return added, [told_of(record) for record in records]
+
+
+def told_of(record: DecisionRecord) -> Told:
+    return Told(record.at.timestamp(), record.pod, record.outcome, record.node or "", why(record), record.victims)
+
+
+class SessionOutcome(Protocol):
+    """What is told of a session: `batch.outcome.Outcome` has it."""
+
+    @property
+    def binds(self) -> Mapping[str, str]: ...
+    @property
+    def evicts(self) -> Mapping[str, str]: ...
+    @property
+    def messages(self) -> Mapping[str, Any]: ...
+    @property
+    def final_gauges(self) -> Mapping[str, Mapping[str, float]]: ...
+
+
+class SessionDecisions:
+    """The batch engine's, and what its queues came to. `hear` it after each session."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._told: deque[Told] = deque(maxlen=KEPT)
+        self._count = 0
+        self._messages: dict[str, str] = {}
+        self.queues: Mapping[str, Mapping[str, float]] = {}
+
+    def hear(self, outcome: SessionOutcome) -> None:
+        at = self._now().timestamp()
+        for pod, reason in outcome.evicts.items():
+            self._add(Told(at, pod, "evicted", "", f"evicted by {reason}"))
+        for pod, node in outcome.binds.items():
+            self._add(Told(at, pod, SCHEDULED, node, "placed by a session"))
+        messages = {pod: each.message for pod, each in outcome.messages.items()}
+        for pod, message in messages.items():
+            if self._messages.get(pod) != message:
+                self._add(Told(at, pod, UNSCHEDULABLE, "", message))
+        self._messages = messages
+        self.queues = outcome.final_gauges
+
+    def _add(self, told: Told) -> None:
+        self._told.append(told)
+        self._count += 1
+
+    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+        new = min(MOST, max(0, self._count - count), len(self._told))
+        return self._count, list(islice(self._told, len(self._told) - new, None))
+
+
+def numbers_of(pods: SchedulerMetrics | None, batch: BatchMetrics | None, waiting: Mapping[str, int]) -> Numbers:
+    """What the metrics of one engine, or of both, come to."""
+    results = dict.fromkeys((SCHEDULED, UNSCHEDULABLE, ERROR), 0.0)
+    spreads: list[HistogramValue] = []
+    for family in (pods.attempts if pods else None, batch.attempts if batch else None):
+        for labels, value in family.items() if family is not None else ():
+            results[labels[0]] = results.get(labels[0], 0.0) + value.value
+    if pods is not None:
+        spreads += [spread for labels, spread in pods.attempt_seconds.items() if labels[0] == SCHEDULED]
+    bounds = tuple(spreads[0].bounds) if spreads else ()
+    counts = tuple(map(sum, zip(*(spread.counts for spread in spreads), strict=True))) if spreads else ()
+    if not any(counts) and batch is not None:
+        bounds, counts = _sessions(batch.e2e.items())
+    return Numbers(results[SCHEDULED], results[UNSCHEDULABLE], results[ERROR], bounds, counts, dict(waiting))
+
+
+def _sessions(spreads: Iterable[tuple[tuple[str, ...], HistogramValue]]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """How long sessions took, where no pod engine decides."""
+    for _, spread in spreads:
+        return tuple(bound / 1e3 for bound in spread.bounds), tuple(spread.counts)
+    return (), ()

@@ -1,0 +1,1 @@
+"""A real browser for tests and benchmarks of the page."""
