@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo bench-page docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
@@ -26,7 +26,8 @@ help:
 	@echo "make bench-api     what the embedded API server gets done on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
-	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers; an hour and more"
+	@echo "make bench-sim   one OpenB run on one core, and a year-long trace; ARGS=--sweep for all workloads and policies"
+	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers, all that was published"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -90,6 +91,7 @@ soak: .venv/.dev
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python -m pytest -p no:xdist -m soak tests/e2e
 	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100
+	$(BIN)/python -m pytest -p no:xdist -m soak tests/unit/sim
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)
@@ -100,6 +102,9 @@ bench-demo: .venv/.dev
 bench-page: .venv/.dev
 	cd tests && ../$(BIN)/python -m browser.fetch
 	$(BIN)/python benchmarks/page.py $(ARGS)
+
+bench-sim: .venv/.dev
+	$(BIN)/python benchmarks/simulation.py $(ARGS)
 
 docs: .venv/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -9,6 +9,7 @@ import click
 from rich.table import Table
 
 from bayplan.cli.printing import print_table, print_value, yaml_text
+from bayplan.cli.simulate_csv import simulate_csv
 from bayplan.cli.simulating import progress_bar
 from bayplan.errors import UsageError
 from bayplan.sim.openb import LOADS, Run, Summary
@@ -20,58 +21,91 @@ from bayplan.sim.traces import gpu_capacity, read_nodes, read_openb_pods
 
 
 @click.command("simulate")
-@click.option("--trace", type=click.Choice(["openb"]), default="openb", show_default=True, help="What the files are.")
+@click.option(
+    "--trace", type=click.Choice(["openb", "csv"]), default="openb", show_default=True, help="What the files are."
+)
 @click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, also with .gz.")
 @click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="fgd", show_default=True, help="Who places pods.")
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="Who places pods; of openb fgd unless told.")
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs. (openb)")
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
-@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core.")
-@click.option("--show-config", is_flag=True, help="Print the configuration that would run, for a live scheduler.")
+@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core. (openb)")
+@click.option("--show-config", is_flag=True, help="Print the configuration that would run. (openb)")
+@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration, not a policy. (csv)")
+@click.option("--column", "columns", multiple=True, help="FIELD=NAME: a column that is called otherwise. (csv)")
+@click.option("--every", type=click.FloatRange(1.0), default=3600.0, show_default=True, help="Seconds a sample. (csv)")
+@click.option("--samples", type=click.Path(path_type=Path), help="A file for the samples, as CSV. (csv)")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(
     trace: str,
     pods: Path,
     nodes: Path | None,
-    policy: str,
+    policy: str | None,
     seeds: int,
     first_seed: int,
     processes: int | None,
     show_config: bool,
+    config: Path | None,
+    columns: tuple[str, ...],
+    every: float,
+    samples: Path | None,
     output: str,
 ) -> None:
-    """Fill a cluster from a trace, again and again, and show how much of its GPUs a policy can give away.
+    """Replay a trace by the pod engine of a live scheduler, and show how well it fills the cluster.
 
-    Pods of the trace come one after another in a random order until they have asked for 1.3 times the GPUs that there
-    are; one that fits nowhere is gone. Decisions are made by the pod engine, as in a live scheduler. The same seeds
-    give the same numbers on every machine. Where results of the workload were published, they are shown beside.
+    openb: pods come one after another in a random order until they have asked for 1.3 times the GPUs that there are;
+    one that fits nowhere is gone. How much of the GPUs is allocated is shown beside what was published.
+    csv: pods come and go at the times of the table, and wait where there is no room; shown is what was allocated, how
+    long pods waited and how fair it was. Without --policy and --config the default profile places them, and shares
+    out the GPUs of nodes that have some by GpuBestFit. The same seeds give the same numbers on every machine.
 
     \b
     Examples:
       bayplan simulate --trace openb --pods openb_pod_list_default.csv.gz --policy fgd --seeds 10
       bayplan simulate --pods openb_pod_list_gpuspec33.csv --policy bestfit --seeds 3 -o json
       bayplan simulate --pods openb_pod_list_default.csv --policy fgd --show-config > fgd.yaml
+      bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
     """
-    if show_config:
-        click.echo(yaml_text(policy_manifest(policy, read_openb_pods(pods))), nl=False)
+    if trace == "csv":
+        simulate_csv(
+            pods,
+            nodes,
+            columns=columns,
+            policy=policy,
+            config=config,
+            seed=first_seed,
+            every_s=every,
+            samples=samples,
+            output=output,
+        )
         return
-    jobs = [Job(pods, nodes, policy, seed) for seed in range(first_seed, first_seed + seeds)]
+    if config is not None or columns or samples is not None:
+        raise UsageError("--config, --column and --samples go with --trace csv")
+    chosen = policy or "fgd"
+    if show_config:
+        click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)
+        return
+    _simulate_openb(pods, nodes, chosen, range(first_seed, first_seed + seeds), processes or cores(), output)
+
+
+def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, processes: int, output: str) -> None:
     cluster = read_nodes(nodes)
     if not gpu_capacity(cluster):
         raise UsageError(f"{nodes}: no node has a GPU, so there is nothing to allocate; give other --nodes")
     read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
+    jobs = [Job(pods, nodes, policy, seed) for seed in seeds]
     with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
-        runs = in_order(carry_out, jobs, processes or cores(), told)
+        runs = in_order(carry_out, jobs, processes, told)
     summary = Summary.of(runs)
     if output == "table":
-        _print(trace, summary, runs, len(cluster), gpu_capacity(cluster))
+        _print(summary, runs, len(cluster), gpu_capacity(cluster))
     else:
-        print_value(_as_data(trace, summary, runs, len(cluster), gpu_capacity(cluster)), output)
+        print_value(_as_data(summary, runs, len(cluster), gpu_capacity(cluster)), output)
 
 
-def _print(trace: str, summary: Summary, runs: list[Run], nodes: int, capacity: int) -> None:
+def _print(summary: Summary, runs: list[Run], nodes: int, capacity: int) -> None:
     click.echo(
-        f"{summary.policy} on {summary.workload} ({trace}): {nodes} nodes, {capacity // 1000} GPUs, {len(runs)} runs\n"
+        f"{summary.policy} on {summary.workload} (openb): {nodes} nodes, {capacity // 1000} GPUs, {len(runs)} runs\n"
     )
     known, apart = published(summary.workload, summary.policy), differences(summary)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -87,9 +121,9 @@ def _print(trace: str, summary: Summary, runs: list[Run], nodes: int, capacity: 
         click.echo("\nnothing was published about this workload")
 
 
-def _as_data(trace: str, summary: Summary, runs: list[Run], nodes: int, capacity: int) -> dict[str, Any]:
+def _as_data(summary: Summary, runs: list[Run], nodes: int, capacity: int) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "trace": trace,
+        "trace": "openb",
         "workload": summary.workload,
         "policy": summary.policy,
         "seeds": list(summary.seeds),

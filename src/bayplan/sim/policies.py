@@ -80,6 +80,15 @@ def policy_manifest(policy: str, pods: Iterable[TracePod]) -> dict[str, Any]:
     }
     if GpuFragmentation.name in weights:
         profile["pluginConfig"] = [{"name": GpuFragmentation.name, "args": {"typicalPods": _typical(pods)}}]
+    return _manifest(profile)
+
+
+def default_manifest() -> dict[str, Any]:
+    """The default profile of a scheduler, which shares out GPUs besides."""
+    return _manifest({"plugins": {"multiPoint": {"enabled": [{"name": GpuBestFit.name}]}}})
+
+
+def _manifest(profile: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -66,6 +66,16 @@ class Replay:
         self._endings: list[tuple[float, int, str]] = []
         self._number = 0
 
+    @property
+    def started(self) -> int:
+        """How many pods have come so far; one that was evicted has come again."""
+        return self._number
+
+    @property
+    def kept(self) -> int:
+        """Pods that wait or run, and endings that are still to come."""
+        return len(self._lives) + len(self._endings)
+
     def run(self, pods: Iterable[TracePod], *, every_s: float, sink: Callable[[Sample], None]) -> Totals:
         """To the end of the trace, and on until all that end have ended. A sample every so often goes to the sink."""
         arrivals = iter(pods)

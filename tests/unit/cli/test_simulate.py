@@ -90,10 +90,45 @@ def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(
     assert any("GpuFragmentation" in line for line in run.lines("config", "show", path))
 
 
+def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: CommandLine, tmp_path: Path) -> None:
+    jobs, nodes, samples = (tmp_path / name for name in ("jobs.csv", "nodes.csv", "samples.csv"))
+    jobs.write_text("cores,memory_mib,submitted,duration\n4000,128,0,60\n4000,128,10,60\n")
+    nodes.write_text("sn,cpu_milli,memory_mib\na,4000,1024\n")
+    options = ["--trace", "csv", "--pods", jobs, "--nodes", nodes, "--every", 50, "--samples", samples]
+    options += ["--column", "cpu_milli=cores", "--column", "arrival=submitted"]
+    found = json.loads("\n".join(run.lines("simulate", *options, "-o", "json")))
+    assert (found["arrived"], found["placed"], found["seconds"]) == (2, 2, 120)
+    assert (found["wait_longest_s"], found["cpu_mean"]) == (50, 1.0)
+    assert samples.read_text().splitlines()[:3] == [
+        "at_s,cpu,memory,gpu,fragmentation,running,waiting,fairness,preemptions",
+        "0.0,0.0,0.0,0.0,0.0,0,0,1.0,0",
+        "50.0,1.0,0.125,0.0,0.0,1,1,1.0,0",
+    ]
+    assert run.lines("simulate", *options)[0] == "jobs.csv on 1 nodes: 0.03 hours"
+
+
+def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: CommandLine, tmp_path: Path) -> None:
+    jobs, nodes, config = (tmp_path / name for name in ("jobs.csv", "nodes.csv", "config.yaml"))
+    jobs.write_text("cpu_milli,memory_mib,num_gpu,gpu_milli,arrival,duration\n" + "1,1,1,700,0,60\n" * 3)
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu\na,4000,1024,1\n")
+    config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    longest = {}
+    for name, more in (("default", []), ("fgd", ["--policy", "fgd"]), ("file", ["--config", config])):
+        lines = run.lines("simulate", "--trace", "csv", "--pods", jobs, "--nodes", nodes, "-o", "json", *more)
+        longest[name] = json.loads("\n".join(lines))["wait_longest_s"]
+    assert longest == {"default": 120, "fgd": 120, "file": 0}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
+        (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples go with --trace csv"),
+        (
+            ["simulate", "--trace", "csv", "--pods", "x", "--column", "colour=red"],
+            "--column takes FIELD=NAME with a field",
+        ),
+        (["simulate", "--trace", "csv", "--pods", "x", "--policy", "fgd", "--config", "y"], "give one of them"),
         (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out is a .csv or a .parquet; got x.txt"),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "best"],

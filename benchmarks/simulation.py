@@ -1,0 +1,147 @@
+"""How long does a simulation take? One OpenB run with FGD on one core, a whole sweep, and a trace as long as a year.
+
+    python benchmarks/simulation.py              one run of the default workload and of gpuspec33, and a long trace
+    python benchmarks/simulation.py --sweep      five workloads, six policies, ten seeds as well; some minutes
+    python benchmarks/simulation.py --quick      few of everything, to see that it works
+
+Prints a table, writes build/bench/simulation.json and, with --check, ends with an error where a budget does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the workloads live there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bayplan.app import configured, known_plugins
+from bayplan.clock import ManualClock
+from bayplan.objects.core import Pod
+from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.cluster import cluster_of
+from bayplan.sim.openb import run
+from bayplan.sim.policies import POLICIES
+from bayplan.sim.running import cores, in_order
+from bayplan.sim.sweeping import Job, carry_out
+from bayplan.sim.trace_replay import Replay
+from bayplan.sim.traces import TraceNode, TracePod
+from bayplan.sim.world import World
+from openb_data import WORKLOADS, openb, pods_file
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "simulation.json"
+RUN_BUDGETS_S = {"default": 5.0, "gpuspec33": 10.0}
+SWEEP_BUDGET_S = 15 * 60.0
+YEAR_S = 365 * 86_400.0
+MEMORY_BUDGET_MIB = 16.0
+_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One line: what, how much, of which unit, and what it may be at most."""
+
+    what: str
+    value: float
+    unit: str
+    budget: float
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.budget
+
+
+def one_run(workload: str, policy: str) -> float:
+    """CPU seconds of one run, the best of some: whoever else works on this machine makes it longer."""
+    loaded, took_s = openb(workload), []
+    for seed in range(_RUNS):
+        start_s = process_time()
+        run(loaded, policy, seed)
+        took_s.append(process_time() - start_s)
+    return min(took_s)
+
+
+def whole_sweep(seeds: int) -> float:
+    """Seconds for all workloads and policies on all cores."""
+    jobs = [
+        Job(pods_file(name), None, policy, seed) for name in WORKLOADS for policy in POLICIES for seed in range(seeds)
+    ]
+    start_s = perf_counter()
+    in_order(carry_out, jobs, cores())
+    return perf_counter() - start_s
+
+
+def long_trace(pods: int) -> float:
+    """MiB by which the process grew over the second half of a year of pods."""
+    nodes = [TraceNode(f"n{number}", 32_000, 65_536, 4, "T4") for number in range(20)]
+    registry, clock = known_plugins(), ManualClock()
+    engine = PodEngine(configured(None, registry), registry, cluster_of(nodes), clock=clock, chance=random.Random(0))
+    halfway: list[int] = []
+
+    def trace() -> Iterator[TracePod]:
+        chance = random.Random(1)
+        for number in range(pods):
+            if number == pods // 2:
+                halfway.append(_resident())
+            ask = GpuAsk(chance.choice((250, 500, 1000)), 1)
+            cpu, runs_s = chance.randrange(100, 4000), chance.expovariate(pods / YEAR_S / 20)
+            yield TracePod("", cpu, 1024, ask, number * YEAR_S / pods, runs_s, 0, chance.choice("abc"))
+
+    def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:
+        return World(engine, clock, placed=placed, evicted=evicted)
+
+    Replay(nodes, world).run(trace(), every_s=86_400.0, sink=lambda _: None)
+    return (_resident() - halfway[0]) / 1024
+
+
+def _resident() -> int:
+    """KiB that the process has ever had at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@click.command()
+@click.option("--sweep", is_flag=True, help="The whole sweep as well.")
+@click.option("--quick", is_flag=True, help="Few of everything.")
+@click.option("--check", is_flag=True, help="End with an error where a budget does not hold.")
+def main(sweep: bool, quick: bool, check: bool) -> None:
+    """Measure, print and write down."""
+    found = [
+        Measured(
+            "a year-long trace, growth over its second half",
+            long_trace(2_000 if quick else 40_000),
+            "MiB",
+            MEMORY_BUDGET_MIB,
+        )
+    ]
+    for workload, budget_s in RUN_BUDGETS_S.items() if not quick else ():
+        found.append(Measured(f"one run, {workload}, fgd, one core", one_run(workload, "fgd"), "s", budget_s))
+    if sweep:
+        found.append(
+            Measured(f"5 workloads, 6 policies, 10 seeds, {cores()} cores", whole_sweep(10), "s", SWEEP_BUDGET_S)
+        )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("WHAT", "MEASURED", "BUDGET", ""):
+        table.add_column(title, justify="left" if title == "WHAT" else "right")
+    for each in found:
+        verdict = "" if each.holds else "too much"
+        table.add_row(each.what, f"{each.value:.2f} {each.unit}", f"{each.budget:g} {each.unit}", verdict)
+    Console().print(table)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n", encoding="utf-8")
+    if check and not all(each.holds for each in found):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`bayplan simulate --trace csv`: a table of arrivals and durations, replayed in virtual time."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bayplan.app import configured, known_plugins
+from bayplan.cli.options import explained, file_text
+from bayplan.cli.printing import print_table, print_value, yaml_text
+from bayplan.clock import ManualClock
+from bayplan.config.model import Configuration
+from bayplan.errors import UsageError
+from bayplan.framework.registry import Registry
+from bayplan.objects.core import Pod
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.cluster import cluster_of
+from bayplan.sim.meters import Sample, Totals
+from bayplan.sim.policies import default_manifest, policy_configuration
+from bayplan.sim.trace_replay import Replay
+from bayplan.sim.traces import CSV_FIELDS, gpu_capacity, read_csv_pods, read_nodes
+from bayplan.sim.world import World
+
+_TITLES = tuple(field.name for field in fields(Sample))
+
+
+def column_names(given: Sequence[str]) -> dict[str, str]:
+    """`field=name` for each column that is called otherwise."""
+    names: dict[str, str] = {}
+    for text in given:
+        field, _, name = text.partition("=")
+        if not name or field not in CSV_FIELDS:
+            raise UsageError(f"--column takes FIELD=NAME with a field of {', '.join(CSV_FIELDS)}; got {text!r}")
+        names[field] = name
+    return names
+
+
+def simulate_csv(
+    pods: Path,
+    nodes: Path | None,
+    *,
+    columns: Sequence[str],
+    policy: str | None,
+    config: Path | None,
+    seed: int,
+    every_s: float,
+    samples: Path | None,
+    output: str,
+) -> None:
+    """Replay, and print what came of it; samples go into a file while time passes."""
+    names = column_names(columns)
+    cluster = read_nodes(nodes)
+    clock, cache = ManualClock(), cluster_of(cluster)
+    configuration, registry = _configuration(pods, names, policy, config, gpus=gpu_capacity(cluster) > 0)
+    with explained(config, registry):
+        engine = PodEngine(configuration, registry, cache, clock=clock, chance=random.Random(seed))
+
+    def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:
+        return World(engine, clock, placed=placed, evicted=evicted)
+
+    try:
+        with _writing(samples) as sink:
+            totals = Replay(cluster, world).run(read_csv_pods(pods, names), every_s=every_s, sink=sink)
+    finally:
+        engine.close()
+    if output == "table":
+        _print(pods, len(cluster), totals)
+    else:
+        print_value({"trace": "csv", "pods": str(pods), "nodes": len(cluster), **totals.as_data()}, output)
+
+
+def _configuration(
+    pods: Path, names: dict[str, str], policy: str | None, config: Path | None, *, gpus: bool
+) -> tuple[Configuration, Registry]:
+    if policy is not None:
+        if config is not None:
+            raise UsageError("--policy and --config both say who places pods; give one of them")
+        return policy_configuration(policy, read_csv_pods(pods, names))
+    registry = known_plugins()
+    text = file_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None
+    with explained(config, registry):
+        return configured(text, registry), registry
+
+
+@contextmanager
+def _writing(path: Path | None) -> Iterator[Callable[[Sample], None]]:
+    if path is None:
+        yield lambda _: None
+        return
+    try:
+        file = path.open("w", encoding="utf-8", newline="")
+    except OSError as fault:
+        raise UsageError(f"{path} cannot be written: {fault.strerror}") from None
+    with file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_TITLES)
+        yield lambda sample: writer.writerow(_rounded(value) for value in asdict(sample).values())
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _print(pods: Path, nodes: int, totals: Totals) -> None:
+    click.echo(f"{pods.name} on {nodes} nodes: {totals.seconds / 3600:.2f} hours\n")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    for name, value in (
+        ("pods that arrived", f"{totals.arrived}"),
+        ("placed", f"{totals.placed}"),
+        ("ended", f"{totals.finished}"),
+        ("running at the end", f"{totals.running}"),
+        ("waiting at the end", f"{totals.waiting}"),
+        ("preemptions", f"{totals.preemptions}"),
+        ("CPU allocated, mean", f"{totals.cpu_mean:.1%}"),
+        ("memory allocated, mean", f"{totals.memory_mean:.1%}"),
+        ("GPUs allocated, mean", f"{totals.gpu_mean:.1%}"),
+        ("fairness, mean", f"{totals.fairness_mean:.3f}"),
+        ("wait, mean", f"{totals.wait_mean_s:.1f} s"),
+        ("wait, median", f"{totals.wait_median_s:.1f} s"),
+        ("wait, 95 %", f"{totals.wait_p95_s:.1f} s"),
+        ("wait, longest", f"{totals.wait_longest_s:.1f} s"),
+    ):
+        table.add_row(name, value)
+    print_table(table)
