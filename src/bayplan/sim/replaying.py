@@ -47,6 +47,15 @@ class Difference:
         assert known is not None
         return known.pod
 
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "pod": self.pod,
+            "recorded": _plain(self.recorded),
+            "now": _plain(self.now),
+            "because": list(self.because),
+        }
+
     def sentence(self) -> str:
         return f"decision {self.number}, {self.pod}: recorded {told(self.recorded)}; now {told(self.now)}"
 
@@ -64,19 +73,11 @@ class Replay:
         return self.differences[0] if self.differences else None
 
     def as_data(self) -> dict[str, Any]:
-        first = self.first
         return {
             "decisions": len(self.decisions),
             "different": len(self.differences),
-            "first": None
-            if first is None
-            else {
-                "number": first.number,
-                "pod": first.pod,
-                "recorded": _plain(first.recorded),
-                "now": _plain(first.now),
-                "because": list(first.because),
-            },
+            "first": self.first.as_data() if self.first is not None else None,
+            "differences": [difference.as_data() for difference in self.differences],
             "replayed": [_plain(verdict) for verdict in self.decisions],
         }
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 from msgspec.structs import replace
 
 from bayplan.app import (
@@ -188,11 +189,8 @@ class StillCluster:
         return self.batch.run_session()
 
     def _tie_break(self, columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
-        row = columns.index.get(self._wanted, -1)
-        for place, each in enumerate(rows):
-            if each == row:
-                return place
-        return self._chance.randrange(len(rows))
+        wanted = np.flatnonzero(np.asarray(rows) == columns.index.get(self._wanted, -1))
+        return int(wanted[0]) if len(wanted) else self._chance.randrange(len(rows))
 
     # all of them ------------------------------------------------------------------------------------------------
 

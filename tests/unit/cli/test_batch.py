@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from bayplan.batch.conf import DEFAULTED_FLAGS, as_file, load, load_default
-from bayplan.cli import main
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
+from command_runs import Ended, Run, ran
 
 FULL = """
 actions: "allocate, gangpreempt"
@@ -39,16 +28,11 @@ metrics: {interval: 30, type: prometheus}
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def ran(*arguments: object, text: str = "") -> Ended:
+    def reading(*arguments: object, text: str = "") -> Ended:
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        code = 0
-        try:
-            main(["batch", "config", *map(str, arguments)])
-        except SystemExit as done:
-            code = int(done.code or 0)
-        return Ended(code, *capsys.readouterr())
+        return ran(capsys, "batch", "config", *arguments)
 
-    return ran
+    return reading
 
 
 def test_a_sound_file(run: Run, tmp_path: Path) -> None:
@@ -175,6 +159,4 @@ def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Ru
 def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
-    with pytest.raises(SystemExit, match="2"):
-        main(["batch", "config", "check", "-"])
-    assert capsys.readouterr().err == "error: - is not text\n"
+    assert ran(capsys, "batch", "config", "check", "-") == (2, "", "error: - is not text\n")

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pytest
@@ -15,6 +15,7 @@ import yaml
 
 from bayplan.cli import cli, main
 from bayplan.errors import ConfigError
+from command_runs import Ended, Run
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 NODE = {
@@ -25,27 +26,7 @@ NODE = {
 }
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 Write = Callable[[str, Any], Path]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def ran(*arguments: object) -> Ended:
-        code = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as done:
-            code = int(done.code or 0)
-        return Ended(code, *capsys.readouterr())
-
-    return ran
 
 
 @pytest.fixture

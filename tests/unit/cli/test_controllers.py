@@ -6,32 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.cli import main
 from bayplan.controllers import CONTROLLER_NAMES
+from command_runs import Run
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "controllers.md"
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit code and everything that was printed."""
-    code = 0
-    try:
-        main(["controllers", *arguments])
-    except SystemExit as done:
-        code = int(done.code or 0)
-    return code, "".join(capsys.readouterr())
-
-
-def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended(capsys, "--help")
-    assert code == 0
+def test_the_help_teaches(run: Run) -> None:
+    told = run("controllers", "--help")
+    assert told.code == 0
     for taught in ("--leader-elect", "--controllers='*,-job-controller", "--default-storage-class"):
-        assert taught in text
+        assert taught in told.text
 
 
-def test_the_names_are_listed_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended(capsys, "--list")
-    assert (code, text.split()) == (0, list(CONTROLLER_NAMES))
+def test_the_names_are_listed_and_documented(run: Run) -> None:
+    told = run("controllers", "--list")
+    assert (told.code, told.text.split()) == (0, list(CONTROLLER_NAMES))
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in CONTROLLER_NAMES if f"`{name}`" not in page] == []
 
@@ -46,9 +36,7 @@ def test_the_names_are_listed_and_documented(capsys: pytest.CaptureFixture[str])
         pytest.param(["--kube-api-qps", "many"], 2, "--kube-api-qps", id="no number"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
-) -> None:
-    found, text = ended(capsys, *arguments)
-    assert (found, "Traceback" in text) == (code, False)
-    assert said in text
+def test_a_wrong_call_is_one_sentence(run: Run, arguments: list[str], code: int, said: str) -> None:
+    told = run("controllers", *arguments)
+    assert (told.code, "Traceback" in told.text) == (code, False)
+    assert said in told.text

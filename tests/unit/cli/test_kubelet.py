@@ -6,27 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.cli import main
 from bayplan.controllers import NodeTemplate
+from command_runs import Run
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "kubelet" / "node.yaml"
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """The exit code and everything that was printed."""
-    code = 0
-    try:
-        main(["kubelet", *arguments])
-    except SystemExit as done:
-        code = int(done.code or 0)
-    return code, "".join(capsys.readouterr())
-
-
-def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = ended(capsys, "--help")
-    assert code == 0
+def test_the_help_teaches(run: Run) -> None:
+    told = run("kubelet", "--help")
+    assert told.code == 0
     for taught in ("--node-template", "bayplan.dev/runs-for", "{index%3}", "bayplan kubelet --nodes 1000"):
-        assert taught in text
+        assert taught in told.text
 
 
 @pytest.mark.parametrize(
@@ -41,12 +31,10 @@ def test_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
-) -> None:
-    found, text = ended(capsys, *arguments)
-    assert (found, "Traceback" in text) == (code, False)
-    assert said in text
+def test_a_wrong_call_is_one_sentence(run: Run, arguments: list[str], code: int, said: str) -> None:
+    told = run("kubelet", *arguments)
+    assert (told.code, "Traceback" in told.text) == (code, False)
+    assert said in told.text
 
 
 def test_the_example_is_a_template() -> None:

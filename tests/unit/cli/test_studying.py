@@ -4,55 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
-from bayplan.cli import main
 from bayplan.sim.recording import OBSERVED, Header, Recording, Verdict, read_recording, write_recording
+from command_runs import Run
 from docs.fences import ROOT
+from studied import PACKING
 
 CLUSTER, GANGS = ROOT / "examples" / "cluster", ROOT / "examples" / "batch"
-PACKING = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "profiles": [
-        {
-            "plugins": {"multiPoint": {"enabled": [{"name": "NodeResourcesFit", "weight": 20}]}},
-            "pluginConfig": [
-                {
-                    "name": "NodeResourcesFit",
-                    "args": {"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}},
-                }
-            ],
-        }
-    ],
-}
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def ran(*arguments: object) -> Ended:
-        code = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as done:
-            code = int(done.code or 0)
-        return Ended(code, *capsys.readouterr())
-
-    return ran
 
 
 def wish(tmp_path: Path, **fields: Any) -> Path:
@@ -72,7 +35,7 @@ def test_a_cluster_in_files_is_recorded_and_replayed(run: Run, tmp_path: Path, e
 
 def test_another_configuration_is_a_difference_with_exit_code_1(run: Run, tmp_path: Path) -> None:
     path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
-    config.write_text(yaml.safe_dump(PACKING))
+    config.write_text(PACKING)
     run("record", path, "--from", CLUSTER)
     ended = run("replay", path, "--config", config)
     assert ended.code == 1
@@ -86,7 +49,7 @@ def test_another_configuration_is_a_difference_with_exit_code_1(run: Run, tmp_pa
 
 def test_the_configuration_of_a_recording_is_replayed_with_it(run: Run, tmp_path: Path) -> None:
     path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
-    config.write_text(yaml.safe_dump(PACKING))
+    config.write_text(PACKING)
     run("record", path, "--from", CLUSTER, "--config", config)
     assert run("replay", path).code == 0
     assert read_recording(path).header.configuration == config.read_text()

@@ -18,19 +18,10 @@ from bayplan.sim.still_cluster import Setup
 from bayplan.sim.whatif import Fate, WhatIf, what_if
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang
+from studied import PACKING
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: WhatIf\n"
-PACKING = """
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-profiles:
-- pluginConfig:
-  - name: NodeResourcesFit
-    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
-  plugins:
-    multiPoint: {enabled: [{name: NodeResourcesFit, weight: 10}]}
-"""
 
 
 def asked(objects: Iterable[KubeObject], change: Change, setup: Setup | None = None) -> WhatIf:

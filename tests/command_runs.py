@@ -1,0 +1,34 @@
+"""A command of ours in this process: how it ended and what it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from bayplan.cli import main
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """Everything that was printed."""
+        return self.out + self.err
+
+
+Run = Callable[..., Ended]
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
+    """Run a command; wherever it prints, it is read."""
+    code = 0
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as done:
+        code = int(done.code or 0)
+    return Ended(code, *capsys.readouterr())

@@ -1,0 +1,119 @@
+"""A live cluster is recorded, and the decisions that its schedulers made are made again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_corner import BatchCorner
+from cluster.run import Cluster
+from scheduling import condition, node_of, until
+
+CHANGE = """
+apiVersion: bayplan.dev/v1alpha1
+kind: WhatIf
+nodes: {add: [{like: NODE, count: 4}]}
+"""
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
+    mine = BatchCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def bayplan(*arguments: object, may_differ: bool = False) -> str:
+    command = [sys.executable, "-m", "bayplan", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in ((0, 1) if may_differ else (0,)), done.stderr
+    return done.stdout
+
+
+def recorded(corner: BatchCorner, name: str = "cluster.jsonl.gz", *options: str) -> Path:
+    path = corner.folder / name
+    told = bayplan("record", path, f"--kubeconfig={corner.cluster.kubeconfig()}", *options)
+    assert " decisions" in told
+    return path
+
+
+def replayed(corner: BatchCorner, path: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The nodes that a replay gives to this test's pods, and what differs about them: others may have left some."""
+    found = json.loads(bayplan("replay", path, "-o", "json", may_differ=True))
+    mine = f"{corner.namespace}/"
+    nodes = {each["pod"]: each.get("node", "") for each in found["replayed"] if each["pod"].startswith(mine)}
+    return nodes, [each for each in found["differences"] if each["pod"].startswith(mine)]
+
+
+def shown(corner: BatchCorner) -> dict[str, str]:
+    return {f"{corner.namespace}/{name}": node_of(pod) for name, pod in corner.api.pods().items()}
+
+
+def waits(corner: BatchCorner, *names: str) -> None:
+    for name in names:
+        until(lambda name=name: bool(condition(corner.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+
+
+def test_pods_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:
+    corner.add_nodes(2, cpu="4")
+    corner.add_nodes(2, cpu="8")
+    with corner.running():
+        for number, cpu in enumerate(("1", "2", "500m", "3", "1", "2")):
+            corner.api.create(corner.pod(f"one-{number}", cpu=cpu))
+            corner.bound([f"one-{number}"])
+        corner.api.create(*(corner.pod(f"many-{number}", cpu="250m") for number in range(20)))
+        corner.api.create(corner.pod("giant", cpu="64"))
+        corner.bound([f"many-{number}" for number in range(20)])
+        waits(corner, "giant")
+    path = recorded(corner)
+    nodes, differences = replayed(corner, path)
+    assert differences == []
+    assert nodes == shown(corner)
+    assert nodes[f"{corner.namespace}/giant"] == ""
+
+
+def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:
+    corner.add_nodes(2, cpu="4")
+    corner.add_nodes(1, cpu="6")
+    with corner.scheduling():
+        for name, size in (("one", 3), ("two", 4)):
+            corner.bound(corner.gang(name, size))
+        giant = corner.gang("giant", 3, cpu="5")
+        waits(corner, *giant)
+    path = recorded(corner, "gangs.jsonl.gz", f"--scheduler-conf={corner.conf}")
+    nodes, differences = replayed(corner, path)
+    assert differences == []
+    assert nodes == shown(corner)
+
+
+def test_both_engines_are_recorded_without_names_and_asked_what_if(corner: BatchCorner) -> None:
+    node, *_ = corner.add_nodes(3, cpu="4")
+    with corner.both():
+        for number in range(3):
+            corner.api.create(corner.pod(f"single-{number}", cpu="1"))
+            corner.bound([f"single-{number}"])
+            corner.bound(corner.gang(f"gang-{number}", 2))
+        giant = corner.gang("giant", 4, cpu="3")
+        waits(corner, *giant)
+    options = (f"--scheduler-conf={corner.conf}",)
+    path = recorded(corner, "both.jsonl", *options)
+    assert replayed(corner, path) == (shown(corner), [])
+    anonymous = recorded(corner, "anonymous.jsonl", "--anonymous", *options)
+    assert corner.label not in anonymous.read_text()
+    named, unnamed = (json.loads(bayplan("replay", each, "-o", "json", may_differ=True)) for each in (path, anonymous))
+    assert (named["decisions"], named["different"]) == (unnamed["decisions"], unnamed["different"])
+    change = corner.folder / "change.yaml"
+    change.write_text(CHANGE.replace("NODE", node))
+    asked = ("whatif", "-f", change, "-o", "json", *options)
+    live = json.loads(bayplan(*asked, f"--kubeconfig={corner.cluster.kubeconfig()}"))
+    landed = {each["pod"]: each["then"] for each in live["lands"] if each["pod"].startswith(f"{corner.namespace}/")}
+    assert set(landed) == {f"{corner.namespace}/{name}" for name in giant}
+    assert all(place.startswith(f"{node}-copy-") for place in landed.values())
+    kept = json.loads(bayplan(*asked, "--from", path))
+    assert [each["pod"] for each in kept["lands"]] == [each["pod"] for each in live["lands"]]

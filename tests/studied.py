@@ -1,0 +1,15 @@
+"""What tests of recordings and what-if share."""
+
+from __future__ import annotations
+
+PACKING = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
+  plugins:
+    multiPoint: {enabled: [{name: NodeResourcesFit, weight: 10}]}
+"""
+"""Fills nodes one after another, where the default configuration spreads."""
