@@ -1,15 +1,18 @@
 """The way of a pod from a session's commit to its binding, and back if that fails.
 
-One coroutine a pod, started when the session commits it; so many at once. Nothing waits for the whole gang: what one
-member loses by a refused write it gets back in the next session. Order of steps and words are Volcano's.
+Begun when the session commits it, so many pods at once; those that wait for their turn are entries of a queue and not
+tasks of the loop, of which ten thousand would keep the collector of garbage busy. Nothing waits for the whole gang:
+what one member loses by a refused write it gets back in the next session. Order of steps and words are Volcano's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
@@ -35,6 +38,15 @@ class _NotBound(Exception):
     """Why a pod is not bound, in the words that its condition gets."""
 
 
+class _Placed(NamedTuple):
+    """A pod that has a node, and what is to be done first."""
+
+    pod: Pod
+    node_name: str
+    needs: PreBinding | None
+    annotations: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class Binds:
     """Carries out what sessions have placed."""
@@ -47,44 +59,48 @@ class Binds:
     observer: BatchObserver
     clock: Clock
     at_once: int = 64
-    under_way: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By uid: pods whose binding is not written yet."""
-    settled: Callable[[], None] = lambda: None
-    """Called when a binding has ended, either way."""
-    _room: asyncio.Semaphore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._room = asyncio.Semaphore(self.at_once)
+    under_way: set[str] = field(default_factory=set)
+    """Uids of pods whose binding is not written yet."""
+    _waiting: deque[_Placed] = field(default_factory=deque)
+    _workers: set[asyncio.Task[None]] = field(default_factory=set)
 
     def start(self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str] | None) -> None:
         """A session has given a pod a node; the cache counts it there already."""
         self.observer.task_stage("Assumed", pod)
-        task = asyncio.ensure_future(self._carry_out(pod, node_name, needs, annotations or {}))
-        self.under_way[pod.uid] = task
-        task.add_done_callback(lambda _: self._over(pod.uid))
+        self.under_way.add(pod.uid)
+        self._waiting.append(_Placed(pod, node_name, needs, annotations or {}))
+        if len(self._workers) < self.at_once:
+            worker = asyncio.ensure_future(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
 
     async def drain(self) -> None:
-        while self.under_way:
-            await asyncio.gather(*self.under_way.values(), return_exceptions=True)
+        while self._workers:
+            await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def abandon(self) -> None:
-        for task in self.under_way.values():
-            task.cancel()
+        self._waiting.clear()
+        self.under_way.clear()
+        for worker in self._workers:
+            worker.cancel()
         await self.drain()
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _over(self, uid: str) -> None:
-        del self.under_way[uid]
-        self.settled()
+    async def _work(self) -> None:
+        """Bind whoever waits longest, until nobody does."""
+        while self._waiting:
+            placed = self._waiting.popleft()
+            try:
+                await self._carry_out(placed)
+            finally:
+                self.under_way.discard(placed.pod.uid)
 
-    async def _carry_out(
-        self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str]
-    ) -> None:
+    async def _carry_out(self, placed: _Placed) -> None:
+        pod, node_name, needs, annotations = placed
         try:
-            async with self._room:
-                await self._prepare(pod, node_name, needs, annotations)
-                await self._write(pod, node_name)
+            await self._prepare(pod, node_name, needs, annotations)
+            await self._write(pod, node_name)
         except _NotBound as fault:
             self._take_back(pod, needs, node_name, str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
