@@ -41,6 +41,7 @@ from benchmarks.progress import Progress
 from benchmarks.report import machine, print_wide
 from cluster.run import Cluster, free_ports
 
+HELD = Path(__file__).resolve().parent / "live" / "held.py"
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "batch_e2e.json"
 GOAL = 0.8
 """Of what the bare loop binds in a second."""
@@ -105,8 +106,8 @@ def _pod(gang: int, number: int) -> Raw:
     }
 
 
-def batch_engine(cluster: Cluster, health: int) -> Contender:
-    """On this port it says whether it lives."""
+def batch_engine(cluster: Cluster, health: int, turns: Path | None) -> Contender:
+    """On this port it says whether it lives. `turns`: where the longest turns of its loop are written, if they are."""
     flags = [
         "--enable-healthz",
         f"--healthz-address=127.0.0.1:{health}",
@@ -115,7 +116,8 @@ def batch_engine(cluster: Cluster, health: int) -> Contender:
         f"--kube-api-qps={QPS:g}",
         f"--kube-api-burst={BURST}",
     ]
-    return Contender("bayplan-batch", [sys.executable, "-m", "bayplan", "batch", "run", *flags])
+    command = ["-m", "bayplan"] if turns is None else [str(HELD), str(turns)]
+    return Contender("bayplan-batch", [sys.executable, *command, "batch", "run", *flags])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +127,18 @@ class Race:
     ours: Reached
     probes: Probes
     loops: list[Reached]
+    longest_turns: list[dict[str, Any]]
 
 
-def race(stage: Stage, folder: Path, told: Told) -> Race:
+def race(stage: Stage, folder: Path, told: Told, *, with_turns: bool = False) -> Race:
     """The engine, then loops of several widths, on one cluster."""
     with Cluster(folder, flags=FLAGS) as cluster:
         command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(cluster.kubeconfig())]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
-        return asyncio.run(_race(cluster, stage, told))
+        return asyncio.run(_race(cluster, stage, told, folder / "turns.json" if with_turns else None))
 
 
-async def _race(cluster: Cluster, stage: Stage, told: Told) -> Race:
+async def _race(cluster: Cluster, stage: Stage, told: Told, turns: Path | None) -> Race:
     clock = SystemClock()
     async with Client(
         cluster.target(), clock=clock, chance=random.Random(0), qps=-1.0, user_agent="bayplan-benchmark"
@@ -146,12 +149,12 @@ async def _race(cluster: Cluster, stage: Stage, told: Told) -> Race:
         await hand.put_up()
         (health,) = free_ports(1)
         with probing(f"http://127.0.0.1:{health}/livez") as probes:
-            ours = await measured(client, hand, stage, batch_engine(cluster, health), cluster, told)
+            ours = await measured(client, hand, stage, batch_engine(cluster, health, turns), cluster, told)
         loops = []
         for at_once in CONCURRENCIES:
             await hand.clear()
             loops.append(await measured(client, hand, stage, bare_loop(cluster, _NAMESPACE, at_once), cluster, told))
-    return Race(ours, probes, loops)
+    return Race(ours, probes, loops, json.loads(turns.read_text()) if turns is not None else [])
 
 
 async def _served(client: Client) -> None:
@@ -170,11 +173,14 @@ async def _served(client: Client) -> None:
 @click.option("--gangs", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--size", type=click.IntRange(min=1), default=50, show_default=True, help="Pods of a gang.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option(
+    "--turns", "with_turns", is_flag=True, help="Time every turn of the engine's loop, too; costs some throughput."
+)
 @click.option("--check", is_flag=True, help="End with an error where the goal is missed.")
-def main(gangs: int, size: int, nodes: int, check: bool) -> None:
+def main(gangs: int, size: int, nodes: int, with_turns: bool, check: bool) -> None:
     """Measure, print, and keep what was found."""
     with Progress().telling() as told, tempfile.TemporaryDirectory(prefix="bayplan-bench-") as folder:
-        found_by = race(stage_of(gangs, size, nodes), Path(folder) / "cluster", told)
+        found_by = race(stage_of(gangs, size, nodes), Path(folder) / "cluster", told, with_turns=with_turns)
     ours, loops, probes = found_by.ours, found_by.loops, found_by.probes
     limit = max(loops, key=lambda each: each.pods_per_s)
     found: dict[str, Any] = {
@@ -183,7 +189,9 @@ def main(gangs: int, size: int, nodes: int, check: bool) -> None:
         "size": size,
         "nodes": nodes,
         "ratio_limit": round(ours.pods_per_s / limit.pods_per_s, 3),
+        "ratio_processor": round(_processor_us(limit) / _processor_us(ours), 3),
         "livez": probes.found,
+        "longest_turns": found_by.longest_turns,
         "bayplan": ours.as_json(),
         "bare_loop": {**limit.as_json(), "by_concurrency": {each.name: each.as_json() for each in loops}},
     }
@@ -201,6 +209,11 @@ def main(gangs: int, size: int, nodes: int, check: bool) -> None:
         sys.exit(1)
 
 
+def _processor_us(reached: Reached) -> float:
+    """What a pod takes of the machine, on both sides of the wire: its limit where both share the machine."""
+    return reached.cpu_us + 1e6 * reached.server_cpu_s / len(reached.bound_at_s)
+
+
 def _print(found: dict[str, Any], ours: Reached, loops: list[Reached]) -> None:
     table = Table(title=f"{found['gangs']} gangs of {found['size']} at {found['nodes']:,} nodes")
     for column in ("", "pods/s", "last gang after", "CPU a pod", "unbound"):
@@ -214,7 +227,12 @@ def _print(found: dict[str, Any], ours: Reached, loops: list[Reached]) -> None:
             str(each.unbound),
         )
     print_wide(table)
-    click.echo(f"{found['ratio_limit']} of the bare loop's pods a second")
+    click.echo(
+        f"{found['ratio_limit']} of the bare loop's pods a second; by the processor time of both sides together, "
+        f"which neighbours do not change, {found['ratio_processor']}"
+    )
+    for turn in found["longest_turns"][:1]:
+        click.echo(f"the longest turn of the loop took {turn['ms']} ms of the processor: {turn['what']}")
     asked = found["livez"]
     click.echo(
         f"/livez, asked {asked['probes']} times: half within {asked['p50_ms']} ms, all in {asked['longest_ms']} ms"

@@ -140,7 +140,7 @@ class _Story:
         left = self._in_phase("sweep-", "Running")
         self._screen.say(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
         await self._remove(sweep, later, release)
-        await self._until("pods of gangs gone", 1, lambda: int(not self._gangs()))
+        await self._until("GPU pool free again", 1, lambda: int(not self._gangs()))
 
     def _released(self) -> int:
         return self._in_phase("release-", "Running")

@@ -1,15 +1,18 @@
 """The way of a pod from a session's commit to its binding, and back if that fails.
 
-One coroutine a pod, started when the session commits it; so many at once. Nothing waits for the whole gang: what one
-member loses by a refused write it gets back in the next session. Order of steps and words are Volcano's.
+Begun when the session commits it, so many pods at once; those that wait for their turn are entries of a queue and not
+tasks of the loop, of which ten thousand would keep the collector of garbage busy. Nothing waits for the whole gang:
+what one member loses by a refused write it gets back in the next session. Order of steps and words are Volcano's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
@@ -36,6 +39,16 @@ class _NotBound(Exception):
     """Why a pod is not bound, in the words that its condition gets."""
 
 
+class _Placed(NamedTuple):
+    """A pod that has a node, and what is to be done first."""
+
+    pod: Pod
+    node_name: str
+    needs: PreBinding | None
+    annotations: Mapping[str, str]
+    handed: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class Binds:
     """Carries out what sessions have placed."""
@@ -48,16 +61,13 @@ class Binds:
     observer: BatchObserver
     clock: Clock
     at_once: int = 64
-    under_way: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By uid: pods whose binding is not written yet."""
-    settled: Callable[[], None] = lambda: None
-    """Called when a binding has ended, either way."""
     requests: BindRequests | None = None
     """Where the binder carries out what sessions have placed: who knows what became of it."""
-    _room: asyncio.Semaphore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._room = asyncio.Semaphore(self.at_once)
+    under_way: set[str] = field(default_factory=set)
+    """Uids of pods whose binding is not written yet."""
+    _waiting: deque[_Placed] = field(default_factory=deque)
+    _workers: set[asyncio.Task[None]] = field(default_factory=set)
+    _settling: set[asyncio.Task[None]] = field(default_factory=set)
 
     def start(
         self,
@@ -69,47 +79,73 @@ class Binds:
     ) -> None:
         """A session has given a pod a node; the cache counts it there already. `handed`: to the binder's plugins."""
         self.observer.task_stage("Assumed", pod)
-        task = asyncio.ensure_future(self._carry_out(pod, node_name, needs, annotations or {}, handed or {}))
-        self.under_way[pod.uid] = task
-        task.add_done_callback(lambda _: self._over(pod.uid))
+        self.under_way.add(pod.uid)
+        self._waiting.append(_Placed(pod, node_name, needs, annotations or {}, handed or {}))
+        if len(self._workers) < self.at_once:
+            self._begin(self._work(), self._workers)
 
     async def drain(self) -> None:
         if self.requests is not None:
             self.requests.let_go()
-        while self.under_way:
-            await asyncio.gather(*self.under_way.values(), return_exceptions=True)
+        while tasks := (*self._workers, *self._settling):
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def abandon(self) -> None:
-        for task in self.under_way.values():
+        self._waiting.clear()
+        self.under_way.clear()
+        for task in (*self._workers, *self._settling):
             task.cancel()
         await self.drain()
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _over(self, uid: str) -> None:
-        del self.under_way[uid]
-        self.settled()
+    @staticmethod
+    def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.ensure_future(work)
+        among.add(task)
+        task.add_done_callback(among.discard)
 
-    async def _carry_out(
-        self,
-        pod: Pod,
-        node_name: str,
-        needs: PreBinding | None,
-        annotations: Mapping[str, str],
-        handed: Mapping[str, str],
-    ) -> None:
+    async def _work(self) -> None:
+        """Bind whoever waits longest, until nobody does. No worker waits for what the binder makes of a pod."""
+        while self._waiting:
+            placed = self._waiting.popleft()
+            handed_over = False
+            try:
+                if await self._went_well(placed, self._carry_out(placed)):
+                    handed_over = self.requests is not None
+                    if not handed_over:
+                        self._bound(placed.pod, placed.node_name)
+            finally:
+                if not handed_over:
+                    self.under_way.discard(placed.pod.uid)
+            if handed_over:
+                self._begin(self._settle(placed), self._settling)
+
+    async def _settle(self, placed: _Placed) -> None:
+        """Wait for what the binder makes of a pod."""
         try:
-            async with self._room:
-                await self._prepare(pod, node_name, needs, annotations)
-                await self._write(pod, node_name, handed)
-            await self._settle(pod)
+            if await self._went_well(placed, self._answered(placed.pod)):
+                self._bound(placed.pod, placed.node_name)
+        finally:
+            self.under_way.discard(placed.pod.uid)
+
+    async def _went_well(self, placed: _Placed, step: Awaitable[None]) -> bool:
+        """Whether a step was done; where it was not, the pod is taken back."""
+        pod, node_name, needs = placed.pod, placed.node_name, placed.needs
+        try:
+            await step
         except _NotBound as fault:
             self._take_back(pod, needs, node_name, str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", pod.key)
             self._take_back(pod, needs, node_name, f"{type(fault).__name__}: {fault}")
         else:
-            self._bound(pod, node_name)
+            return True
+        return False
+
+    async def _carry_out(self, placed: _Placed) -> None:
+        await self._prepare(placed.pod, placed.node_name, placed.needs, placed.annotations)
+        await self._write(placed.pod, placed.node_name, placed.handed)
 
     async def _prepare(
         self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str]
@@ -147,12 +183,11 @@ class Binds:
         finally:
             self.observer.stage("Bind", self.clock.monotonic_s() - start_s)
 
-    async def _settle(self, pod: Pod) -> None:
-        """Wait for what the binder makes of it; nobody else waits meanwhile."""
-        if self.requests is not None:
-            status = await self.requests.settled(pod)
-            if not status.ok:
-                raise _NotBound(status.message)
+    async def _answered(self, pod: Pod) -> None:
+        assert self.requests is not None
+        status = await self.requests.settled(pod)
+        if not status.ok:
+            raise _NotBound(status.message)
 
     def _bound(self, pod: Pod, node_name: str) -> None:
         cache = self.following.engine.cache

@@ -229,11 +229,11 @@ class LiveBatch:
     def _send(self, outcome: Outcome, sent: _Sent) -> None:
         """Start the writes of what was committed since the last look."""
         pods = self.following.pods
-        for key, reason in islice(outcome.evicts.items(), sent.evictions, None):
+        for key, reason in _newest(outcome.evicts, sent.evictions):
             if (victim := pods.get(key)) is not None:
                 self.evictions.start(victim, reason)
         sent.evictions = len(outcome.evicts)
-        for key, node_name in islice(outcome.binds.items(), sent.binds, None):
+        for key, node_name in _newest(outcome.binds, sent.binds):
             pod = pods.get(key)
             if pod is not None:
                 needs, annotations = outcome.pre_binds.get(pod.uid), outcome.annotations.get(key)
@@ -259,6 +259,11 @@ class LiveBatch:
     def described(self) -> Iterable[str]:
         """What is known, for people."""
         return lines_of(self.engine)
+
+
+def _newest(decided: dict[str, str], known: int) -> list[tuple[str, str]]:
+    """What was added since so many were known, in its order; found from the end, since little is added at a time."""
+    return list(islice(reversed(decided.items()), len(decided) - known))[::-1]
 
 
 @dataclass(slots=True)
