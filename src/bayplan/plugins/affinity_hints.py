@@ -15,6 +15,7 @@ from bayplan.objects.meta import KubeObject
 
 _NO_TERMS = PodAffinityTerms()
 _NO_LABELS: dict[str, str] = {}
+_NO_VALUES: frozenset[str] = frozenset()
 
 
 class Stance(NamedTuple):
@@ -23,10 +24,19 @@ class Stance(NamedTuple):
     namespace: str
     labels: frozenset[tuple[str, str]]
     terms: PodAffinityTerms
+    key: str = ""
+    values: frozenset[str] = _NO_VALUES
+    """A label that every pod has which this one must be near, and what it may say; no key: nothing is known."""
 
 
 def stance_of(pod: Pod) -> Stance:
-    return Stance(pod.metadata.namespace, frozenset(pod.metadata.labels.items()), affinity_terms(pod) or _NO_TERMS)
+    terms = affinity_terms(pod) or _NO_TERMS
+    labels = frozenset(pod.metadata.labels.items())
+    for term in terms.required:
+        for wanted in term.selector.requirements:
+            if wanted.operator == "In":
+                return Stance(pod.metadata.namespace, labels, terms, wanted.key, wanted.values)
+    return Stance(pod.metadata.namespace, labels, terms)
 
 
 def after_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
@@ -38,15 +48,14 @@ def after_pod_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -
 
 def other_pod_changed(stance: Stance, old: KubeObject | None, new: KubeObject | None) -> Hint:
     """The same for a pod that is not the one that changed. Only pods that take room somewhere count."""
-    terms = stance.terms
     if old is None:
         assert isinstance(new, Pod)
         meta = new.metadata
-        for term in terms.required:  # spelled out: pods come all the time, and thousands may wait for one
-            if not term.matches(meta.namespace, meta.labels, _NO_LABELS):
-                return Hint.SKIP
-        return queue_if(bool(terms.required) and _takes_room(new))
+        if stance.key and meta.labels.get(stance.key) not in stance.values:
+            return Hint.SKIP  # looked up first: pods come all the time, and thousands may wait for one
+        return queue_if(_takes_room(new) and matches_all(stance.terms.required, new))
     assert isinstance(old, Pod)
+    terms = stance.terms
     if not _takes_room(old) or (isinstance(new, Pod) and not _takes_room(new)):
         return Hint.SKIP
     if isinstance(new, Pod):

@@ -120,6 +120,10 @@ class NodeAffinity:
     def _node_matches_now(self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None) -> Hint:
         """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
         assert isinstance(new, Node)
+        labels = new.metadata.labels
+        for wanted in affinity.labels.requirements:  # looked up first: thousands may wait for a node of their own
+            if wanted.operator == "In" and labels.get(wanted.key) not in wanted.values:
+                return Hint.SKIP
         if self._added is not None and not self._added.matches(new.labels, new.name):
             return Hint.SKIP
         if not _matches(affinity, new):

@@ -7,6 +7,7 @@ of nodes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
@@ -15,7 +16,7 @@ from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import Status, error
 from bayplan.objects.core import Node, Pod, Taint, Toleration
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.taints import PREFER_NO_SCHEDULE, first_untolerated, tolerated
+from bayplan.objects.taints import DO_NOT_SCHEDULE, PREFER_NO_SCHEDULE, first_untolerated, tolerated
 from bayplan.snapshot import IntVector, NodeTable
 
 UNTOLERATED = "node(s) had untolerated taint(s)"
@@ -27,8 +28,16 @@ SOFT_TOLERATIONS: Key[tuple[Toleration, ...]] = Key("PreScoreTaintToleration")
 Tolerations = tuple[Toleration, ...]
 
 
-def tolerations_of(pod: Pod) -> Tolerations:
-    return pod.spec.tolerations
+class Tolerance(NamedTuple):
+    """What a pod tolerates. `keys`: of taints that it may tolerate; None: of any."""
+
+    tolerations: Tolerations
+    keys: frozenset[str] | None
+
+
+def tolerance_of(pod: Pod) -> Tolerance:
+    keys = frozenset(each.key for each in pod.spec.tolerations)
+    return Tolerance(pod.spec.tolerations, None if "" in keys else keys)
 
 
 def keeps_away(node: Node, tolerations: Tolerations) -> bool:
@@ -36,9 +45,14 @@ def keeps_away(node: Node, tolerations: Tolerations) -> bool:
     return first_untolerated(node.spec.taints, tolerations) is not None
 
 
-def taints_now_tolerated(tolerations: Tolerations, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def taints_now_tolerated(tolerance: Tolerance, old: KubeObject | None, new: KubeObject | None) -> Hint:
     """A node came, or changed, whose taints the pod can live with now and could not before."""
     assert isinstance(new, Node)
+    tolerations, keys = tolerance
+    if keys is not None:
+        for taint in new.spec.taints:  # looked up first: thousands may wait, each for a taint of its own to go
+            if taint.key not in keys and taint.effect in DO_NOT_SCHEDULE:
+                return Hint.SKIP
     if keeps_away(new, tolerations):
         return Hint.SKIP
     return queue_if(old is None or (isinstance(old, Node) and keeps_away(old, tolerations)))
@@ -57,7 +71,7 @@ class TaintToleration:
     looks_at_pods = False
     depends_on = row_alone
     cured_by = (
-        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, tolerations_of, taints_now_tolerated),
+        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, tolerance_of, taints_now_tolerated),
         Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed, reads=nothing),
     )
 

@@ -1,0 +1,81 @@
+"""Device claims on an API server that has only older versions of them, as servers of 1.32 and 1.33 do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Tree
+from cluster.run import Cluster
+from needs import device_claim, devices
+from scenario import Corner
+from scheduling import node_of
+
+GROUP = "resource.k8s.io"
+VERSIONS = ("v1beta2", "v1beta1")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def dated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+    """A server that offers one version of device objects, and not the one of today."""
+    served = [f"{GROUP}/{version}={str(version == request.param).lower()}" for version in ("v1", *VERSIONS)]
+    with Cluster(tmp_path_factory.mktemp("dated"), flags=[f"--runtime-config={','.join(served)}"]) as cluster:
+        yield cluster, request.param
+
+
+def in_version(item: Tree, version: str) -> Tree:
+    """An object of v1 as an older version spells it."""
+    spec = item["spec"]
+    if version == "v1beta1" and item["kind"] == "ResourceClaim":
+        spec = {"devices": {"requests": [{"name": each["name"], **each["exactly"]} for each in _requests(item)]}}
+    elif version == "v1beta1" and item["kind"] == "ResourceSlice":
+        basic = [{"name": each["name"], "basic": {"attributes": each["attributes"]}} for each in spec["devices"]]
+        spec = {**spec, "devices": basic}
+    return {**item, "apiVersion": f"{GROUP}/{version}", "spec": spec}
+
+
+def _requests(claim: Tree) -> list[Tree]:
+    found: list[Tree] = claim["spec"]["devices"]["requests"]
+    return found
+
+
+def test_devices_are_allocated_where_only_an_older_version_is_offered(
+    dated: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, version = dated
+    cluster.kubectl("create", "namespace", "work")
+    corner = Corner(cluster, "work", tmp_path)
+    _, second = corner.add_nodes(2)
+    slice_, device_class = devices(corner, second, "gpu")
+    selector = {"cel": {"expression": 'device.attributes["gpu.example.com"].model == "a"'}}
+    device_class["spec"]["selectors"].append(selector)
+    for item in (slice_, device_class, device_claim("mine", "gpu"), device_claim("yours", "gpu")):
+        if item["kind"] == "ResourceClaim":
+            item["metadata"]["namespace"] = "work"
+        cluster.apply(in_version(item, version))
+
+    def user(name: str) -> Tree:
+        found = corner.pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
+        found["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+        return found
+
+    def claim(name: str) -> Tree:
+        found: Tree = json.loads(cluster.kubectl("-n", "work", "get", "resourceclaims", name, "-o", "json"))
+        return found
+
+    with corner.running() as process:
+        corner.api.create(user("mine"))
+        corner.bound(["mine"])
+        assert node_of(corner.api.pod("mine")) == second
+        mine = claim("mine")
+        assert mine["apiVersion"] == f"{GROUP}/{version}"
+        (result,) = mine["status"]["allocation"]["devices"]["results"]
+        assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", second, "gpu-0")
+        assert [each["name"] for each in mine["status"]["reservedFor"]] == ["mine"]
+        corner.api.create(user("yours"))
+        corner.settles(process, waiting=["yours"])
+        assert "allocation" not in claim("yours").get("status", {})
+    corner.close()
