@@ -35,7 +35,7 @@ _REPLACED = (
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
     (re.compile(r"/[^\s\"]*/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
-    (re.compile(r"debugger-\w{5}"), "debugger-<random>"),
+    (re.compile(r"(debugger|made)-\w{5}"), r"\1-<random>"),
     (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
     (re.compile(r'(resourceVersion"?: ?|Resource Version: +)"?\d+"?'), r"\1<version>"),
     (re.compile(r"https://127\.0\.0\.1:\d+"), "<server>"),

@@ -44,6 +44,8 @@ class Refusal(BayplanError):
         self.continue_token = ""
         """Only a list whose continuation is too old has one."""
         self.headers: dict[str, str] = {}
+        self.warnings: list[str] = []
+        """What there was to be said before it was refused."""
 
     def body(self) -> Tree:
         """The Status object; `details` is left out where Kubernetes leaves it out."""

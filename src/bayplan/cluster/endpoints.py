@@ -112,18 +112,21 @@ class Endpoints:
 
     def _create(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "CreateOptions")
-        read = self._read(ask, content, write.options.validation)
-        return self._written(ask, self.writer.create(write, read.object), read.warnings + write.warnings)
+        read = self._read(ask, content, write)
+        return self._written(ask, self.writer.create(write, read.object), write.warnings)
 
     def _update(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "UpdateOptions")
-        read = self._read(ask, content, write.options.validation)
+        read = self._read(ask, content, write)
         written = self.writer.replace(write, ask.name, read.object)
-        return self._written(ask, written, read.warnings + write.warnings)
+        return self._written(ask, written, write.warnings)
 
-    def _read(self, ask: Ask, content: bytes, validation: str) -> Decoded:
+    def _read(self, ask: Ask, content: bytes, write: Writing) -> Decoded:
         sub = ask.resource.subresource(ask.path.subresource) if ask.path.subresource else None
-        return read_body(ask.resource, content, ask.headers.get("Content-Type", ""), validation, sub)
+        validation = write.options.validation
+        read = read_body(ask.resource, content, ask.headers.get("Content-Type", ""), validation, sub)
+        write.warnings.extend(read.warnings)
+        return read
 
     def _patch(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "PatchOptions")
@@ -132,15 +135,14 @@ class Endpoints:
             raise answers.unsupported_media_type(", ".join(_PATCHES))
         if media == APPLY:
             return self._apply(ask, write, content)
-        warnings: list[str] = []
 
         def revision(live: Tree) -> Tree:
             read = read_patch(ask.resource, live, content, media, write.options.validation)
-            warnings.extend(read.warnings)
+            write.warnings.extend(read.warnings)
             return read.object
 
         written = self.writer.revise(write, ask.name, revision)
-        return self._written(ask, written, warnings + write.warnings)
+        return self._written(ask, written, write.warnings)
 
     def _apply(self, ask: Ask, write: Writing, content: bytes) -> Reply:
         """Server-side apply: what is not there is created."""
@@ -150,6 +152,7 @@ class Endpoints:
             faults.required("fieldManager", "is required for apply patch")
             raise answers.invalid("PatchOptions", "meta.k8s.io", "", faults)
         read = read_applied(ask.resource, content, options.validation)
+        write.warnings.extend(read.warnings)
         applied = read.object
         write = replace(write, tracked=True)
         known = self._reader(ask).place.get(ask.namespace, ask.name)
@@ -159,7 +162,7 @@ class Endpoints:
             tree = self._applied(ask, write, None, applied)
             settle_name(tree, ask.name)
             written = self.writer.create(write, tree)
-        return self._written(ask, written, read.warnings + write.warnings)
+        return self._written(ask, written, write.warnings)
 
     def _applied(self, ask: Ask, write: Writing, live: Tree | None, applied: Tree) -> Tree:
         tree = apply(

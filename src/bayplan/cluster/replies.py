@@ -54,6 +54,7 @@ def page_not_found() -> Reply:
 def refusal_reply(refusal: Refusal) -> Reply:
     reply = json_reply(refusal.body(), refusal.code)
     reply.headers |= refusal.headers
+    reply.warnings = refusal.warnings
     return reply
 
 

@@ -78,6 +78,13 @@ class Writer:
     # Creating.
 
     def create(self, write: Writing, tree: Tree) -> Written:
+        try:
+            return self._create(write, tree)
+        except answers.Refusal as refusal:
+            refusal.warnings = write.warnings
+            raise
+
+    def _create(self, write: Writing, tree: Tree) -> Written:
         if is_old_autoscaler(write.resource):
             return self._as_new(write, lambda newer: self.create(newer, to_new(_named(tree))))
         resource = write.resource
@@ -116,6 +123,13 @@ class Writer:
 
     def revise(self, write: Writing, name: str, revision: Revision, *, whole: bool = False) -> Written:
         """Any other change. `whole`: the new state says for itself which version it is based on."""
+        try:
+            return self._revise(write, name, revision, whole=whole)
+        except answers.Refusal as refusal:
+            refusal.warnings = write.warnings
+            raise
+
+    def _revise(self, write: Writing, name: str, revision: Revision, *, whole: bool) -> Written:
         if is_old_autoscaler(write.resource):
 
             def newly(live: Tree) -> Tree:

@@ -231,6 +231,8 @@ async def test_unknown_fields_are_warned_of_and_refused_when_asked(tmp_path: Pat
             "POST", f"{CONFIG_MAPS}?fieldValidation=Ignore", {**strange, "metadata": {"name": "b"}}
         )
         assert "Warning" not in quiet.headers
+        again = await cluster.ask("POST", CONFIG_MAPS, strange)  # there is one of this name: it is refused, and warned
+        assert (again.code, len(again.headers.getall("Warning"))) == (409, 2)
 
 
 @on_loop

@@ -58,7 +58,7 @@ def check(
         _check_limits(resource, item, operation, lookup, subresource)
         if resource.kind == "PersistentVolumeClaim" and old is not None:
             _check_growth(resource, item, old, lookup)
-    warnings = pod_security.judge(resource, item, old, lookup, name=_called(item), subresource=subresource)
+    warnings = pod_security.judge(resource, item, old, lookup, subresource=subresource)
     if ours and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
         _check_only_default(resource, item, operation, lookup)
     if ours and resource.namespaced:

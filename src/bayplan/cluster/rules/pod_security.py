@@ -50,9 +50,7 @@ class Level:
 _ANYTHING = Level()
 
 
-def judge(
-    resource: Resource, item: Tree, old: Tree | None, lookup: Lookup, *, name: str, subresource: str = ""
-) -> list[str]:
+def judge(resource: Resource, item: Tree, old: Tree | None, lookup: Lookup, *, subresource: str = "") -> list[str]:
     """The warnings about an object that is let in; raises for one that is not."""
     if resource.custom:
         return []
@@ -62,6 +60,7 @@ def judge(
         enforced, warned = _levels_in(item, lookup)
         found = enforced.violations(item["metadata"], item["spec"])
         if found:
+            name = item["metadata"]["name"]
             raise answers.forbidden(resource, name, f'violates PodSecurity "{enforced}": {_told(found)}')
         return _warning(warned, item)
     if subresource:

@@ -14,12 +14,11 @@ from typing import Any
 
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.checking.services import is_external
+from bayplan.cluster.rules.filling.workloads import TEMPLATE_GENERATION
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.rules.new_pods import prepare_pod
 from bayplan.cluster.rules.pod_templates import pod_template
 from bayplan.cluster.rules.service_numbers import assign
-
-_TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
 
 _FIRST_STATUS: Mapping[tuple[str, str], Tree] = {
     ("", "Namespace"): {"phase": "Active"},
@@ -153,8 +152,8 @@ def _prepare_job_labels(job: Tree) -> None:
 
 def _prepare_daemon_set(item: Tree) -> None:
     annotations = dict(item["metadata"].get("annotations") or {})
-    given = annotations.get(_TEMPLATE_GENERATION, "")
-    annotations[_TEMPLATE_GENERATION] = given if given.isdigit() and int(given) > 0 else "1"
+    given = annotations.get(TEMPLATE_GENERATION, "")
+    annotations[TEMPLATE_GENERATION] = given if given.isdigit() and int(given) > 0 else "1"
     item["metadata"]["annotations"] = annotations
 
 
@@ -309,9 +308,9 @@ def _same_containers(spec: Tree, old: Tree) -> bool:
 
 
 def _update_daemon_set(item: Tree, old: Tree) -> None:
-    before = (old["metadata"].get("annotations") or {}).get(_TEMPLATE_GENERATION, "1")
+    before = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "1")
     number = int(before) + (item["spec"].get("template") != old["spec"].get("template"))
-    annotations = {**(item["metadata"].get("annotations") or {}), _TEMPLATE_GENERATION: str(number)}
+    annotations = {**(item["metadata"].get("annotations") or {}), TEMPLATE_GENERATION: str(number)}
     item["metadata"]["annotations"] = annotations
 
 

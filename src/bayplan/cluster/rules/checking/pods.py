@@ -159,6 +159,8 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
     if spec.get("hostNetwork"):
         _check_host_network(out, spec, path, is_pod=pod is not None)
     _check_policies(out, spec, path)
+    if spec.get("hostUsers") is False:
+        _check_own_users(out, spec, path)
     if selector := spec.get("nodeSelector"):
         check_labels(out, selector, f"{path}.nodeSelector")
     if security := spec.get("securityContext"):
@@ -304,6 +306,17 @@ def _check_host_network(out: Faults, spec: Tree, path: str, *, is_pod: bool) -> 
             if (is_pod or outside) and outside != port.get("containerPort", 0):
                 rule = "must match `containerPort` when `hostNetwork` is true"
                 out.invalid(f"{path}.containers[{index}].ports[{at}].hostPort", outside, rule)
+
+
+def _check_own_users(out: Faults, spec: Tree, path: str) -> None:
+    """A pod with users of its own shares nothing else with its host."""
+    for name, told in (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")):
+        if spec.get(name):
+            out.forbidden(f"{path}.{told}", "when `hostUsers` is false")
+    for part in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(part) or ()):
+            if container.get("volumeDevices"):
+                out.forbidden(f"{path}.{part}[{index}].volumeDevices", "when `hostUsers` is false")
 
 
 def _check_policies(out: Faults, spec: Tree, path: str) -> None:

@@ -49,6 +49,8 @@ def check_volumes(out: Faults, volumes: list[Tree], pod_name: str, path: str) ->
         where, name = f"{path}[{index}]", volume.get("name", "")
         before = len(out)
         _check_source(out, volume, where)
+        if pod_name and volume.get("image") is not None and not volume["image"].get("reference"):
+            out.required(f"{where}.image.reference")  # of a template it may be filled in later
         if pod_name and name and volume.get("ephemeral") is not None:
             claim_name = f"{pod_name}-{name}"
             for problem in dns_subdomain(claim_name):

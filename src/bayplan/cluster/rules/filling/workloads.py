@@ -40,7 +40,13 @@ def fill_deployment(item: Tree) -> None:
     item.setdefault("status", {})
 
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+"""A field inside the server, an annotation outside: who writes the object writes it, whether he says so or not."""
+
+
 def fill_daemon_set(item: Tree) -> None:
+    metadata = item.setdefault("metadata", {})
+    metadata["annotations"] = {TEMPLATE_GENERATION: "0", **(metadata.get("annotations") or {})}
     spec = item.setdefault("spec", {})
     spec.setdefault("selector", None)
     strategy = spec.setdefault("updateStrategy", {})
