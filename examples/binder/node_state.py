@@ -1,8 +1,8 @@
 """Binds a pod only on a node that the binder knows as well as the scheduler did.
 
 The scheduler says who is to look after the pod and which version of the node it saw. A binder that has seen an older
-one asks for the node once; if that is still older, or the node has been cordoned meanwhile, it refuses and the
-scheduler chooses another node.
+one asks for the node once; if that is still older, or the node was cordoned meanwhile, it refuses and the scheduler
+chooses another node.
 """
 
 from bayplan.binder import BinderHandle, BindingState, BindRequest, RejectBind, annotation_key, plugin_annotations

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
 from bayplan.objects import volcano
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Namespace, ReplicationController, ResourceQuota, Service
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
@@ -53,6 +54,7 @@ CATALOGUED: tuple[type[KubeObject], ...] = (
     volcano.HyperNode,
     volcano.Numatopology,
     volcano.NodeShard,
+    BindRequest,
 )
 
 

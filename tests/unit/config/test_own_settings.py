@@ -24,11 +24,18 @@ def test_every_key_can_be_set() -> None:
         "recordsMebibytes",
         "pluginPollSeconds",
         "stopSeconds",
+        "bindAttempts",
+        "staleRequestSeconds",
+        "binderWorkers",
     ]
-    text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1)) + "pageAddress: localhost:1\n"
-    found = load_settings(text, "s.yaml")
-    assert [getattr(found, name) for name in OwnSettings.__struct_fields__] == [1, 2, 3, 4, 5, 6, "localhost:1"]
-    assert list(OwnSettings.__struct_encode_fields__) == keys
+    text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1))
+    others = "bindRequests: true\nbinderPlugins: {gpusharing: {enabled: false}}\npageAddress: localhost:1\n"
+    found = load_settings(text + others, "s.yaml")
+    names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
+    assert [getattr(found, names[key]) for key in keys] == list(range(1, 10))
+    assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
+    assert found.page_address == "localhost:1"
+    assert set(names) == {*keys, "bindRequests", "binderPlugins", "pageAddress"}
 
 
 def test_json_is_read_too() -> None:
@@ -40,9 +47,7 @@ def test_json_is_read_too() -> None:
     ("text", "words"),
     [
         pytest.param(HEAD + "writeAtOnce: 3\n", 'no key "writeAtOnce"; did you mean "writesAtOnce"?', id="misspelt"),
-        pytest.param(
-            HEAD + "xyz: 3\n", 'no key "xyz"; known keys: apiVersion, kind, pageAddress, pluginPoll', id="unknown"
-        ),
+        pytest.param(HEAD + "xyz: 3\n", 'no key "xyz"; known keys: apiVersion, bindAttempts, bind', id="unknown"),
         pytest.param(HEAD + "writesAtOnce: many\n", "expected `int`, got `str`, and it is 'many'", id="type"),
         pytest.param(HEAD + "writesAtOnce: 0\n", "writesAtOnce: expected `int` >= 1, and it is 0", id="range"),
         pytest.param(HEAD + "writesAtOnce: 1\nwritesAtOnce: 2\n", "writesAtOnce", id="twice"),

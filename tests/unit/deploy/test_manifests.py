@@ -69,12 +69,16 @@ def test_the_configuration_is_accepted_and_has_its_own_name_and_lease() -> None:
     assert manifests()["Role", "bayplan"]["metadata"]["namespace"] == election["resourceNamespace"]
 
 
+OVERLAYS = {"PodGroup": "pod-groups/cluster-role.yaml", "BindRequest": "binder/requests-role.yaml"}
+"""Where the rules are of kinds that are read only where somebody wants that."""
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "volcano" not in kind.group], ids=lambda kind: kind.name)
 def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
-    overlay = yaml.safe_load_all(
-        (DEPLOY / "kustomize" / "pod-groups" / "cluster-role.yaml").read_text(encoding="utf-8")
-    )
-    granted = [*rules(), *next(overlay)["rules"]] if kind.name == "PodGroup" else rules()
+    granted = rules()
+    if kind.name in OVERLAYS:
+        overlay = yaml.safe_load_all((DEPLOY / "kustomize" / OVERLAYS[kind.name]).read_text(encoding="utf-8"))
+        granted = [*granted, *next(overlay)["rules"]]
     verbs = {
         verb
         for rule in granted

@@ -1,0 +1,261 @@
+"""Which pods count on a node because of a request, rule by rule: after a restart, a failure, a node that went, age."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.cache import Cache
+from bayplan.cache.bind_requests import BindRequests
+from bayplan.clock import ManualClock
+from bayplan.framework.bind_requests import BindFailures
+from bayplan.framework.intents import DeleteBindRequest
+from bayplan.framework.status import Status
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
+from bayplan.objects.core import Pod
+from bayplan.testing import make_node, make_pod
+
+
+class Engine:
+    """Pods that wait, and what was done about them."""
+
+    def __init__(self, *pods: Pod) -> None:
+        self.pods = {pod.key: pod for pod in pods}
+        self.done: list[tuple[str, str]] = []
+        self.deleted: list[DeleteBindRequest] = []
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        return self.pods.get(request.pod_key)
+
+    def taken(self, pod: Pod) -> None:
+        self.done.append(("taken", pod.name))
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        self.done.append(("released", f"{pod.name} from {was.spec.node_name}"))
+
+    def submit(self, intent: object) -> None:
+        assert isinstance(intent, DeleteBindRequest)
+        self.deleted.append(intent)
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None:
+        self.done.append((reason, f"{pod.name}: {note}"))
+
+    def wake(self, uid: str) -> None:
+        self.done.append(("wake", uid))
+
+
+class World:
+    def __init__(self, *pods: Pod, nodes: tuple[str, ...] = ("n1", "n2")) -> None:
+        self.clock, self.cache, self.engine = ManualClock(), Cache(), Engine(*pods)
+        for name in nodes:
+            self.cache.add_node(make_node(name))
+        self.failures = BindFailures(self.clock)
+        self.book = BindRequests(self.cache, self.engine, self.failures, self.clock, new_outcome)
+        self._versions = 0
+
+    def request(self, pod: Pod, node: str = "n1", **status: Any) -> BindRequest:
+        """The same request in another version, each time."""
+        self._versions += 1
+        made = new_request(pod, node, annotations={}, backoff_limit=3)
+        meta = msgspec.structs.replace(
+            made.metadata,
+            uid=f"request-{pod.uid}-{node}",
+            resource_version=str(self._versions),
+            creation_timestamp=self.clock.now(),
+        )
+        return msgspec.structs.replace(made, metadata=meta, status=BindRequestStatus(**status))
+
+    def node_of(self, pod: Pod) -> str | None:
+        found = self.cache.pod(pod.uid)
+        return None if found is None else found.spec.node_name
+
+
+def new_outcome() -> asyncio.Future[Status]:
+    return asyncio.get_running_loop().create_future()
+
+
+WEB = make_pod("web", uid="u1")
+LATER = make_pod("web", uid="u2")
+
+
+def test_a_pod_with_a_live_request_counts_on_its_node() -> None:
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB))
+    assert world.node_of(WEB) == "n1"
+    assert world.cache.is_assumed("u1")
+    assert world.engine.done == [("taken", "web")]
+
+
+def test_a_request_that_is_told_before_its_pod_counts_when_the_pod_comes() -> None:
+    world = World()
+    world.book.hear(None, world.request(WEB))
+    assert world.node_of(WEB) is None
+    assert world.book.pod_came(WEB)
+    assert world.node_of(WEB) == "n1"
+
+
+def test_a_request_of_an_earlier_pod_of_that_name_counts_for_nobody() -> None:
+    world = World(LATER)
+    world.book.hear(None, world.request(WEB))
+    assert not world.book.pod_came(LATER)
+    assert world.node_of(LATER) is None
+
+
+def test_a_request_that_has_succeeded_still_counts_while_the_watch_of_pods_lags() -> None:
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB, phase="Succeeded"))
+    assert world.node_of(WEB) == "n1"
+
+
+def test_a_failure_that_is_tried_again_keeps_the_room() -> None:
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB))
+    world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=1))
+    assert world.node_of(WEB) == "n1"
+
+
+def test_a_request_that_is_given_up_frees_the_pod_keeps_it_from_the_node_and_is_deleted() -> None:
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB))
+    world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=3, reason="no quota"))
+    assert world.node_of(WEB) is None
+    assert world.engine.done[-1] == ("released", "web from n1")
+    assert world.failures.excluded("u1") == {"n1"}
+    assert [each.request.metadata.uid for each in world.engine.deleted] == ["request-u1-n1"]
+    world.clock.advance(30)
+    world.book.tidy()
+    assert world.engine.done[-1] == ("wake", "u1")
+
+
+def test_an_old_word_of_the_watch_does_not_undo_a_newer_one() -> None:
+    world = World(WEB)
+    old, new = world.request(WEB), world.request(WEB, phase="Succeeded")
+    world.book.made(new, WEB)
+    world.book.hear(None, old)
+    assert world.book.known[WEB.key].has_succeeded
+
+
+def test_what_was_deleted_is_not_brought_back_by_a_late_answer() -> None:
+    world = World(WEB)
+    request = world.request(WEB)
+    world.book.hear(None, request)
+    world.book.hear(request, None)
+    world.book.made(request, WEB)
+    assert world.node_of(WEB) is None
+
+
+def test_a_request_that_somebody_deletes_frees_its_pod() -> None:
+    world = World(WEB)
+    request = world.request(WEB)
+    world.book.hear(None, request)
+    world.book.hear(request, None)
+    assert world.engine.done[-1] == ("released", "web from n1")
+
+
+def test_a_request_to_a_node_that_is_gone_is_deleted() -> None:
+    world = World(WEB, nodes=("n2",))
+    world.book.hear(None, world.request(WEB))
+    world.book.tidy()
+    assert [each.request.spec.selected_node for each in world.engine.deleted] == ["n1"]
+
+
+def test_what_could_not_be_deleted_is_deleted_again() -> None:
+    world = World(WEB, nodes=("n2",))
+    world.book.hear(None, world.request(WEB))
+    for _ in range(2):
+        world.book.tidy()
+    assert len(world.engine.deleted) == 2
+
+
+def test_requests_of_others_are_not_deleted() -> None:
+    world = World(WEB)
+    request = world.request(WEB, phase="Failed", failed_attempts=3)
+    theirs = msgspec.structs.replace(request, metadata=msgspec.structs.replace(request.metadata, labels={}))
+    world.book.hear(None, theirs)
+    world.book.tidy()
+    assert world.engine.deleted == []
+
+
+def test_a_request_that_nobody_takes_up_is_complained_about_once_and_deleted_much_later() -> None:
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB))
+    for seconds in (599, 2, 100):
+        world.clock.advance(seconds)
+        world.book.tidy()
+    told = [note for reason, note in world.engine.done if reason == "BindRequestStale"]
+    assert told == [
+        "web: no binder has taken up the bind request to node n1 for 601 s; see whether `bayplan binder` runs"
+    ]
+    assert len(world.book.stale) == 1
+    assert world.engine.deleted == []
+    world.clock.advance(3000)
+    world.book.tidy()
+    assert [each.unchanged for each in world.engine.deleted] == [True]  # one that the binder takes up now stays
+
+
+def test_a_request_that_was_touched_is_not_stale() -> None:
+    world = World(WEB)
+    request = world.request(WEB, phase="Failed", failed_attempts=1)
+    world.clock.advance(timedelta(hours=2).total_seconds())
+    world.book.hear(None, request)
+    world.book.tidy()
+    assert world.engine.deleted == []
+    assert not world.book.stale
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        pytest.param(lambda world: world.book.hear(None, world.request(WEB, phase="Succeeded")), "", id="bound"),
+        pytest.param(lambda world: world.book.pod_placed(WEB), "", id="the pod is there first"),
+        pytest.param(
+            lambda world: world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=3, reason="no")),
+            "the binder could not bind the pod to node n1: no",
+            id="given up",
+        ),
+        pytest.param(
+            lambda world: world.book.hear(world.book.known[WEB.key], None),
+            "the bind request was deleted before the pod was bound",
+            id="deleted",
+        ),
+        pytest.param(lambda world: world.book.pod_gone(WEB), "pod default/web is gone", id="pod gone"),
+    ],
+)
+def test_who_made_a_request_is_told_how_it_ended(ends: Any, message: str) -> None:
+    async def run() -> Status:
+        world = World(WEB)
+        world.book.made(world.request(WEB), WEB)
+        waiting = asyncio.ensure_future(world.book.settled(WEB))
+        await asyncio.sleep(0)
+        ends(world)
+        return await waiting
+
+    status = asyncio.run(run())
+    assert (status.ok, status.message) == (not message, message)
+
+
+def test_who_comes_late_is_told_at_once() -> None:
+    async def run() -> Status:
+        world = World(WEB)
+        world.book.made(world.request(WEB, phase="Succeeded"), WEB)
+        return await world.book.settled(WEB)
+
+    assert asyncio.run(run()).ok
+
+
+def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
+    async def run() -> None:
+        world = World(WEB)
+        world.book.made(world.request(WEB), WEB)
+        waiting = asyncio.ensure_future(world.book.settled(WEB))
+        await asyncio.sleep(0)
+        world.book.let_go()
+        for each in (waiting, asyncio.ensure_future(world.book.settled(WEB))):
+            with pytest.raises(asyncio.CancelledError):
+                await each
+
+    asyncio.run(run())

@@ -1,0 +1,186 @@
+"""The pod engine with BindRequestBinder: what it writes, what it counts, and what it makes of the binder's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.app import known_plugins
+from bayplan.framework.cycle import Cycle
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
+from bayplan.objects.core import Pod
+from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.request_following import follow_requests
+from bayplan.testing import make_node, make_pod
+from live_rig import Rig, conditions, running
+from wire_server import Answer, Reply, Request, until
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: Handing}, {name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+NODES = [make_node("n1"), make_node("n2")]
+
+
+class Handing:
+    """Hands something to the binder; that is all it does."""
+
+    name = "Handing"
+
+    def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
+        return {"handing.kai.scheduler/pod": cycle.pod.name, "handing.kai.scheduler/node": node_name}
+
+
+def rig_of(*objects: Any, **options: Any) -> Any:
+    def prepare(live: LiveScheduler) -> None:
+        follow_requests(live, live.clock, stale_s=600.0)
+
+    registry = known_plugins().with_plugins(Handing)
+    return running(*objects, config=CONFIG, registry=registry, prepare=prepare, **options)
+
+
+def as_server(rig: Rig) -> None:
+    """Have the server answer with the request that it was sent, a new one each time."""
+    numbers = itertools.count(1)
+
+    def route(request: Request) -> Answer:
+        if request.method == "POST" and request.path.endswith("/bindrequests"):
+            sent = msgspec.convert(request.json, BindRequest)
+            number = next(numbers)
+            meta = replace(sent.metadata, uid=f"request-{number}", resource_version=str(1000 * number))
+            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
+        return rig.answer(request)
+
+    rig.server.route = route
+
+
+def told(rig: Rig, pod: Pod, **status: Any) -> BindRequest:
+    """The request of a pod as the watch tells it."""
+    known = rig.live.requests
+    assert known is not None
+    request = known.known[pod.key]
+    meta = replace(request.metadata, resource_version=str(int(request.metadata.resource_version) + 100))
+    return replace(request, metadata=meta, status=BindRequestStatus(**status))
+
+
+async def requested(rig: Rig, count: int = 1) -> list[Any]:
+    await until(lambda: len(rig.sent("POST", "/bindrequests")) >= count)
+    found = rig.live.requests
+    assert found is not None
+    await until(lambda: len(found.known) > 0)
+    return rig.sent("POST", "/bindrequests")
+
+
+def test_a_pod_is_handed_over_with_what_plugins_say_and_is_scheduled_when_it_is_bound() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            (sent,) = await requested(rig)
+            node = sent["spec"]["selectedNode"]
+            assert sent["metadata"]["annotations"] == {
+                "handing.kai.scheduler/pod": "web",
+                "handing.kai.scheduler/node": node,
+            }
+            assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
+            assert rig.sent("POST", "/binding") == []
+            assert rig.events.told == []  # nothing is claimed before it is true
+            rig.live.hear(None, told(rig, pod, phase="Succeeded"))
+            await until(lambda: bool(rig.events.told))
+            assert [each.reason for each in rig.events.told] == ["Scheduled"]
+
+    asyncio.run(run())
+
+
+def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            (first,) = await requested(rig)
+            node = first["spec"]["selectedNode"]
+            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
+            await until(lambda: bool(rig.events.told))
+            assert rig.events.told[0].note == f"the binder could not bind the pod to node {node}: no quota"
+            await until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(1))
+            second = rig.sent("POST", "/bindrequests")[1]
+            assert {node, second["spec"]["selectedNode"]} == {"n1", "n2"}
+
+    asyncio.run(run())
+
+
+def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(NODES[0]) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            await requested(rig)
+            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
+            await until(lambda: len(conditions(rig)) >= 2, tick=lambda: rig.clock.advance(1))
+            assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
+            requests = rig.live.requests
+            assert requests is not None
+            rig.clock.advance(60)
+            requests.tidy()
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(1))
+
+    asyncio.run(run())
+
+
+def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None:
+    async def run() -> None:
+        pod = make_pod("web", uid="u-web")
+        request = new_request(pod, "n1", annotations={}, backoff_limit=3)
+        request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
+        async with rig_of(*NODES, decide=False) as rig:
+            rig.hear(pod)
+            rig.live.hear(None, request)
+            await rig.live.catch_up()
+            assert rig.live.engine.cache.pod("u-web") is not None
+            assert rig.pool(pod) is None
+            failed = replace(request, status=BindRequestStatus("Failed", "no", 3))
+            rig.live.hear(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
+            await rig.live.catch_up()
+            assert rig.live.engine.cache.pod("u-web") is None
+            assert rig.pool(pod) is not None
+
+    asyncio.run(run())
+
+
+def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_node_is_in_the_way() -> None:
+    async def run(there: BindRequest) -> tuple[list[str], list[str]]:
+        pod = make_pod("web", uid="u-web")
+        async with rig_of(NODES[0]) as rig:
+            as_server(rig)
+            path = "/apis/scheduling.run.ai/v1alpha2/namespaces/default/bindrequests/web"
+            rig.objects[path] = there
+            rig.refuse("POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409}))
+            rig.hear(pod)
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2 or bool(rig.events.told))
+            deleted = [each["preconditions"]["uid"] for each in rig.sent("DELETE", "/bindrequests/web")]
+            return deleted, [each.note for each in rig.events.told]
+
+    def request(uid: str, node: str, **status: Any) -> BindRequest:
+        made = new_request(make_pod("web", uid=uid), node, annotations={}, backoff_limit=3)
+        meta = replace(made.metadata, uid="there", resource_version="2")
+        return replace(made, metadata=meta, status=BindRequestStatus(**status))
+
+    assert asyncio.run(run(request("u-old", "n1"))) == (["there"], [])
+    assert asyncio.run(run(request("u-web", "n2", phase="Failed", failed_attempts=3)))[0] == ["there"]
+    deleted, notes = asyncio.run(run(request("u-web", "n2")))
+    assert deleted == []
+    assert "already has a live bind request, to node n2" in notes[0]
