@@ -31,7 +31,7 @@ def declared(pxd: Path) -> Iterator[tuple[str, set[str], dict[str, list[str]]]]:
         elif found := ATTRIBUTES.match(line):
             attributes.update(found[1].split(", "))
         else:
-            assert not line.strip() or line.lstrip().startswith(("@cython.locals(", "cimport ", "from ")), line
+            assert not line.strip() or line.lstrip().startswith(("#", "@cython.locals(", "cimport ", "from ")), line
 
 
 def assigned(body: ast.ClassDef) -> set[str]:

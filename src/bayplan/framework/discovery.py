@@ -27,6 +27,7 @@ from importlib.util import cache_from_source, module_from_spec, spec_from_file_l
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 from bayplan.errors import PluginError
 from bayplan.framework.boundary import FAULTS, words_of_fault
@@ -96,8 +97,14 @@ def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[
 
 
 def looks(folders: Iterable[Path]) -> tuple[object, ...]:
-    """What can be seen of the files of some folders without reading them: equal as long as nothing has changed."""
-    return tuple(_version(path) for folder in folders for path in sorted(folder.glob("*.py")))
+    """What can be seen of the files of some folders without reading them: equal as long as nothing has changed.
+
+    Who may write them counts: that is mended without touching what they hold."""
+    seen: list[object] = []
+    for folder in folders:
+        seen.append(_mode(folder))
+        seen += ((_version(path), _mode(path)) for path in sorted(folder.glob("*.py")))
+    return tuple(seen)
 
 
 def _classes_in(folder: Path, kind: Kind, *, trust_writable: bool) -> Iterator[type[Any]]:
@@ -154,6 +161,13 @@ def _refuse_writable(path: Path) -> None:
         )
 
 
+def _mode(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except OSError:  # it went while we looked
+        return None
+
+
 def _version(path: Path) -> tuple[object, ...]:
     """Which version of a file this is. A ConfigMap's files are links into a folder that is replaced: other inodes."""
     try:
@@ -195,9 +209,16 @@ class _Fresh(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
+def _module_of(path: Path) -> str:
+    """The name of a file's module. A file of another folder may be called the same, and neither replaces the other."""
+    name, file = MODULE_OF_FILE + path.stem, str(path.absolute())
+    known = sys.modules.get(name)
+    return name if known is None or known.__file__ == file else f"{name}_{crc32(file.encode()):08x}"
+
+
 def _run(path: Path) -> ModuleType:
     """The module of a file; one that was run before, and has not changed since, is not run again."""
-    name = MODULE_OF_FILE + path.stem
+    name = _module_of(path)
     version = _version(path)
     known = sys.modules.get(name)
     if known is not None and getattr(known, _VERSION, None) == version:

@@ -16,7 +16,7 @@ cdef class Placed:
 cdef class PodEngine:
     cdef dict __dict__
     cdef object __weakref__
-    cdef public object configuration, nominations, waiting, timings
+    cdef public object configuration, nominations, waiting, desk, timings
     cdef public object _clock, _chance, _writes, _post, _share, _sampler, _latest, _tie_break, _registry
     cdef public CCache cache
     cdef public CDecisionRing records

@@ -223,6 +223,22 @@ def test_files_that_others_may_write_are_not_loaded_again(folder: Path) -> None:
     (folder / "mine.py").chmod(0o666)
     one.reloading.look()
     assert "can be written by others" in one.reloading.fault
+    (folder / "mine.py").chmod(0o644)  # what the message asks for, and nothing else
+    one.reloading.look()
+    assert one.reloading.fault == ""
+    assert not one.live.is_idle, "there is something to install"
+
+
+@pytest.mark.parametrize("mended", [0o755, 0o700])
+def test_a_folder_that_others_may_write_is_taken_when_that_is_mended(folder: Path, mended: int) -> None:
+    one = Running(folder, REFUSES)
+    folder.chmod(0o777)
+    one.write("mine.py", PERMITS)
+    one.reloading.look()
+    assert "can be written by others" in one.reloading.fault
+    folder.chmod(mended)
+    one.reloading.look()
+    assert one.reloading.fault == ""
 
 
 def test_a_changed_neighbour_counts_as_a_change(folder: Path) -> None:
@@ -241,6 +257,17 @@ def test_a_changed_neighbour_counts_as_a_change(folder: Path) -> None:
         assert one.plugin() is not before
 
     on_loop(lambda: running(one, work))()
+
+
+def test_files_of_one_name_in_two_folders_are_two_files(folder: Path) -> None:
+    """Neither may be taken for a new version of the other: that would make plugins anew that have not changed."""
+    folders = [folder / "a", folder / "b"]
+    for place, source in zip(folders, (PERMITS, OTHER), strict=True):
+        place.mkdir(mode=0o755)
+        (place / "mine.py").write_text(source)
+    first, second = plugin_source(CONFIG, folders).load()[1], plugin_source(CONFIG, folders).load()[1]
+    assert {"Mine", "Other"} <= {entry.name for entry in first}
+    assert all(second.get(entry.name) == entry for entry in first)
 
 
 def test_looking_again_costs_nothing_while_nothing_changed(folder: Path) -> None:
