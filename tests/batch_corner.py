@@ -26,6 +26,7 @@ _OWN = {
     "Queue": "/apis/scheduling.volcano.sh/v1beta1/queues",
     "HyperNode": "/apis/topology.volcano.sh/v1alpha1/hypernodes",
     "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
+    "NodeShard": "/apis/shard.volcano.sh/v1alpha1/nodeshards",
 }
 GANGS = """
 actions: "enqueue, allocate, preempt, reclaim, backfill"

@@ -17,6 +17,7 @@ import yaml
 
 from bayplan.client import Client, Informer, Informers, Resource, Target, resource_of
 from bayplan.clock import SystemClock
+from bayplan.cluster.rules.volcano import template_faults
 from bayplan.errors import AlreadyExists, ConfigError
 from bayplan.objects.batch_admission import USUAL_DOORS, AdmissionSettings, Door, ResourceGroup, doors_for
 from bayplan.objects.kinds import Kind
@@ -76,6 +77,9 @@ class _Watched:
     def namespace(self, name: str) -> Tree | None:
         item = self._spaces.store.get(("", name))
         return None if item is None else _tree(item)
+
+    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
+        return template_faults(name, namespace, template)
 
 
 def _ignore(_old: KubeObject | None, _new: KubeObject | None) -> None:

@@ -12,7 +12,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from bayplan import __version__
 from bayplan.client import Client, Election, Target
 from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.features import RELEASE
 from bayplan.controllers import Controllers
+from bayplan.server import Views, election_check, routes_of
+from bayplan.server.plain import PlainServer
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import ProcessMetrics, add_build_info
 
 LEASE_NAME = "kube-controller-manager"
 LEASE_NAMESPACE = "kube-system"
@@ -58,10 +63,12 @@ async def controllers_process(
     burst: int = 400,
     leader_elect: bool = False,
     lease_name: str = LEASE_NAME,
+    listen_address: str = "",
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[ControllersProcess]:
-    """Controllers on an API server. `only`: their names. `leader_elect`: work only while holding a lease."""
+    """Controllers on an API server. `only`: their names. `leader_elect`: work only while holding a lease.
+    `listen_address`: where health and metrics are served, if they are."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     agent = f"bayplan/{__version__}/controllers"
     async with AsyncExitStack() as stack:
@@ -74,4 +81,26 @@ async def controllers_process(
             identity = f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}"
             election = Election(lease_client, identity=identity, name=lease_name, namespace=LEASE_NAMESPACE)
             client.guard(election)
-        yield ControllersProcess(Controllers(client, only=only), election)
+        registry = Registry() if listen_address else None
+        process = ControllersProcess(Controllers(client, only=only, counted_in=registry), election)
+        if registry is not None:
+            await stack.enter_async_context(_served(process, registry, listen_address, clock))
+        yield process
+
+
+@asynccontextmanager
+async def _served(
+    process: ControllersProcess, registry: Registry, address: str, clock: LoopClock
+) -> AsyncIterator[None]:
+    """Over plain HTTP, as vc-controller-manager does: whether the controllers live, and what they count."""
+    metrics = ProcessMetrics(registry, started_at=clock.now().timestamp())
+    add_build_info(registry, version=__version__, emulated=RELEASE)
+    election = process.election
+    checks = [election_check("controllers", election.overdue_s)] if election is not None else []
+    routes = routes_of(Views(metrics=registry, healthz=checks, started_at=metrics.started_at), clock)
+    server = PlainServer(address, routes, clock=clock)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()

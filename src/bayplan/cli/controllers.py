@@ -39,6 +39,7 @@ from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
     "--leader-elect", is_flag=True, help="Work only while holding a lease, so that several can stand by for each other."
 )
 @click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
+@click.option("--listen-address", default="", metavar="HOST:PORT", help="Serve /healthz, /livez and /metrics there.")
 @click.option(
     "--default-storage-class",
     is_flag=True,
@@ -54,6 +55,7 @@ def command(
     burst: int,
     leader_elect: bool,
     lease_name: str,
+    listen_address: str,
     default_storage_class: bool,
 ) -> None:
     """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage, nodes and the rest.
@@ -80,7 +82,11 @@ def command(
         if default_storage_class:
             async with Client(target, clock=SystemClock(), chance=random.Random()) as client:
                 await make_default_class(client)
-        options: dict[str, Any] = {"leader_elect": leader_elect, "lease_name": lease_name}
+        options: dict[str, Any] = {
+            "leader_elect": leader_elect,
+            "lease_name": lease_name,
+            "listen_address": listen_address,
+        }
         async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
             await until_stopped(process.run(), beside=_tell_ready(process, target))
         click.echo("stopped")

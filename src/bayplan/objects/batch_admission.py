@@ -34,6 +34,10 @@ class Surroundings(Protocol):
         """A namespace, if it is known."""
         ...
 
+    def template_faults(self, name: str, namespace: str, template: Tree) -> Iterable[str]:
+        """What an API server would refuse a pod template for."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
@@ -154,8 +158,20 @@ def _mutate_pod_group(request: Request) -> Tree:
 def _judge_job(request: Request) -> str:
     if request.old is not None:
         return job_update_fault(request.old, request.object)
-    said = job_faults(request.object)
+    said = job_faults(request.object) + _template_faults(request)
     return (said + job_queue_fault(request.object, request.around.queues())).strip()
+
+
+def _template_faults(request: Request) -> str:
+    """What is wrong with the pods of a job's tasks, in the words of whoever will be asked to make them."""
+    namespace, said = str((request.object.get("metadata") or {}).get("namespace") or "default"), ""
+    for index, task in enumerate((request.object.get("spec") or {}).get("tasks") or ()):
+        faults = list(
+            request.around.template_faults(str(task.get("name") or ""), namespace, task.get("template") or {})
+        )
+        if faults:
+            said += f" spec.task[{index}]." + "".join(f"{fault}. " for fault in faults)
+    return said
 
 
 def _judge_queue(request: Request) -> str:

@@ -65,12 +65,16 @@ class Division:
             f"such as scheduler-0, with a number below SCHEDULER_NUM ({self.count})"
         )
 
+    def has_word(self, word: str) -> bool:
+        """Whether our part of the ring has what is called so."""
+        return self._ring.name_for(word) == self.own
+
     def has_node(self, node: Node) -> bool:
-        return self._ring.name_for(node.name) == self.own
+        return self.has_word(node.name)
 
     def has_job(self, item: Pod | PodGroup) -> bool:
         """By the first owner, which a pod and its group have in common; else by its own name."""
-        return self._ring.name_for(_owner(item)) == self.own
+        return self.has_word(_owner(item))
 
 
 def _owner(item: KubeObject) -> str:

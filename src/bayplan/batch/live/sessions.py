@@ -41,6 +41,8 @@ SLICE_S = 0.004
 PERIOD_S = 1.0
 SHORTEST_PAUSE_S = 0.05
 """Between two sessions: changes seldom come alone, and a gang is worth more when more of it is there."""
+_OTHERS_SHARE = 3
+"""So many times as long as the last session took is others' before the next comes before its time."""
 _DECISIONS, _STEPS = 3, 5
 """Verbosities, as Volcano means them: what came of a session; when each began and ended."""
 
@@ -154,9 +156,9 @@ class LiveBatch:
         await asyncio.Event().wait()  # whoever stopped us ends us, too
 
     async def _pause(self, took_s: float, due_s: float) -> None:
-        """Until the next session is due or called for, but as long as the last one took: half the time is others'."""
+        """Until the next session is due, or called for and others had their share of the time."""
         left_s = due_s - self.clock.monotonic_s()
-        await self.clock.sleep(min(left_s, max(SHORTEST_PAUSE_S, took_s)))
+        await self.clock.sleep(min(left_s, max(SHORTEST_PAUSE_S, _OTHERS_SHARE * took_s)))
         left_s = due_s - self.clock.monotonic_s()
         if left_s <= 0 or self._called.is_set():
             return

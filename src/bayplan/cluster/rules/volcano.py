@@ -7,10 +7,14 @@ is a look at two empty places.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 
 from bayplan.cluster.answers import Refusal
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.checking.basics import check_pod_template
+from bayplan.cluster.rules.field_errors import Faults
+from bayplan.cluster.rules.filling.pods import fill_template
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.objects.batch_admission import DOORS, AdmissionSettings, Door, Request, passed
 
@@ -40,6 +44,21 @@ class _Around:
 
     def namespace(self, name: str) -> Tree | None:
         return self._lookup.get(built_in("Namespace"), "", name)
+
+    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:
+        return template_faults(name, namespace, template)
+
+
+def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
+    """What is wrong with the template of a task, if it were a PodTemplate of its name: its defaults filled in first."""
+    item: Tree = {"metadata": {"name": name, "namespace": namespace}, "template": copy.deepcopy(template)}
+    found = Faults()
+    try:
+        fill_template(item["template"])
+        check_pod_template(found, item)
+    except (AttributeError, KeyError, TypeError, ValueError) as fault:  # of a shape that its schema should not let in
+        return [f"template: cannot be read: {type(fault).__name__}: {fault}"]
+    return [str(each) for each in found]
 
 
 def mutate(resource: Resource, item: Tree, lookup: Lookup) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from bayplan.client import Client
 from bayplan.controllers.batch.batch_controller import BatchController
+from bayplan.controllers.batch.counting import BatchCounts
 from bayplan.controllers.batch.cron_jobs import VcCronJobs
 from bayplan.controllers.batch.finished_jobs import FinishedJobs
 from bayplan.controllers.batch.hyper_nodes import HyperNodes
@@ -37,6 +38,7 @@ from bayplan.controllers.batch.queues import Queues
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 from bayplan.objects.batch_words import SCHEDULER
+from bayplan.telemetry.metrics import Registry
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +104,15 @@ class BatchControllers:
     """Volcano's controllers, or some of them."""
 
     def __init__(
-        self, client: Client, *, only: Collection[str] | None = None, schedulers: tuple[str, ...] = (SCHEDULER,)
+        self,
+        client: Client,
+        *,
+        only: Collection[str] | None = None,
+        schedulers: tuple[str, ...] = (SCHEDULER,),
+        counted_in: Registry | None = None,
     ) -> None:
-        """`only`: their names; all by default. `schedulers`: whose pods get groups; jobs go to the first."""
+        """`only`: their names; all by default. `schedulers`: whose pods get groups; jobs go to the first. `counted_in`:
+        where Volcano's controller metrics are kept, if they are."""
         for name in only or ():
             if name not in _MAKERS:
                 raise UsageError(f"there is no controller {name!r}; there are {', '.join(BATCH_CONTROLLER_NAMES)}")
@@ -113,6 +121,8 @@ class BatchControllers:
         self._controllers = [
             make(self._world, schedulers) for name, make in _MAKERS.items() if only is None or name in only
         ]
+        if counted_in is not None:
+            BatchCounts(self._world, counted_in)
         self._started = asyncio.Event()
 
     @property
