@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +309,12 @@ async def test_objects_outlive_the_server_when_they_are_kept(tmp_path: Path) -> 
 
 def widget(name: str) -> dict[str, Any]:
     return {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 3}}
+
+
+def test_what_a_start_can_spare_is_not_loaded() -> None:
+    """The language of rules is loaded for the first definition; nothing that schedules is loaded at all."""
+    asked = "import sys, bayplan.cluster.embedded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+    rooms = {".".join(each.split(".")[:2]) for each in loaded if each.startswith("bayplan.")}
+    assert rooms == {"bayplan.cluster", "bayplan.clock", "bayplan.errors", "bayplan.objects"}
+    assert "numpy" not in loaded
