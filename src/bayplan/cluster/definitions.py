@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bayplan.cluster.kinds import ALL_VERBS, Resource, Resources, SubResource, Tree
+from bayplan.cluster.kinds import ALL_VERBS, Resource, Resources, SubResource, Tree, version_rank
 from bayplan.cluster.ring import Change
 from bayplan.cluster.selecting import extractor
 from bayplan.cluster.store import Place, PlaceName, Store
@@ -66,7 +66,19 @@ def brought_by(tree: Tree) -> Iterator[Resource]:
             list_kind=names.get("listKind") or f"{names['kind']}List",
             definition=version,
             converted=several,
+            deprecated=_deprecation(spec, names["kind"], version) if version.get("deprecated") else "",
         )
+
+
+def _deprecation(spec: Tree, kind: str, version: Tree) -> str:
+    """What whoever uses a version that is to go is told, in its own words or by naming the newest that stays."""
+    if own := version.get("deprecationWarning"):
+        return str(own)
+    told = f"{spec['group']}/{version['name']} {kind} is deprecated"
+    rank = version_rank(version["name"])
+    stay = [each["name"] for each in spec["versions"] if each.get("served") and not each.get("deprecated")]
+    newer = sorted((each for each in stay if version_rank(each) < rank), key=version_rank)
+    return f"{told}; use {spec['group']}/{newer[0]} {kind}" if newer else told
 
 
 def _names(tree: Tree) -> Tree:

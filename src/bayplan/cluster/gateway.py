@@ -78,11 +78,23 @@ class Gateway:
             return page_not_found()
         _check_served(resource, path, verb)
         ask = Ask(verb, resource, path, query, user, raw.headers)
-        reply = await self.endpoints.answer(ask, raw.body)
-        if resource.deprecated:
-            reply.warnings = [resource.deprecated, *reply.warnings]
+        if not resource.deprecated:
+            reply = await self.endpoints.answer(ask, raw.body)
+        else:
+            reply = await self._with_farewell(ask, raw)
         if isinstance(reply, Reply) and wanted(raw.headers.get("Accept", "")).yaml:
             return as_yaml(reply)
+        return reply
+
+    async def _with_farewell(self, ask: Ask, raw: Raw) -> Reply | Stream:
+        """The answer, or the refusal, and a word about a version that is to go."""
+        farewell = ask.resource.deprecated
+        try:
+            reply = await self.endpoints.answer(ask, raw.body)
+        except answers.Refusal as refusal:
+            refusal.warnings = [farewell, *refusal.warnings]
+            raise
+        reply.warnings = [farewell, *reply.warnings]
         return reply
 
     def _allow(self, user: User, verb: str, path: ResourcePath, resource: Resource | None) -> None:

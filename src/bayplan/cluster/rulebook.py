@@ -20,11 +20,16 @@ from bayplan.cluster.rules.lookup import Lookup
 from bayplan.cluster.rules.strategies import prepare_create, prepare_update
 from bayplan.cluster.rules.validating import on_create, on_update
 from bayplan.cluster.rules.warning import warnings_for
-from bayplan.cluster.schema import definitions
 from bayplan.cluster.schema.applying import track
 from bayplan.cluster.shapes import custom_type, managed_type
 
 _REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
+
+
+def _faults_of_definition(tree: Tree, old: Tree | None = None) -> Sequence[answers.Fault]:
+    from bayplan.cluster.schema import definitions  # with it comes a language for rules: a plain start can spare it
+
+    return definitions.faults(tree, old)
 
 
 class Rulebook:
@@ -49,7 +54,7 @@ class Rulebook:
         if resource.custom:
             faults += custom_type(resource).faults(tree)
         elif resource.storage == DEFINITIONS:
-            faults += definitions.faults(tree)
+            faults += _faults_of_definition(tree)
         self._refuse(write, tree, faults)
         if not write.subresource:
             volcano.judge(resource, tree, None, "CREATE", self._lookup)
@@ -72,7 +77,7 @@ class Rulebook:
         if resource.custom:
             faults += custom_type(resource).faults(tree, old, subresource=part)
         elif resource.storage == DEFINITIONS and not part:
-            faults += definitions.faults(tree, old)
+            faults += _faults_of_definition(tree, old)
         self._refuse(write, tree, faults)
         if not part:
             volcano.judge(resource, tree, old, "UPDATE", self._lookup)
@@ -89,6 +94,8 @@ class Rulebook:
 
     def _fill(self, write: Writing, tree: Tree) -> None:
         if write.resource.storage == DEFINITIONS:
+            from bayplan.cluster.schema import definitions
+
             definitions.prepare(tree)
         elif not write.resource.custom:  # those have the defaults of their schema from being read
             fill(write.resource, tree)
@@ -114,6 +121,8 @@ class Rulebook:
 
     def _establish(self, write: Writing, tree: Tree, old: Tree | None) -> None:
         """A definition is in force as soon as it is stored, unless its names are taken."""
+        from bayplan.cluster.schema import definitions
+
         tree["status"] = definitions.initial_status(tree, old)
         before = dict(tree)
         name = tree["metadata"]["name"]

@@ -5,17 +5,19 @@ Every write comes by. Cost: that of `schema.decoding`; types are made once.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, SubResource, Tree
 from bayplan.cluster.schema.applying import described
-from bayplan.cluster.schema.custom import CustomType
 from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode, decode_applied
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patched
 from bayplan.cluster.schema.types import Type, built_in_types
+
+if TYPE_CHECKING:
+    from bayplan.cluster.schema.custom import CustomType
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -32,12 +34,13 @@ def type_of(group: str, version: str, kind: str) -> Type:
 
 
 def custom_type(resource: Resource) -> CustomType:
-    """How objects of a custom resource are read."""
-    found = resource.memory.get("type")
+    """How objects of a custom resource are read. With it comes a language for rules, which a plain start can spare."""
+    found: CustomType | None = resource.memory.get("type")
     if found is None:
+        from bayplan.cluster.schema.custom import CustomType
+
         assert resource.definition is not None
         found = resource.memory["type"] = CustomType(resource.group, resource.kind, resource.definition)
-    assert isinstance(found, CustomType)
     return found
 
 

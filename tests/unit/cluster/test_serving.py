@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +309,47 @@ async def test_objects_outlive_the_server_when_they_are_kept(tmp_path: Path) -> 
 
 def widget(name: str) -> dict[str, Any]:
     return {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": 3}}
+
+
+def test_what_a_start_can_spare_is_not_loaded() -> None:
+    """The language of rules is loaded for the first definition; nothing that schedules is loaded at all."""
+    asked = "import sys, bayplan.cluster.embedded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
+    rooms = {".".join(each.split(".")[:2]) for each in loaded if each.startswith("bayplan.")}
+    assert rooms == {"bayplan.cluster", "bayplan.clock", "bayplan.errors", "bayplan.objects"}
+    assert "numpy" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        pytest.param([], "ex.io/v1beta1 Thing is deprecated", id="nothing else"),
+        pytest.param([{"name": "v1alpha1"}], "ex.io/v1beta1 Thing is deprecated", id="only an older one"),
+        pytest.param(
+            [{"name": "v1"}, {"name": "v2"}, {"name": "v3", "served": False}],
+            "ex.io/v1beta1 Thing is deprecated; use ex.io/v2 Thing",
+            id="newer ones",
+        ),
+    ],
+)
+def test_a_version_that_is_to_go_says_so(tmp_path: Path, others: list[dict[str, Any]], told: str) -> None:
+    @on_loop
+    async def ask() -> None:
+        kept = {"served": True, "storage": False, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        going = {**kept, "name": "v1beta1", "storage": True, "deprecated": True}
+        spec = {
+            "group": "ex.io",
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [going, *({**kept, **each} for each in others)],
+        }
+        definition = {"metadata": {"name": "things.ex.io"}, "spec": spec}
+        async with served(tmp_path) as cluster:
+            made = await cluster.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+            assert made.code == 201, made.text
+            things = "/apis/ex.io/v1beta1/namespaces/default/things"
+            for path, code in ((things, 200), (f"{things}/nobody", 404)):
+                answer = await cluster.ask("GET", path)
+                assert (answer.code, answer.headers.getall("Warning")) == (code, [f'299 - "{told}"'])
+
+    ask()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from bayplan.cel import MAX_LENGTH, CompileError, DeviceEnvironment
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.rules.checking.metadata import (
     check_annotations,
@@ -23,6 +23,9 @@ from bayplan.cluster.rules.names import dns_label, dns_subdomain
 from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import is_extended_resource_name
 
+if TYPE_CHECKING:
+    from bayplan.cel import DeviceEnvironment
+
 _MOST = 32
 _NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,7 +35,14 @@ _IDENTIFIER_RULE = (
     "'[A-Za-z_][A-Za-z0-9_]*')"
 )
 _REFERENCE = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-_environment = DeviceEnvironment(parse_quantity=parse_quantity)
+
+
+@cache
+def _environment() -> DeviceEnvironment:
+    """Loaded for the first selector: the language is much to load, and few clusters have any."""
+    from bayplan.cel import DeviceEnvironment
+
+    return DeviceEnvironment(parse_quantity=parse_quantity)
 
 
 def _named(out: Faults, items: Iterable[Tree], path: str) -> Iterable[tuple[str, Tree]]:
@@ -112,6 +122,10 @@ def _check_wish(out: Faults, wish: Tree, path: str) -> None:
 
 def check_selectors(out: Faults, selectors: Any, path: str) -> None:
     _limit(out, selectors, path)
+    if not selectors:
+        return
+    from bayplan.cel import MAX_LENGTH, CompileError
+
     for index, selector in enumerate(selectors):
         where, cel = f"{path}[{index}].cel", selector.get("cel")
         if cel is None:
@@ -122,7 +136,7 @@ def check_selectors(out: Faults, selectors: Any, path: str) -> None:
             out.too_long(f"{where}.expression", MAX_LENGTH)
             continue
         try:
-            _environment.compile(text)
+            _environment().compile(text)
         except CompileError as fault:
             out.invalid(f"{where}.expression", text, str(fault))
 
