@@ -19,7 +19,6 @@ from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.outcome import Outcome
 from bayplan.cache import Cache
-from bayplan.client import Client
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
 from bayplan.objects import volcano
@@ -28,8 +27,8 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
-from builders import changed
-from wire_server import Answer, Reply, Request, WireServer, until
+from played_server import PlayedServer
+from wire_server import WireServer, until
 
 
 @dataclass
@@ -50,48 +49,8 @@ class Heard:
 
 
 @dataclass
-class BatchRig:
-    server: WireServer
-    client: Client
-    clock: ManualClock
-    live: LiveBatch
+class BatchRig(PlayedServer[LiveBatch]):
     events: Heard
-    refusals: list[tuple[str, str, Answer]] = field(default_factory=list)
-    _known: dict[str, KubeObject] = field(default_factory=dict)
-    _versions: int = 0
-
-    def hear(self, *items: KubeObject) -> None:
-        """The watch tells of objects: new ones, or new versions of those that it told of before."""
-        for item in items:
-            self._versions += 1
-            newest = changed(item, metadata={"resource_version": str(self._versions)})
-            key = f"{type(item).__name__} {item.key}"
-            self.live.hear(self._known.get(key), newest)
-            self._known[key] = newest
-
-    def hear_gone(self, *items: KubeObject) -> None:
-        for item in items:
-            self.live.hear(self._known.pop(f"{type(item).__name__} {item.key}"), None)
-
-    def refuse(self, method: str, ending: str, *answers: Answer) -> None:
-        """Answer the next requests of this kind so, one after another."""
-        self.refusals += [(method, ending, answer) for answer in answers]
-
-    def answer(self, request: Request) -> Answer:
-        for refusal in self.refusals:
-            method, ending, answer = refusal
-            if request.method == method and request.path.endswith(ending):
-                self.refusals.remove(refusal)
-                return answer
-        return Reply(201 if request.method == "POST" else 200, {"metadata": {"name": "x", "resourceVersion": "9"}})
-
-    def sent(self, method: str, ending: str = "") -> list[Any]:
-        """The bodies of requests of this kind."""
-        return [each.json for each in self.server.requests if each.method == method and each.path.endswith(ending)]
-
-    def bound(self) -> dict[str, str]:
-        """By pod the node that it was bound to, or tried to be."""
-        return {each["metadata"]["name"]: each["target"]["name"] for each in self.sent("POST", "/binding")}
 
     async def session(self) -> Outcome:
         """One session on all that was told, and everything written that follows from it."""

@@ -17,7 +17,6 @@ import msgspec
 
 from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
-from bayplan.client import Client
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
 from bayplan.config.features import features_of
@@ -31,7 +30,7 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
-from builders import changed
+from played_server import PlayedServer
 from wire_server import Answer, Reply, Request, WireServer, until
 
 CLAIMS = resource_of(kind_of(ResourceClaim))
@@ -61,30 +60,10 @@ class RecordedEvents:
 
 
 @dataclass
-class Rig:
-    server: WireServer
-    client: Client
-    clock: ManualClock
-    live: LiveScheduler
+class Rig(PlayedServer[LiveScheduler]):
     events: RecordedEvents
     objects: dict[str, KubeObject] = field(default_factory=dict)
     """What the server answers to GET, by path."""
-    refusals: list[tuple[str, str, Answer]] = field(default_factory=list)
-    _known: dict[str, KubeObject] = field(default_factory=dict)
-    _versions: int = 0
-
-    def hear(self, *items: KubeObject) -> None:
-        """The watch tells of objects: new ones, or new versions of those that it told of before."""
-        for item in items:
-            self._versions += 1
-            newest = changed(item, metadata={"resource_version": str(self._versions)})
-            key = f"{type(item).__name__} {item.key}"
-            self.live.hear(self._known.get(key), newest)
-            self._known[key] = newest
-
-    def hear_gone(self, *items: KubeObject) -> None:
-        for item in items:
-            self.live.hear(self._known.pop(f"{type(item).__name__} {item.key}"), None)
 
     def known(self, pod: Pod) -> Pod:
         """The pod as the watch told it last."""
@@ -92,24 +71,11 @@ class Rig:
         assert isinstance(found, Pod)
         return found
 
-    def refuse(self, method: str, ending: str, *answers: Answer) -> None:
-        """Answer the next requests of this kind so, one after another."""
-        self.refusals += [(method, ending, answer) for answer in answers]
-
     def answer(self, request: Request) -> Answer:
-        for refusal in self.refusals:
-            method, ending, answer = refusal
-            if request.method == method and request.path.endswith(ending):
-                self.refusals.remove(refusal)
-                return answer
         stored = self.objects.get(request.path)
-        if request.method == "GET" and stored is not None:
+        if request.method == "GET" and stored is not None and not self.refuses(request):
             return Reply(200, msgspec.json.encode(stored))
-        return Reply(201 if request.method == "POST" else 200, {"metadata": {"name": "x", "resourceVersion": "9"}})
-
-    def sent(self, method: str, ending: str = "") -> list[Any]:
-        """The bodies of requests of this kind."""
-        return [each.json for each in self.server.requests if each.method == method and each.path.endswith(ending)]
+        return super().answer(request)
 
     def count(self, method: str, ending: str) -> int:
         """How often something was asked."""
@@ -126,10 +92,6 @@ class Rig:
         """Where a pod waits in the queue; None: nowhere."""
         queued = self.live.queue.get(pod.key)
         return None if queued is None else queued.pool
-
-    def bound(self) -> dict[str, str]:
-        """By pod the node that it was bound to."""
-        return {each["metadata"]["name"]: each["target"]["name"] for each in self.sent("POST", "/binding")}
 
 
 def conditions(rig: Rig) -> list[dict[str, Any]]:

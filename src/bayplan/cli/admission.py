@@ -19,7 +19,8 @@ from bayplan.app.admission import (
     register,
     resource_groups,
 )
-from bayplan.cli.connecting import asked, chosen_server, server_options
+from bayplan.cli.connecting import chosen_server, server_options
+from bayplan.cli.connection import connected
 from bayplan.cli.options import file_text
 from bayplan.cli.printing import yaml_text
 from bayplan.client import Target
@@ -123,7 +124,8 @@ async def _serve(target: Target, options: AdmissionOptions, url: str, authority:
             bodies = manifests(
                 options.doors(), url=way, service="", namespace="", port=0, authority=authority.read_bytes()
             )
-            await asyncio.to_thread(asked, target, lambda client: register(client, bodies))
+            async with connected(target) as client:
+                await register(client, bodies)
             click.echo(f"the API server asks {way} from now on")
         await stop.wait()
     click.echo("stopped")

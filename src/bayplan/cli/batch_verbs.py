@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from bayplan.cli.connecting import asked, chosen_server, server_options
+from bayplan.cli.connecting import chosen_server, server_options
+from bayplan.cli.connection import asked_of
 from bayplan.cli.printing import print_value
 from bayplan.client import Client, Resource
 from bayplan.controllers.batch.kinds import COMMANDS
@@ -40,7 +41,7 @@ Where = tuple[Path | None, str, str]
 
 def ask(where: Where, question: Callable[[Client], Any]) -> Any:
     """What the API server answers."""
-    return asked(chosen_server(*where), question)
+    return asked_of(chosen_server(*where), question)
 
 
 def output_option(command: F) -> F:

@@ -113,7 +113,11 @@ async def connected(target: Target, *, qps: float = _QPS, burst: int = _BURST) -
 
 def asked(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
     """Do something with a client of the cluster that is meant; what goes wrong is told with what to do about it."""
-    target = connection.target()
+    return asked_of(connection.target(), work)
+
+
+def asked_of(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
+    """The same for a cluster that is known already."""
 
     async def run() -> T:
         async with connected(target) as client:

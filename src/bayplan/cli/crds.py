@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.connecting import asked, chosen_server, server_options
+from bayplan.cli.connecting import chosen_server, server_options
+from bayplan.cli.connection import asked_of
 from bayplan.cli.printing import yaml_text
 from bayplan.client import Client, Target
 from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
@@ -39,7 +40,7 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
         return
     try:
         asking = partial(lacking_definitions, wanted=all_definitions())
-        lacking = asked(chosen_server(kubeconfig, context, master), asking)
+        lacking = asked_of(chosen_server(kubeconfig, context, master), asking)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
@@ -67,6 +68,6 @@ def _install(target: Target, lacking: list[Definition]) -> None:
         for name in await create_definitions(client, lacking):
             click.echo(f"{name} created")
 
-    asked(target, create)
+    asked_of(target, create)
     if not lacking:
         click.echo("the cluster has all of them")

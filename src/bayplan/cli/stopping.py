@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from types import FrameType
@@ -49,7 +50,8 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(cancel)
 
-            before = {number: signal.signal(number, stop) for number in SIGNALS}
+            if threading.current_thread() is threading.main_thread():  # no other one hears of signals
+                before = {number: signal.signal(number, stop) for number in SIGNALS}
             return loop.run_until_complete(task)
     except asyncio.CancelledError:
         if not stopped:

@@ -10,8 +10,6 @@ A request costs about 100 µs besides what its page costs. Nothing here can end 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import socket
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from bayplan.objects.go_text import quote
 from bayplan.server.authentication import Authenticator, User
 from bayplan.server.authorization import Asked, Authorizer
 from bayplan.server.connections import MAX_CONNECTIONS, Connections
+from bayplan.server.listening import Listening, bound
 from bayplan.server.page import Page
 from bayplan.server.pages import Views, routes_of
 from bayplan.server.requests import Request
@@ -35,8 +34,6 @@ log = logging.getLogger(__name__)
 
 PORT = 10259
 GRACE_S = 5.0
-_BACKLOG = 128
-_BREATH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +106,7 @@ class Server:
         self._page = Page(views.page) if views.page is not None else None
         self._tls = ServingTls(serving.tls, clock, address=serving.address)
         self._connections = Connections(self._handle, self._tls, clock, limit=serving.connections)
-        self._socket: socket.socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._listening = Listening(self._connections, "server")
 
     @property
     def paths(self) -> list[str]:
@@ -119,8 +115,7 @@ class Server:
     @property
     def port(self) -> int:
         """The port that is listened on; another than was asked for if that was 0."""
-        assert self._socket is not None
-        return int(self._socket.getsockname()[1])
+        return self._listening.port
 
     def trust(self, trust: Trust) -> None:
         """Whose client certificates are believed, from the next connection on."""
@@ -130,23 +125,12 @@ class Server:
     async def start(self) -> None:
         """Listen. `ServingError` when the address or the certificate cannot be used."""
         self._tls.context()
-        self._socket = self._bound()
-        self._tasks = [
-            asyncio.create_task(self._listen(self._socket), name="server"),
-            asyncio.create_task(self._connections.sweep(), name="server sweeper"),
-        ]
+        self._listening.start(self._bound())
         log.info("Serving securely on %s:%d", self._serving.address, self.port)
 
     async def close(self, grace_s: float = GRACE_S) -> None:
         """Stop listening, let answers under way end, for so long."""
-        for task in self._tasks[:1]:
-            await _ended(task)
-        if self._socket is not None:
-            self._socket.close()
-        await self._connections.close(grace_s)
-        for task in self._tasks[1:]:
-            await _ended(task)
-        self._tasks = []
+        await self._listening.close(grace_s)
 
     def _bound(self) -> socket.socket:
         serving = self._serving
@@ -154,36 +138,16 @@ class Server:
             found = socket.getaddrinfo(
                 serving.address, serving.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
             )
-            family, kind, protocol, _, address = found[0]
-            listening = socket.socket(family, kind, protocol)
         except OSError as fault:
             raise ServingError(f"--bind-address {serving.address} is no address: {fault.strerror}; write one") from None
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if serving.share_port:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listening.bind(address)
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
-        except OSError as fault:
-            listening.close()
-            raise ServingError(
+        return bound(
+            found[0],
+            lambda fault: ServingError(
                 f"cannot listen on {serving.address}:{serving.port}: {fault.strerror}; free the port or choose another "
                 "with --secure-port"
-            ) from None
-        return listening
-
-    async def _listen(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, _ = await loop.sock_accept(listening)
-            except OSError as fault:  # no more files, or a client that went away: others will come
-                log.warning("cannot accept a connection: %s", fault)
-                await asyncio.sleep(_BREATH_S)
-                continue
-            client.setblocking(False)
-            self._connections.accept(client)
+            ),
+            share_port=serving.share_port,
+        )
 
     async def _handle(self, request: Request) -> Response:
         if self._page is not None and self._page.serves(request.path):
@@ -196,9 +160,3 @@ class Server:
             return handler(request)
         pod = asked_about(request.path)
         return NOT_FOUND if pod is None or self._why is None else await answered(self._why, pod, request)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.scheduler import command, process_options, with_flags
+from bayplan.cli.run import command as both_engines
+from bayplan.cli.scheduler import command
 from bayplan.cli.scheduler_flags import FLAGS
+from bayplan.cli.scheduler_start import process_options, with_flags
 from bayplan.config.duration import Duration
 from bayplan.config.load import dump, load, load_default
 from bayplan.config.model import Configuration
@@ -192,14 +194,15 @@ def test_flags_that_make_the_configuration_wrong(arguments: list[str], words: st
         with_flags(configuration(), flags(*arguments), alone=True)
 
 
-def run(*arguments: str) -> None:
-    command.main(args=list(arguments), prog_name="scheduler", standalone_mode=False)
+def run(*arguments: str, verb: click.Command = command) -> None:
+    verb.main(args=list(arguments), prog_name="scheduler", standalone_mode=False)
 
 
-def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", [command, both_engines], ids=["scheduler", "run"])
+def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, verb: click.Command) -> None:
     kubeconfig, written = tmp_path / "config", tmp_path / "written.yaml"
     kubeconfig.write_text(KUBECONFIG)
-    run("--kubeconfig", str(kubeconfig), "--leader-elect=false", "--write-config-to", str(written))
+    run("--kubeconfig", str(kubeconfig), "--leader-elect=false", "--write-config-to", str(written), verb=verb)
     text = written.read_text()
     found = load(text, args_kinds=default_plugins().args_kinds)
     assert dump(found) == yaml.safe_load(text)
