@@ -31,7 +31,10 @@ from bayplan.sim.traces import gpu_capacity, read_nodes, read_openb_pods
 @click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
 @click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core. (openb)")
 @click.option("--show-config", is_flag=True, help="Print the configuration that would run. (openb)")
-@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration, not a policy. (csv)")
+@click.option(
+    "--engine", type=click.Choice(["pod", "batch"]), default="pod", show_default=True, help="Who decides. (csv)"
+)
+@click.option("--config", type=click.Path(path_type=Path), help="The engine's configuration, not a policy. (csv)")
 @click.option("--column", "columns", multiple=True, help="FIELD=NAME: a column that is called otherwise. (csv)")
 @click.option("--every", type=click.FloatRange(1.0), default=3600.0, show_default=True, help="Seconds a sample. (csv)")
 @click.option("--samples", type=click.Path(path_type=Path), help="A file for the samples, as CSV. (csv)")
@@ -45,6 +48,7 @@ def command(
     first_seed: int,
     processes: int | None,
     show_config: bool,
+    engine: str,
     config: Path | None,
     columns: tuple[str, ...],
     every: float,
@@ -57,7 +61,8 @@ def command(
     one that fits nowhere is gone. How much of the GPUs is allocated is shown beside what was published.
     csv: pods come and go at the times of the table, and wait where there is no room; shown is what was allocated, how
     long pods waited and how fair it was. Without --policy and --config the default profile places them, and shares
-    out the GPUs of nodes that have some by GpuBestFit. The same seeds give the same numbers on every machine.
+    out the GPUs of nodes that have some by GpuBestFit. With --engine batch every tenant has a queue, and gangs start
+    together. The same seeds give the same numbers on every machine.
 
     \b
     Examples:
@@ -71,6 +76,7 @@ def command(
             pods,
             nodes,
             columns=columns,
+            engine=engine,
             policy=policy,
             config=config,
             seed=first_seed,
@@ -79,8 +85,8 @@ def command(
             output=output,
         )
         return
-    if config is not None or columns or samples is not None:
-        raise UsageError("--config, --column and --samples go with --trace csv")
+    if config is not None or columns or samples is not None or engine != "pod":
+        raise UsageError("--engine, --config, --column and --samples go with --trace csv")
     chosen = policy or "fgd"
     if show_config:
         click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)

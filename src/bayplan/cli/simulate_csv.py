@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,20 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bayplan.app import configured, known_plugins
+from bayplan.app import batch_configured, build_batch_engine, configured, known_actions, known_plugins
 from bayplan.cli.options import explained, file_text
 from bayplan.cli.printing import print_table, print_value, yaml_text
 from bayplan.clock import ManualClock
 from bayplan.config.model import Configuration
 from bayplan.errors import UsageError
 from bayplan.framework.registry import Registry
-from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.batch_world import BatchWorld
 from bayplan.sim.cluster import cluster_of
 from bayplan.sim.meters import Sample, Totals
 from bayplan.sim.policies import default_manifest, policy_configuration
-from bayplan.sim.trace_replay import Replay
-from bayplan.sim.traces import CSV_FIELDS, gpu_capacity, read_csv_pods, read_nodes
+from bayplan.sim.trace_replay import MakeWorld, Replay
+from bayplan.sim.traces import CSV_FIELDS, TraceNode, gpu_capacity, read_csv_pods, read_nodes
 from bayplan.sim.world import World
 
 _TITLES = tuple(field.name for field in fields(Sample))
@@ -48,6 +48,7 @@ def simulate_csv(
     nodes: Path | None,
     *,
     columns: Sequence[str],
+    engine: str,
     policy: str | None,
     config: Path | None,
     seed: int,
@@ -58,31 +59,52 @@ def simulate_csv(
     """Replay, and print what came of it; samples go into a file while time passes."""
     names = column_names(columns)
     cluster = read_nodes(nodes)
-    clock, cache = ManualClock(), cluster_of(cluster)
-    configuration, registry = _configuration(pods, names, policy, config, gpus=gpu_capacity(cluster) > 0)
-    with explained(config, registry):
-        engine = PodEngine(configuration, registry, cache, clock=clock, chance=random.Random(seed))
-
-    def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:
-        return World(engine, clock, placed=placed, evicted=evicted)
-
-    try:
-        with _writing(samples) as sink:
-            totals = Replay(cluster, world).run(read_csv_pods(pods, names), every_s=every_s, sink=sink)
-    finally:
-        engine.close()
+    if policy is not None and (config is not None or engine == "batch"):
+        raise UsageError("--policy says who places pods, and so do --config and --engine batch; give one of them")
+    with ExitStack() as stack:
+        if engine == "batch":
+            make = stack.enter_context(_batch_world(cluster, config, seed))
+        else:
+            found = _configuration(pods, names, policy, config, gpus=gpu_capacity(cluster) > 0)
+            make = stack.enter_context(_pod_world(cluster, *found, config, seed))
+        sink = stack.enter_context(_writing(samples))
+        totals = Replay(cluster, make).run(read_csv_pods(pods, names), every_s=every_s, sink=sink)
     if output == "table":
         _print(pods, len(cluster), totals)
     else:
-        print_value({"trace": "csv", "pods": str(pods), "nodes": len(cluster), **totals.as_data()}, output)
+        print_value(
+            {"trace": "csv", "pods": str(pods), "engine": engine, "nodes": len(cluster), **totals.as_data()}, output
+        )
+
+
+@contextmanager
+def _pod_world(
+    nodes: Sequence[TraceNode], configuration: Configuration, registry: Registry, config: Path | None, seed: int
+) -> Iterator[MakeWorld]:
+    clock = ManualClock()
+    with explained(config, registry):
+        engine = PodEngine(configuration, registry, cluster_of(nodes), clock=clock, chance=random.Random(seed))
+    try:
+        yield lambda placed, evicted: World(engine, clock, placed=placed, evicted=evicted)
+    finally:
+        engine.close()
+
+
+@contextmanager
+def _batch_world(nodes: Sequence[TraceNode], config: Path | None, seed: int) -> Iterator[MakeWorld]:
+    clock = ManualClock()
+    configuration = batch_configured(None if config is None else file_text(config), known_actions())
+    engine = build_batch_engine(configuration, cluster_of(nodes), clock=clock, chance=random.Random(seed))
+    try:
+        yield lambda placed, evicted: BatchWorld(engine, clock, placed=placed, evicted=evicted)
+    finally:
+        engine.close()
 
 
 def _configuration(
     pods: Path, names: dict[str, str], policy: str | None, config: Path | None, *, gpus: bool
 ) -> tuple[Configuration, Registry]:
     if policy is not None:
-        if config is not None:
-            raise UsageError("--policy and --config both say who places pods; give one of them")
         return policy_configuration(policy, read_csv_pods(pods, names))
     registry = known_plugins()
     text = file_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from bayplan.cache import Cache
-from bayplan.objects.core import Container, Node, NodeStatus, Pod, PodSpec, ResourceRequirements
+from bayplan.objects.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from bayplan.objects.meta import ObjectMeta, ResourceList
 from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_MODEL, annotations_for
 from bayplan.sim.traces import TraceNode, TracePod
@@ -58,16 +58,19 @@ class Pods:
         shape = (pod.cpu_milli, pod.memory_mib, pod.ask, pod.priority, pod.tenant)
         known = self._shapes.get(shape)
         if known is None:
-            known = self._shapes[shape] = self._prepare(self._like(pod))
+            known = self._shapes[shape] = self._prepare(pod_like(pod, self._scheduler_name))
             if len(self._shapes) > _MOST_SHAPES:
                 self._shapes.popitem(last=False)
         metadata = replace(known.pod.metadata, name=uid, uid=uid)
         return known.namesake(replace(known.pod, metadata=metadata))
 
-    def _like(self, pod: TracePod) -> Pod:
-        requests = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
-        container = Container(name="main", resources=ResourceRequirements(requests=dict(requests)))
-        return Pod(
-            metadata=ObjectMeta(namespace=pod.tenant or NAMESPACE, annotations=annotations_for(pod.ask)),
-            spec=PodSpec(containers=(container,), priority=pod.priority or None, scheduler_name=self._scheduler_name),
-        )
+
+def pod_like(pod: TracePod, scheduler_name: str = "") -> Pod:
+    """A pod that asks for what this one asks for, and has no name yet. Tenants are namespaces."""
+    requests: ResourceList = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
+    container = Container(name="main", resources=ResourceRequirements(requests=requests))
+    return Pod(
+        metadata=ObjectMeta(namespace=pod.tenant or NAMESPACE, annotations=annotations_for(pod.ask)),
+        spec=PodSpec(containers=(container,), priority=pod.priority or None, scheduler_name=scheduler_name),
+        status=PodStatus(phase="Pending"),
+    )

@@ -6,6 +6,7 @@ The machines of the cluster need Bayplan installed, and none of the files.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from bayplan.errors import BayplanError
 from bayplan.sim.extras import optional
 from bayplan.sim.openb import Run, run
 from bayplan.sim.sweeping import Job, load_workload
+
+_LOCAL = "local"
+_PATIENCE_S = 10.0
 
 
 class RayFault(BayplanError):
@@ -25,8 +29,10 @@ def spread_on_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, Run]
         return
     ray = optional("ray", wanted_for="--ray", extra="ray")
     faults = optional("ray.exceptions", wanted_for="--ray", extra="ray")
+    _knock(address)
+    own: dict[str, Any] = {"include_dashboard": False} if address == _LOCAL else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as fault:
         raise RayFault(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}") from fault
     try:
@@ -35,6 +41,17 @@ def spread_on_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, Run]
         raise RayFault(f"a run on the Ray cluster broke: {_first_line(fault)}") from fault
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether somebody is there at all: Ray itself asks for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
+    except (OSError, OverflowError) as fault:
+        raise RayFault(f"the Ray cluster at {address} cannot be reached: {fault}") from None
 
 
 def _results(ray: Any, jobs: Sequence[Job]) -> Iterator[tuple[int, Run]]:

@@ -8,18 +8,36 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
 from bayplan.plugins.gpu.fragments import FragmentColumns
 from bayplan.plugins.gpu.typical_pods import Shape, TypicalGroups, TypicalPods
-from bayplan.sim.cluster import Pods
 from bayplan.sim.meters import Meter, Sample, Totals
 from bayplan.sim.policies import shape_of
 from bayplan.sim.traces import TraceNode, TracePod, gpu_capacity
-from bayplan.sim.world import World
+from bayplan.snapshot import NodeColumns
 
 _MOST_SHAPES = 4096
 _NEVER = float("inf")
+
+
+class World(Protocol):
+    """A cluster with an engine that places pods: `sim.world` and `sim.batch_world` are two."""
+
+    @property
+    def clock(self) -> ManualClock: ...
+    @property
+    def waiting(self) -> int: ...
+    def next_wakeup_s(self) -> float | None: ...
+    def advance_to(self, at_s: float) -> None: ...
+    def nodes(self) -> NodeColumns: ...
+    def make(self, pod: TracePod, uid: str) -> Pod: ...
+    def arrive(self, made: Pod, pod: TracePod) -> None: ...
+    def leave(self, pod: Pod) -> None: ...
+    def schedule(self) -> None: ...
+
 
 MakeWorld = Callable[[Callable[[Pod], None], Callable[[Pod], None]], World]
 """Makes a world; the two are told of pods that were placed and of pods that were evicted."""
@@ -61,7 +79,6 @@ class Replay:
         self._world = make(self._placed, self._evicted)
         self._meter = Meter(self._nodes)
         self._shapes = Shapes()
-        self._pods = Pods(self._world.engine.prepare)
         self._lives: dict[str, _Life] = {}
         self._endings: list[tuple[float, int, str]] = []
         self._number = 0
@@ -112,7 +129,7 @@ class Replay:
         uid = f"pod-{self._number}"
         self._number += 1
         self._lives[uid] = _Life(pod, self._world.clock.monotonic_s())
-        self._world.arrive(self._pods.make(pod, uid).pod)
+        self._world.arrive(self._world.make(pod, uid), pod)
 
     def _placed(self, placed: Pod) -> None:
         life, now_s = self._lives[placed.uid], self._world.clock.monotonic_s()
@@ -144,5 +161,5 @@ class Replay:
         if not self._gpus or not typical.covered:
             return 0.0
         columns = FragmentColumns(TypicalGroups(typical))
-        columns.read(self._world.engine.snapshot().nodes)
+        columns.read(self._world.nodes())
         return sum(columns.fragment(row) for row in range(len(self._nodes))) / self._gpus

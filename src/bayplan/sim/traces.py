@@ -39,6 +39,8 @@ class TracePod:
     runs_s: float | None = None
     priority: int = 0
     tenant: str = ""
+    gang: str = ""
+    gang_size: int = 1  # so many of the gang start together or not at all
 
 
 _NODE_COLUMNS = (
@@ -66,6 +68,8 @@ _CSV_COLUMNS = (
     number("duration", absent=-1.0),
     whole_number("priority", lowest=-(2**31), absent=0),
     text("tenant", absent=""),
+    text("gang", absent=""),
+    whole_number("gang_size", lowest=1, absent=1),
 )
 
 CSV_FIELDS = tuple(column.name for column in _CSV_COLUMNS)
@@ -119,6 +123,8 @@ def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterato
             runs_s,
             row["priority"],
             row["tenant"],
+            row["gang"],
+            row["gang_size"],
         )
 
 

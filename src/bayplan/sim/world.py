@@ -14,6 +14,9 @@ from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.routing import Routing
+from bayplan.sim.cluster import Pods
+from bayplan.sim.traces import TracePod
+from bayplan.snapshot import NodeColumns
 
 OnPod = Callable[[Pod], None]
 
@@ -26,6 +29,7 @@ class World:
         self.clock = clock
         self.queue = queue_for(engine, SchedulingQueue, clock=clock)
         self._routing = Routing(engine, self.queue)
+        self._pods = Pods(engine.prepare)
         self._placed = placed
         self._evicted = evicted
 
@@ -41,8 +45,17 @@ class World:
     def advance_to(self, at_s: float) -> None:
         self.clock.advance(max(0.0, at_s - self.clock.monotonic_s()))
 
-    def arrive(self, pod: Pod) -> None:
-        self._routing.follow(None, pod)
+    def nodes(self) -> NodeColumns:
+        """The cluster of now."""
+        return self.engine.snapshot().nodes
+
+    def make(self, pod: TracePod, uid: str) -> Pod:
+        """A pod of the trace as an API server would show it."""
+        return self._pods.make(pod, uid).pod
+
+    def arrive(self, made: Pod, pod: TracePod) -> None:
+        del pod  # all that counts is in what was made of it
+        self._routing.follow(None, made)
 
     def leave(self, pod: Pod) -> None:
         """A pod that was placed is done."""

@@ -123,7 +123,7 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: Com
     ("arguments", "said"),
     [
         (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
-        (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples go with --trace csv"),
+        (["simulate", "--pods", "none.csv", "--samples", "x"], "and --samples go with --trace csv"),
         (
             ["simulate", "--trace", "csv", "--pods", "x", "--column", "colour=red"],
             "--column takes FIELD=NAME with a field",

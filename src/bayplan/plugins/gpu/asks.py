@@ -10,6 +10,7 @@ starts anew. A part of a device is a part of one device; who wants several gets 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.quantity import QuantityError, parse_quantity
@@ -44,7 +45,12 @@ class GpuAsk:
 
     @property
     def accepted(self) -> frozenset[str]:
-        return frozenset(filter(None, self.models.split("|")))
+        return _accepted(self.models)
+
+
+@lru_cache(maxsize=1024)
+def _accepted(models: str) -> frozenset[str]:
+    return frozenset(filter(None, models.split("|")))
 
 
 NOTHING = GpuAsk()

@@ -103,7 +103,7 @@ class SharedGpuPolicy(Generic[C]):
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
         scores = self.worth(cycle, nodes, cycle.info.once(gpu_ask), gpus, rows)
-        return np.clip(scores, 0, MAX_SCORE)
+        return np.minimum(np.maximum(scores, 0), MAX_SCORE)
 
     @abstractmethod
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: C, rows: RowVector) -> IntVector:
