@@ -28,7 +28,7 @@ def test_every_key_can_be_set() -> None:
     text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1)) + "pageAddress: localhost:1\n"
     found = load_settings(text, "s.yaml")
     assert [getattr(found, name) for name in OwnSettings.__struct_fields__] == [1, 2, 3, 4, 5, 6, "localhost:1"]
-    assert list(OwnSettings.__struct_encode_fields__) == keys
+    assert list(OwnSettings.__struct_encode_fields__) == [*keys, "pageAddress"]
 
 
 def test_json_is_read_too() -> None:
