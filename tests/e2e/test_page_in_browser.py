@@ -177,7 +177,7 @@ def test_by_keyboard_alone(page: Page) -> None:
     assert re.fullmatch(rf"node {page.text('#node-name')} in zone-\d, ready, \d+ pods, \d+ % of its cpu, .*", said)
     page.press("Enter")
     page.until("document.activeElement.id === 'details'")
-    unnamed = """[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter((each) =>
+    unnamed = """[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter((each) => !each.closest('[aria-hidden]') &&
         !(each.innerText || each.ariaLabel || each.labels?.length)).map((each) => each.outerHTML)"""
     assert page.eval(unnamed) == []
     unreachable = "[...document.querySelectorAll('[onclick], .name')].filter((each) => each.tabIndex < 0).length"
