@@ -45,13 +45,13 @@ function Answer({ answer, choose }) {
   const waits = [
     answer.waitsFor && `waits for ${answer.waitsFor}`,
     answer.since && `since ${time(answer.since)}`,
-    answer.tries && `tried ${answer.tries} times`,
+    answer.tries && (answer.tries === 1 ? "tried once" : `tried ${answer.tries} times`),
     answer.nextTry && `next at ${time(answer.nextTry)}`,
   ].filter(Boolean);
   return html`${lines(answer.sentence || "").map((line) => html`<p>${line}</p>`)}
     ${waits.length > 0 && html`<p class="none">${waits.join(", ")}</p>`}
-    ${changes.length > 0 && html`<h4>It would fit</h4><ul class="changes">${changes.map((each) => html`<li>${each.text}${each.node && html` (<${Node} name=${each.node} choose=${choose} />)`}</li>`)}</ul>`}
-    ${together.length > 0 && html`<h4>It would fit with all of these</h4><ul class="changes">${together.map((each) => html`<li>${each.text}</li>`)}</ul>`}
+    ${changes.length > 0 && html`<h4>What would make it fit</h4><ul class="changes">${changes.map((each) => html`<li>${each.text}${each.node && html` (<${Node} name=${each.node} choose=${choose} />)`}</li>`)}</ul>`}
+    ${together.length > 0 && html`<h4>What would make it fit, all together</h4><ul class="changes">${together.map((each) => html`<li>${each.text}</li>`)}</ul>`}
     ${answer.noChange && html`<p>${answer.noChange}</p>`}
     ${reasons.length > 0 && html`<h4>Refused by</h4><ul>${reasons.map((each) => html`<${Reason} reason=${each} choose=${choose} />`)}</ul>`}
     ${best.length > 0 && html`<${Scores} best=${best} choose=${choose} />`}
