@@ -147,10 +147,12 @@ def test_a_click_says_why(page: Page, up: Up) -> None:
     page.click(left + x, top + y)
     page.until("document.querySelector('#pod-name')?.innerText === 'default/web-3'")
     page.until("/best of 12|as good/.test(document.querySelector('#why').innerText)")
+    page.until("document.querySelectorAll('#scores tbody tr').length > 1")
     assert page.eval("location.hash") == "#pod=default%2Fweb-3"
     page.click_on("#waiting button")
     page.until("document.querySelector('#pod-name')?.innerText === 'default/giant'")
     page.until("document.querySelector('#why').innerText.includes('Insufficient cpu')")
+    page.until("document.querySelector('#why .changes')?.innerText.includes('CPU')")
     page.screenshot(up.screenshots / "why.png")
 
 
@@ -177,8 +179,9 @@ def test_by_keyboard_alone(page: Page) -> None:
     assert re.fullmatch(rf"node {page.text('#node-name')} in zone-\d, ready, \d+ pods, \d+ % of its cpu, .*", said)
     page.press("Enter")
     page.until("document.activeElement.id === 'details'")
-    unnamed = """[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter((each) =>
-        !(each.innerText || each.ariaLabel || each.labels?.length)).map((each) => each.outerHTML)"""
+    unnamed = """[...document.querySelectorAll('button, input, select, canvas, [role=img]')]
+        .filter((each) => !(each.innerText || each.ariaLabel || each.labels?.length || each.closest('[aria-hidden]')))
+        .map((each) => each.outerHTML)"""
     assert page.eval(unnamed) == []
     unreachable = "[...document.querySelectorAll('[onclick], .name')].filter((each) => each.tabIndex < 0).length"
     assert page.eval(unreachable) == 0

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
+from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
 from bayplan.app.paging import Showcase
+from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.client import Target
 from bayplan.client.transport import Observer
@@ -14,9 +16,10 @@ from bayplan.clock import LoopClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
 from bayplan.scheduler.process import SchedulerProcess
-from bayplan.server import Views, election_check, handlers_check, routes_of, shutdown_check
+from bayplan.server import NotLeading, Views, election_check, handlers_check, routes_of, shutdown_check
 from bayplan.server.plain import PlainHandler, PlainServer
 from bayplan.server.profiling import profiling_routes
+from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.batch_metrics import BatchMetrics
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
@@ -44,16 +47,22 @@ class BatchMonitor:
         self.registry.collect(self._gather)
         self._process: SchedulerProcess | None = None
         self._lease: LeaderElection | None = None
-        self.showcase = Showcase(clock)
+        self._explainers: tuple[Explainer, ...] = ()
+        self.showcase = Showcase(clock, self._why)
 
     def observer(self, target: Target) -> Observer:
         return self._requests.observer(target.url.netloc)
 
     def show(self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection) -> None:
         """Read this process from now on."""
-        self._process, self._lease = process, lease
+        self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
         self.showcase.show_sessions(live, self.metrics)
         self.showcase.show(process)
+
+    async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
+        if self._process is None or not self._process.is_leading:
+            raise NotLeading(NOT_LEADING)
+        return await why_of(self._explainers, namespace, name, now=now)
 
     def views(self) -> Views:
         return Views(

@@ -8,6 +8,8 @@ from typing import Protocol
 from bayplan.objects.core import Pod
 from bayplan.telemetry.answers import Answer
 
+NOT_LEADING = "this instance does not lead, and has decided nothing; ask the one that does"
+
 
 class Explainer(Protocol):
     """Explains the pods of one engine."""

@@ -13,7 +13,7 @@ from bayplan.clock import LoopClock
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
-from bayplan.server import PageDoor, PageViews, Viewers
+from bayplan.server import PageDoor, PageViews, Viewers, Why
 from bayplan.telemetry.batch_metrics import BatchMetrics
 from bayplan.telemetry.page_feed import Decisions, Numbers, RecordedDecisions, SessionDecisions, numbers_of
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
@@ -26,7 +26,8 @@ Heard = Callable[[KubeObject | None, KubeObject | None], None]
 class Showcase:
     """One process, as the page sees it, before and while it runs."""
 
-    def __init__(self, clock: LoopClock) -> None:
+    def __init__(self, clock: LoopClock, why: Why) -> None:
+        self.why = why
         self._began = clock.now().timestamp()
         self._process: SchedulerProcess | None = None
         self._pods: LiveScheduler | None = None
@@ -78,7 +79,7 @@ class Showcase:
         engines: Sequence[str] = [
             name for name, there in zip(("pods", "batch"), self._counts, strict=True) if there is not None
         ]
-        return {"version": __version__, "began": self._began, "leads": leads, "engines": engines}
+        return {"version": __version__, "began": self._began, "leads": leads, "engines": engines, "why": True}
 
 
 @asynccontextmanager
@@ -87,7 +88,7 @@ async def page_served(address: str, showcase: Showcase, clock: LoopClock) -> Asy
     if not address:
         yield ""
         return
-    door = PageDoor(address, showcase.viewers, clock=clock)
+    door = PageDoor(address, showcase.viewers, why=showcase.why, clock=clock)
     await door.start()
     log.info("the page is at %s", door.url)
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from bayplan import __version__
-from bayplan.app.explaining import Explainer, why_of
+from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
 from bayplan.app.paging import Showcase
 from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
@@ -91,7 +91,7 @@ class Monitor:
         add_features(self.registry, flags.features.all())
         self.registry.allow_labels(_allowed_labels(flags))
         self.registry.collect(self._gather)
-        self.showcase = Showcase(clock)
+        self.showcase = Showcase(clock, self._why)
 
     def observer(self, target: Target) -> RequestObserver:
         """For a client: how its requests end."""
@@ -128,7 +128,7 @@ class Monitor:
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
         if self._process is None or not self._process.is_leading:
-            raise NotLeading("this instance does not lead, and has decided nothing; ask the one that does")
+            raise NotLeading(NOT_LEADING)
         return await why_of(self._explainers, namespace, name, now=now)
 
     def _election_checks(self) -> list[Check]:

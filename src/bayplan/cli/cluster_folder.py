@@ -54,6 +54,13 @@ class ClusterFolder:
         state = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
         return cls(Path(state) / "bayplan" / "clusters" / name, name)
 
+    @classmethod
+    def serving(cls, url: str, env: Mapping[str, str]) -> Running | None:
+        """The cluster of this user that runs at an address, if one does."""
+        folders = cls.named(DEFAULT_NAME, env).path.parent.glob("*")
+        known = (cls(folder, folder.name).running() for folder in folders)
+        return next((each for each in known if each is not None and each.url == url), None)
+
     @property
     def kubeconfig(self) -> Path:
         return self.path / "kubeconfig"

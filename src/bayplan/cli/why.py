@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import click
 import msgspec
 
 from bayplan.app import filled_cache
+from bayplan.cli.cluster_folder import ClusterFolder
 from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
 from bayplan.cli.options import chosen_plugins, running_engine
 from bayplan.cli.printing import print_value
@@ -111,6 +112,8 @@ def command(
 def _of_leader(connection: Connection, way: _Way, namespace: str, pod: str, *, now: bool) -> Answer:
     target = connection.target(os.environ)
     path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
+    if not way.url and (here := ClusterFolder.serving(target.server, os.environ)) is not None and here.page:
+        target, way = Target(server=here.page), _Way(urljoin(here.page, "/"), way.lease, "", verify=True)
     with mended(target):
         return run_until_stopped(_asked(target, way, path))
 

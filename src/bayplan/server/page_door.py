@@ -16,6 +16,7 @@ from bayplan.server.plain import PlainServer
 from bayplan.server.requests import Request
 from bayplan.server.responses import NOT_FOUND, Response, text
 from bayplan.server.viewers import Viewers
+from bayplan.server.why import Why, answered, asked_about
 
 _NAMES = ("localhost",)
 
@@ -23,13 +24,14 @@ _NAMES = ("localhost",)
 class PageDoor:
     """Listens from `start` to `close`."""
 
-    def __init__(self, address: str, viewers: Viewers, *, clock: LoopClock) -> None:
+    def __init__(self, address: str, viewers: Viewers, *, why: Why | None = None, clock: LoopClock) -> None:
         if not _on_loopback(address.rpartition(":")[0]):
             raise ServingError(
                 f"--page-address {address} is not of this machine alone; write 127.0.0.1:PORT. Others read the page "
                 "with a token, at /page/ of --secure-port"
             )
         self._page = Page(viewers)
+        self._why = why
         self._host = address.rpartition(":")[0]
         self._server = PlainServer(address, {}, clock=clock, otherwise=self._answer)
 
@@ -47,11 +49,14 @@ class PageDoor:
     async def close(self) -> None:
         await self._server.close()
 
-    def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request) -> Response:
         if not _on_loopback(_host_of(request)):
             return text("this door is for localhost alone", 403)
         if request.path == "/":
             return Response(307, headers=(("Location", "page/"),))
+        pod = asked_about(request.path)
+        if pod is not None and self._why is not None:
+            return await answered(self._why, pod, request)
         return self._page.open_answer(request) if self._page.serves(request.path) else NOT_FOUND
 
 

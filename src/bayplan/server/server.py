@@ -55,11 +55,6 @@ class Access:
     authorizer: Authorizer
     metrics: AccessMetrics
 
-    async def refusal(self, request: Request) -> Response | None:
-        """The refusal, or nothing for those who may."""
-        judged = await self.judged(request)
-        return judged if isinstance(judged, Response) else None
-
     async def may(self, user: User, asked: Asked) -> bool:
         """Whether they may do that to objects of the cluster."""
         return await self.authorizer.may(user, asked)
@@ -152,11 +147,17 @@ class Server:
     async def _handle(self, request: Request) -> Response:
         if self._page is not None and self._page.serves(request.path):
             return await self._page.answer(request, self._access)
-        refused = await self._access.refusal(request)
-        if refused is not None:
-            return refused
+        user = await self._access.judged(request)
+        if isinstance(user, Response):
+            return user
         handler = self._routes.get(request.path)
         if handler is not None:
             return handler(request)
         pod = asked_about(request.path)
-        return NOT_FOUND if pod is None or self._why is None else await answered(self._why, pod, request)
+        if pod is None or self._why is None:
+            return NOT_FOUND
+
+        async def sees(namespace: str) -> bool:
+            return await self._access.may(user, Asked("get", "pods", namespace))
+
+        return await answered(self._why, pod, request, sees)

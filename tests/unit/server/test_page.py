@@ -18,6 +18,7 @@ from bayplan.errors import ServingError
 from bayplan.objects.core import Namespace
 from bayplan.objects.meta import ObjectMeta
 from bayplan.server import PageDoor, PageViews, Server, Viewers, Views
+from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.page_feed import Numbers
 from bayplan.testing import make_pod
@@ -163,11 +164,18 @@ async def plain(door: PageDoor, path: str, *, method: str = "GET", host: str = "
     return reply_of(raw)
 
 
+async def why(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
+    return Answer(pod=f"{namespace}/{name}", sentence="it waits")
+
+
 @on_loop
 async def test_the_door_on_loopback_needs_no_token() -> None:
-    door = PageDoor("127.0.0.1:0", viewers(), clock=ManualClock())
+    door = PageDoor("127.0.0.1:0", viewers(), why=why, clock=ManualClock())
     await door.start()
     try:
+        assert (await plain(door, "/why/team/web")).json["sentence"] == "it waits"
+        assert (await plain(door, "/why/team/web", host="evil.example")).status == 403
+        assert (await plain(door, "/why/team/web", method="POST")).status == 405
         assert door.url == f"http://127.0.0.1:{door.port}/page/"
         assert (await plain(door, "/")).headers["location"] == "page/"
         assert (await plain(door, "/page")).headers["location"] == "page/"

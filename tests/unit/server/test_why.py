@@ -104,3 +104,30 @@ def test_other_questions(path: str, method: str, status: int) -> None:
 async def test_a_server_that_cannot_say_why_has_no_such_path() -> None:
     async with served(Views(metrics=Registry()), judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
         assert (await get(server, "/why/shop/web-0", headers=bearer("t"))).status == 404
+
+
+@on_loop
+async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() -> None:
+    evict = Change(kind="eviction", evict=("shop/a", "bank/b"), node="n1", text="evict shop/a and bank/b from n1")
+    told = Answer(
+        pod="shop/web-0",
+        sentence="n1 will do once bank/b is gone",
+        victims=("bank/b",),
+        changes=(evict,),
+        together=(evict,),
+    )
+
+    async def naming(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
+        return told
+
+    views = Views(metrics=Registry(), why=naming)
+    known = judge()
+    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+        reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
+        assert "bank" not in reply.text
+        assert reply.json["sentence"] == "n1 will do once a pod of another namespace is gone"
+        assert reply.json["changes"][0]["evict"] == ["shop/a", "a pod of another namespace"]
+    known.allowed.add(("jane", "get", "pods bank/"))
+    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+        reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
+        assert msgspec.json.decode(reply.body, type=Answer) == told

@@ -87,6 +87,7 @@ function App() {
     const pod = chosen && chosen.kind === "pod" ? world.pods.get(chosen.key) : null;
     const node = chosen && world.nodes.get(pod ? pod.node : chosen.key);
     plan.current.select(node || null, pod, true);
+    if (chosen) document.getElementById("panels").scrollTop = 0;
   }, [chosen && chosen.kind, chosen && chosen.key, world.whole]);
   useEffect(() => {
     const pressed = (event) => {

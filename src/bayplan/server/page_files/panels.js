@@ -116,7 +116,7 @@ function PodDetails({ world, pod, choose }) {
     <dt>Priority</dt><dd>${pod.priority}</dd>
     ${queue && html`<dt>Queue</dt><dd>${queue}</dd>`}
     ${pod.nominated && html`<dt>Kept for it</dt><dd><${Node} name=${pod.nominated} choose=${choose} /></dd>`}</dl>
-    <${Why} world=${world} pod=${pod} />`;
+    <${Why} world=${world} pod=${pod} choose=${choose} />`;
 }
 
 function NodeDetails({ world, node, choose }) {

@@ -2,6 +2,8 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact-standalone.js";
 
+const MOST = 8;
+
 async function asked(key) {
   const path = key.split("/").map(encodeURIComponent).join("/");
   try {
@@ -17,17 +19,17 @@ export function lines(message) {
   return message.split(/(?<=available:) |, (?=\d+ )|(?<=\.) (?=\S)/);
 }
 
-export function Why({ world, pod }) {
+export function Why({ world, pod, choose }) {
   const [answer, set] = useState(null);
   const told = world.latest.get(pod.key);
   useEffect(() => {
     let current = true;
-    set(null);
     if (world.about && world.about.why) asked(pod.key).then((found) => current && set(found));
     return () => { current = false; };
   }, [pod.key, pod.node, pod.message]);
-  return html`<h3>Why</h3><div id="why">
-    ${answer ? html`<${Answer} answer=${answer} />` : html`<${Last} pod=${pod} told=${told} />`}</div>`;
+  const known = answer && answer.pod === pod.key ? answer : null;
+  return html`<h3>Why</h3><div id="why" aria-live="polite">
+    ${known ? html`<${Answer} answer=${known} choose=${choose} />` : html`<${Last} pod=${pod} told=${told} />`}</div>`;
 }
 
 function Last({ pod, told }) {
@@ -36,6 +38,54 @@ function Last({ pod, told }) {
   return html`${lines(text).map((line) => html`<p>${line}</p>`)}`;
 }
 
-function Answer({ answer }) {
-  return html`<pre>${JSON.stringify(answer, null, 1)}</pre>`;
+const time = (moment) => new Date(moment).toLocaleTimeString([], { hour12: false });
+
+function Answer({ answer, choose }) {
+  const { reasons = [], best = [], changes = [], together = [], gang, queue } = answer;
+  const waits = [
+    answer.waitsFor && `waits for ${answer.waitsFor}`,
+    answer.since && `since ${time(answer.since)}`,
+    answer.tries && (answer.tries === 1 ? "tried once" : `tried ${answer.tries} times`),
+    answer.nextTry && `next at ${time(answer.nextTry)}`,
+  ].filter(Boolean);
+  return html`${lines(answer.sentence || "").map((line) => html`<p>${line}</p>`)}
+    ${waits.length > 0 && html`<p class="none">${waits.join(", ")}</p>`}
+    ${changes.length > 0 && html`<h4>What would make it fit</h4><ul class="changes">${changes.map((each) => html`<li>${each.text}${each.node && html` (<${Node} name=${each.node} choose=${choose} />)`}</li>`)}</ul>`}
+    ${together.length > 0 && html`<h4>What would make it fit, all together</h4><ul class="changes">${together.map((each) => html`<li>${each.text}</li>`)}</ul>`}
+    ${answer.noChange && html`<p>${answer.noChange}</p>`}
+    ${reasons.length > 0 && html`<h4>Refused by</h4><ul>${reasons.map((each) => html`<${Reason} reason=${each} choose=${choose} />`)}</ul>`}
+    ${best.length > 0 && html`<${Scores} best=${best} choose=${choose} />`}
+    ${gang && html`<${GangState} gang=${gang} />`}
+    ${queue && html`<${QueueState} queue=${queue} />`}`;
+}
+
+const Node = ({ name, choose }) => html`<button class="name" onClick=${() => choose("node", name)}>${name}</button>`;
+
+function Reason({ reason, choose }) {
+  const names = reason.names || [];
+  return html`<li><b>${reason.nodes}</b> ${reason.text} <span class="none">${reason.plugin}</span>
+    ${names.length > 0 && html`<div>${names.slice(0, MOST).map((name) => html`<${Node} name=${name} choose=${choose} /> `)}
+      ${reason.nodes > MOST && html`<span class="none">and ${reason.nodes - Math.min(MOST, names.length)} more</span>`}</div>`}</li>`;
+}
+
+function Scores({ best, choose }) {
+  const plugins = [...new Set(best.flatMap((each) => Object.keys(each.byPlugin || {})))];
+  return html`<h4>Best nodes</h4><div class="wide"><table id="scores"><thead><tr><th>Node</th><th>Total</th>
+    ${plugins.map((name) => html`<th>${name}</th>`)}</tr></thead><tbody>
+    ${best.map((each) => html`<tr><th scope="row"><${Node} name=${each.node} choose=${choose} /></th><td>${each.total}</td>
+      ${plugins.map((name) => html`<td>${(each.byPlugin || {})[name] ?? ""}</td>`)}</tr>`)}</tbody></table></div>`;
+}
+
+function GangState({ gang }) {
+  const back = gang.holdingBack || [];
+  return html`<h4>Gang ${gang.name}</h4><p>${gang.ready || 0} of ${gang.tasks || 0} have a place, ${gang.least || 0} must${gang.phase && `; ${gang.phase}`}</p>
+    <ul>${back.slice(0, MOST).map((each) => html`<li>${each.pod}: ${each.reason}</li>`)}</ul>
+    ${back.length > MOST && html`<p class="none">and ${back.length - MOST} more</p>`}`;
+}
+
+const amounts = (each) => Object.entries(each || {}).map(([name, value]) => `${name} ${value}`).join(", ") || "nothing";
+
+function QueueState({ queue }) {
+  return html`<h4>Queue ${queue.name}</h4><p>has ${amounts(queue.allocated)}; deserves ${amounts(queue.deserved)}</p>
+    ${(queue.borrowers || []).map((each) => html`<p>${each.queue} holds more than it deserves: ${amounts(each.over)}</p>`)}`;
 }
