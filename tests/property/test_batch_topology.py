@@ -89,7 +89,7 @@ def trying(*, few: bool) -> Iterator[None]:
     """Equally good nodes are taken in their order: with fewer trials chance falls out differently."""
     by_few = TopologyAllocator._best_by_few
     with (
-        patch.object(Session, "tie_break", lambda _, rows: int(rows[0])),
+        patch.object(Session, "tie_break", lambda *given: int(given[-1][0])),
         patch.object(TopologyAllocator, "_best_by_few", by_few if few else lambda *_: None),
     ):
         yield

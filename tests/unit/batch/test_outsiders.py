@@ -171,6 +171,7 @@ def test_groups_of_entry_points() -> None:
         Kind.POD_PLUGIN: "bayplan.plugins",
         Kind.BATCH_PLUGIN: "bayplan.batch_plugins",
         Kind.ACTION: "bayplan.actions",
+        Kind.BINDER_PLUGIN: "bayplan.binder_plugins",
     }
 
 

@@ -136,7 +136,7 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
         pytest.param(
             HEAD + "profiles: [{plugins: {filter: {enabled: [{name: Nobody}]}}}]\n",
             1,
-            'FilterPlugin "Nobody" does not exist; known plugins: DefaultBinder, ',
+            'FilterPlugin "Nobody" does not exist; known plugins: BindRequestBinder, ',
             id="unknown-plugin",
         ),
         pytest.param(

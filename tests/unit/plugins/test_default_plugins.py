@@ -14,7 +14,7 @@ from bayplan.plugins.args import ARGS_KINDS
 from bayplan.plugins.gang_scheduling import GangScheduling
 from builders import FakeHandle
 
-BY_NAME_ONLY = ["GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount"]
+BY_NAME_ONLY = ["GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount", "BindRequestBinder"]
 
 
 def default_profile() -> Profile:
@@ -22,7 +22,7 @@ def default_profile() -> Profile:
     return build_profile(config, default_plugins(), FakeHandle())
 
 
-def test_the_registry_has_the_default_profile_in_its_order_and_three_more() -> None:
+def test_the_registry_has_the_default_profile_in_its_order_and_some_more() -> None:
     enabled = [ref.name for ref in DEFAULT_PLUGINS.at(MULTI_POINT).enabled]
     assert [entry.name for entry in default_plugins()] == enabled + BY_NAME_ONLY
 

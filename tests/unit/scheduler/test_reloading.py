@@ -63,7 +63,7 @@ class Writer:
     def __init__(self) -> None:
         self.bound: dict[str, str] = {}
 
-    async def bind(self, namespace: str, name: str, node_name: str, *, uid: str) -> None:  # noqa: ARG002
+    async def bind(self, namespace: str, name: str, node_name: str, **_: Any) -> None:  # noqa: ARG002
         self.bound[name] = node_name
 
     async def patch(self, *_: Any, **__: Any) -> None: ...
