@@ -54,7 +54,7 @@ def as_server(rig: Rig) -> None:
     numbers = itertools.count(1)
 
     def route(request: Request) -> Answer:
-        if request.method == "POST" and request.path.endswith("/bindrequests"):
+        if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
             sent = msgspec.convert(request.json, BindRequest)
             number = next(numbers)
             meta = replace(sent.metadata, uid=f"request-{number}", resource_version=str(1000 * number))
@@ -115,7 +115,7 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
             await until(lambda: bool(rig.events.told))
             assert rig.events.told[0].note == f"the binder could not bind the pod to node {node}: no quota"
             await until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(1))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
             second = rig.sent("POST", "/bindrequests")[1]
             assert {node, second["spec"]["selectedNode"]} == {"n1", "n2"}
 
@@ -130,13 +130,13 @@ def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later() -> No
             rig.hear(pod)
             await requested(rig)
             rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
-            await until(lambda: len(conditions(rig)) >= 2, tick=lambda: rig.clock.advance(1))
+            await until(lambda: len(conditions(rig)) >= 2, tick=lambda: rig.clock.advance(0.01))
             assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
             requests = rig.live.requests
             assert requests is not None
             rig.clock.advance(60)
             requests.tidy()
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(1))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
 
     asyncio.run(run())
 
