@@ -79,15 +79,13 @@ def note(pod: Tree) -> str | None:
 @pytest.mark.parametrize(
     ("step", "left_on"),
     [
-        pytest.param("taken", None, id="before anything was done"),
-        pytest.param("prepared", None, id="after plugins did their part"),
-        pytest.param("bound", "node", id="after the binding, before the status"),
-        pytest.param("finished", "node", id="after post_bind, before the status"),
+        pytest.param("taken", None, id="taken"),
+        pytest.param("prepared", None, id="prepared"),
+        pytest.param("bound", "node", id="bound"),
+        pytest.param("finished", "node", id="finished"),
     ],
 )
-def test_a_binder_that_dies_is_succeeded_by_one_that_goes_on(
-    corner: BinderCorner, step: str, left_on: str | None
-) -> None:
+def test_the_next_binder_goes_on(corner: BinderCorner, step: str, left_on: str | None) -> None:
     corner.requested("web", corner.nodes[0])
     corner.dies_at(step, plugins(corner))
     assert corner.phase_of("web") == ""
@@ -100,9 +98,7 @@ def test_a_binder_that_dies_is_succeeded_by_one_that_goes_on(
 
 
 @pytest.mark.parametrize("step", ["broken", "rolled-back"])
-def test_a_binder_that_dies_between_failure_and_rollback_leaves_nothing_for_long(
-    corner: BinderCorner, step: str
-) -> None:
+def test_nothing_is_left_of_a_failure(corner: BinderCorner, step: str) -> None:
     corner.requested("web", corner.nodes[0], backoffLimit=1, annotations={"notes.kai.scheduler/fail": "yes"})
     corner.dies_at(step, plugins(corner))
     assert note(corner.api.pod("web")) == ("prepared" if step == "broken" else None)
@@ -114,7 +110,7 @@ def test_a_binder_that_dies_between_failure_and_rollback_leaves_nothing_for_long
     corner.holds()
 
 
-def test_a_pod_that_is_deleted_during_the_binding_is_not_bound_and_not_retried(corner: BinderCorner) -> None:
+def test_a_pod_deleted_meanwhile_is_not_tried_again(corner: BinderCorner) -> None:
     pod = corner.requested("web", corner.nodes[0])
     corner.dies_at("prepared", plugins(corner))
     corner.api.delete("Pod", "web", now=True)
@@ -128,7 +124,7 @@ def test_a_pod_that_is_deleted_during_the_binding_is_not_bound_and_not_retried(c
     assert corner.find("Pod", "web") == {}
 
 
-def test_a_pod_that_is_made_anew_under_its_name_is_left_alone(corner: BinderCorner) -> None:
+def test_a_pod_made_anew_is_left_alone(corner: BinderCorner) -> None:
     pod = corner.requested("web", corner.nodes[0])
     corner.api.delete_all("BindRequest", ["web"])
     corner.api.delete("Pod", "web", now=True)
@@ -142,7 +138,7 @@ def test_a_pod_that_is_made_anew_under_its_name_is_left_alone(corner: BinderCorn
     assert node_of(corner.api.pod("web")) == ""
 
 
-def test_a_node_that_is_removed_during_the_binding_fails_the_request(corner: BinderCorner) -> None:
+def test_a_node_removed_meanwhile_fails_it(corner: BinderCorner) -> None:
     corner.requested("web", corner.nodes[0], backoffLimit=1)
     corner.dies_at("taken")
     corner.api.delete("Node", corner.nodes[0])
@@ -151,7 +147,7 @@ def test_a_node_that_is_removed_during_the_binding_fails_the_request(corner: Bin
     assert node_of(corner.api.pod("web")) == ""
 
 
-def test_a_scheduler_that_dies_after_some_requests_of_a_gang_counts_them_when_it_is_back(corner: BinderCorner) -> None:
+def test_a_half_requested_gang_is_completed(corner: BinderCorner) -> None:
     """Half of the requests are there as a scheduler left them; the other half is made by the one that comes after."""
     corner.group("ring", 4)
     pods = corner.api.create(*(corner.member("ring", number) for number in range(4)))
@@ -167,7 +163,7 @@ def test_a_scheduler_that_dies_after_some_requests_of_a_gang_counts_them_when_it
     corner.holds()
 
 
-def test_a_scheduler_that_restarts_counts_pods_with_live_requests_as_placed(corner: BinderCorner) -> None:
+def test_live_requests_count_after_a_restart(corner: BinderCorner) -> None:
     with corner.by_requests() as scheduler:
         corner.api.create(corner.pod("big", cpu="4"))
         until(lambda: bool(corner.find("BindRequest", "big")), "the request is made")
@@ -184,7 +180,7 @@ def test_a_scheduler_that_restarts_counts_pods_with_live_requests_as_placed(corn
     corner.holds()
 
 
-def test_a_binding_that_is_given_up_is_cleaned_up_and_the_pod_goes_elsewhere(corner: BinderCorner) -> None:
+def test_a_pod_given_up_goes_elsewhere(corner: BinderCorner) -> None:
     (corner.folder / "plugins" / "refusing.py").write_text(REFUSING.replace("BAD", corner.nodes[0]))
     with corner.by_requests(), corner.binder(plugins(corner)):
         corner.api.create(*(corner.pod(f"web-{number}") for number in range(4)))
@@ -193,7 +189,7 @@ def test_a_binding_that_is_given_up_is_cleaned_up_and_the_pod_goes_elsewhere(cor
     corner.holds()
 
 
-def test_requests_that_nobody_marked_as_ours_are_left_to_others(corner: BinderCorner) -> None:
+def test_requests_of_others_are_left_alone(corner: BinderCorner) -> None:
     corner.requested("theirs", corner.nodes[0], labels={})
     corner.requested("ours", corner.nodes[0])
     with corner.binder():
@@ -203,7 +199,7 @@ def test_requests_that_nobody_marked_as_ours_are_left_to_others(corner: BinderCo
         corner.ends("theirs", "Succeeded")
 
 
-def test_a_binder_that_waits_for_the_lease_takes_over_when_the_other_is_killed(corner: BinderCorner) -> None:
+def test_the_next_holder_of_the_lease_takes_over(corner: BinderCorner) -> None:
     elect = ("--leader-elect", f"--leader-elect-resource-namespace={corner.namespace}")
     with corner.binder(*elect) as first:
         corner.requested("first", corner.nodes[0])

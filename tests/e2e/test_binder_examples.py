@@ -47,7 +47,7 @@ def test_each_pair_does_what_it_says(corner: BinderCorner) -> None:
     assert "example.com/gpu-environment" not in pod["metadata"]["annotations"]
 
 
-def test_parameters_of_a_device_manager_come_with_pods_that_ask_for_devices(corner: BinderCorner) -> None:
+def test_device_parameters_come_with_the_pod(corner: BinderCorner) -> None:
     for name in corner.nodes:
         amounts = {"nvidia.com/gpu": "8"}
         corner.api.patch("Node", name, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
@@ -60,7 +60,7 @@ def test_parameters_of_a_device_manager_come_with_pods_that_ask_for_devices(corn
     assert pod["metadata"]["annotations"]["example.com/gpu-environment"] == f"GPU_COUNT=2,GPU_NODE={node_of(pod)}"
 
 
-def test_a_node_that_is_known_in_an_older_version_is_refreshed_once_and_then_refused(corner: BinderCorner) -> None:
+def test_a_stale_node_is_refreshed_once_then_refused(corner: BinderCorner) -> None:
     node = corner.api.get("Node", corner.nodes[0])
     version = int(node["metadata"]["resourceVersion"])
     handler = {"nodestate.kai.scheduler/handler": "nodestate"}
@@ -76,7 +76,7 @@ def test_a_node_that_is_known_in_an_older_version_is_refreshed_once_and_then_ref
     assert node_of(corner.api.pod("future")) == ""
 
 
-def test_scheduler_and_binder_of_different_versions_do_each_other_no_harm(corner: BinderCorner) -> None:
+def test_other_versions_do_no_harm(corner: BinderCorner) -> None:
     """A scheduler with plugins that the binder lacks, and a binder with plugins that the scheduler lacks."""
     with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder():
         corner.api.create(corner.pod("newer-scheduler"))
