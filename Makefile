@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-queue   one event against ten thousand parked pods"
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
+	@echo "make bench-binder   pods bound through BindRequests on a real API server, beside direct binding and a loop of the same writes"
 	@echo "make bench-api     what the embedded API server gets done on one core"
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
@@ -85,6 +86,9 @@ bench-e2e: .venv/.dev
 
 bench-batch-e2e: .venv/.dev
 	$(BIN)/python benchmarks/batch_e2e.py $(ARGS)
+
+bench-binder: .venv/.dev
+	$(BIN)/python benchmarks/binder.py $(ARGS)
 
 # The second half: end-to-end tests that take too long for every day, such as those against other API servers.
 soak: .venv/.dev

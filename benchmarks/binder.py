@@ -1,0 +1,276 @@
+"""How fast are pods bound through BindRequests on a real API server, beside direct binding and a loop of such writes?
+
+    python benchmarks/binder.py                 2,000 pods at 200 nodes, ten workers; some minutes
+    python benchmarks/binder.py --pods 500
+
+Prints a table and writes build/bench/binder.json. Pods are there before anybody starts; counted is from the first that
+the watch shows on a node to the last. The loop makes the writes of scheduler and binder for each pod, events too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bayplan.client import EVENTS, MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource, Selection, resource_of
+from bayplan.clock import SystemClock
+from bayplan.objects.bind_request_definition import bind_request_definition
+from bayplan.objects.bind_requests import BindRequest, manifest, new_request
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject, micro_time, whole_time
+from benchmarks.report import machine, print_wide
+from cluster.run import Cluster
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "binder.json"
+GOAL, MOST_CPU = 0.8, 1.2
+"""Of what the loop binds in a second; of what a pod costs the scheduler that binds directly."""
+WORKERS = 10
+SPACE = "bound"
+REQUESTS = resource_of(kind_of(BindRequest))
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+NODES = Resource("", "v1", "nodes", namespaced=False)
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {{kubeconfig: {kubeconfig}, qps: 100000, burst: 100000}}
+leaderElection: {{leaderElect: false}}
+profiles:
+- schedulerName: default-scheduler
+{plugins}
+"""
+BY_BINDER = """  plugins:
+    multiPoint:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One way to bind."""
+
+    way: str
+    pods: int
+    pods_a_second: float
+    scheduler_ms_a_pod: float
+    binder_ms_a_pod: float
+
+
+class Stage:
+    """Pods that wait, and who sees them bound."""
+
+    def __init__(self, cluster: Cluster, client: Client, pods: int, nodes: int) -> None:
+        self.cluster, self.client, self.pods, self.nodes = cluster, client, pods, nodes
+        self.clock = client.clock
+        self._seen: dict[str, float] = {}
+        self._all = asyncio.Event()
+
+    async def set_up(self) -> None:
+        await self.client.create(DEFINITIONS, bind_request_definition())
+        await self.client.create(NAMESPACES, {"metadata": {"name": SPACE}})
+        room = {"cpu": "64", "memory": "256Gi", "pods": "500"}
+        ready = [{"type": "Ready", "status": "True"}]
+        status = {"capacity": room, "allocatable": room, "conditions": ready}
+        await at_once(
+            range(self.nodes),
+            lambda number: self.client.create(NODES, {"metadata": {"name": f"node-{number}"}, "status": status}),
+        )
+
+    async def bound_by(self, work: Callable[[list[Pod]], Awaitable[None]]) -> float:
+        """Pods a second. `work` binds, and is cancelled when all are bound."""
+        self._seen, self._all = {}, asyncio.Event()
+        container = {"name": "main", "image": "example.com/main:1", "resources": {"requests": {"cpu": "10m"}}}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+        await at_once(
+            range(self.pods),
+            lambda number: self.client.create(
+                PODS, {"metadata": {"name": f"pod-{number}"}, "spec": spec}, namespace=SPACE
+            ),
+        )
+        resource = resource_of(kind_of(Pod))
+        watching = asyncio.ensure_future(
+            self.client.informer(resource, self._saw, selection=Selection(namespace=SPACE)).run()
+        )
+        listed = await self.client.list(resource, Selection(namespace=SPACE))
+        working = asyncio.ensure_future(work([each for each in listed.items if isinstance(each, Pod)]))
+        try:
+            async with asyncio.timeout(600):
+                await self._all.wait()
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+        await self._clear()
+        times = sorted(self._seen.values())
+        return (len(times) - 1) / (times[-1] - times[0])
+
+    def _saw(self, _: KubeObject | None, new: KubeObject | None) -> None:
+        if isinstance(new, Pod) and new.spec.node_name and new.uid not in self._seen:
+            self._seen[new.uid] = self.clock.monotonic_s()
+            if len(self._seen) == self.pods:
+                self._all.set()
+
+    async def _clear(self) -> None:
+        for resource in (PODS, REQUESTS):
+            body = json.dumps({"gracePeriodSeconds": 0}).encode()
+            await self.client.transport.request("DELETE", resource.path(SPACE), body)
+
+
+async def at_once(items: Any, work: Callable[[Any], Awaitable[Any]], workers: int = 32) -> None:
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await work(item)
+
+    await asyncio.gather(*(worker() for _ in range(workers)))
+
+
+@contextmanager
+def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One process of ours, ended by its own id."""
+    with (folder / f"{arguments[0]}.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "bayplan", *arguments], stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def cpu_s(process: subprocess.Popen[bytes]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measured:
+    """`bayplan scheduler` alone, or with `bayplan binder`. What they need to start is not counted."""
+    config = folder / ("requests.yaml" if with_binder else "direct.yaml")
+    config.write_text(CONFIG.format(kubeconfig=stage.cluster.kubeconfig(), plugins=BY_BINDER if with_binder else ""))
+    spent: list[float] = []
+
+    async def work(_: list[Pod]) -> None:
+        with program(folder, "scheduler", "--config", str(config), "--secure-port=0") as scheduler:
+            if not with_binder:
+                await counted(scheduler)
+                return
+            flags = ("--no-leader-elect", f"--kubeconfig={stage.cluster.kubeconfig()}", "--kube-api-qps=100000")
+            with program(folder, "binder", *flags, "--kube-api-burst=100000") as binder:
+                await counted(scheduler, binder)
+
+    async def counted(*processes: subprocess.Popen[bytes]) -> None:
+        while not stage._seen:
+            await asyncio.sleep(0.01)
+        before = [cpu_s(each) for each in processes]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            spent[:] = [cpu_s(each) - then for each, then in zip(processes, before, strict=True)]
+
+    rate = await stage.bound_by(work)
+    each_ms = [1e3 * seconds / stage.pods for seconds in spent]
+    return Measured(
+        "BindRequests" if with_binder else "direct", stage.pods, rate, *each_ms, *([0.0] * (2 - len(each_ms)))
+    )
+
+
+async def by_loop(stage: Stage) -> Measured:
+    """A loop that decides nothing and makes the same writes, ten pods at a time."""
+    clock = stage.clock
+
+    async def bind(numbered: tuple[int, Pod]) -> None:
+        number, pod = numbered
+        node, client = f"node-{number % stage.nodes}", stage.client
+        made = await client.created(
+            BindRequest, manifest(new_request(pod, node, annotations={}, backoff_limit=3)), namespace=SPACE
+        )
+        noted = {"received-resource-type": "Regular"}
+        await client.bind(SPACE, pod.name, node, uid=pod.uid, annotations=noted)
+        now = whole_time(clock.now())
+        told = {"type": "PodBound", "status": "True", "reason": "Bound", "lastTransitionTime": now}
+        where = {"name": pod.name, "namespace": SPACE, "subresource": "status"}
+        status = {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+        meta = {"uid": made.metadata.uid}
+        await asyncio.gather(
+            client.patch(PODS, {"status": {"conditions": [told]}}, kind=STRATEGIC_PATCH, **where),
+            client.patch(REQUESTS, {"metadata": meta, "status": status}, kind=MERGE_PATCH, **where),
+            *(client.create(EVENTS, event(pod, reason, number), namespace=SPACE) for reason in ("Scheduled", "Bound")),
+        )
+
+    def event(pod: Pod, reason: str, number: int) -> dict[str, Any]:
+        return {
+            "metadata": {"name": f"{pod.name}.{reason.lower()}{number}.{random.getrandbits(32):x}", "namespace": SPACE},
+            "eventTime": micro_time(clock.now()),
+            "reportingController": "loop",
+            "reportingInstance": "loop-1",
+            "action": "Binding",
+            "reason": reason,
+            "regarding": {"kind": "Pod", "namespace": SPACE, "name": pod.name, "uid": pod.uid, "apiVersion": "v1"},
+            "note": f"Successfully assigned {pod.key}",
+            "type": "Normal",
+        }
+
+    async def work(pods: list[Pod]) -> None:
+        await at_once(enumerate(pods), bind, WORKERS)
+
+    return Measured("bare loop", stage.pods, await stage.bound_by(work), 0.0, 0.0)
+
+
+async def measure(folder: Path, pods: int, nodes: int) -> list[Measured]:
+    with Cluster(folder / "cluster") as cluster:
+        async with Client(
+            cluster.target(), clock=SystemClock(), chance=random.Random(0), qps=1e6, burst=1_000_000
+        ) as client:
+            stage = Stage(cluster, client, pods, nodes)
+            await stage.set_up()
+            return [
+                await by_loop(stage),
+                await by_programs(stage, folder, with_binder=False),
+                await by_programs(stage, folder, with_binder=True),
+            ]
+
+
+@click.command()
+@click.option("--pods", default=2000, show_default=True)
+@click.option("--nodes", default=200, show_default=True)
+def main(pods: int, nodes: int) -> None:
+    """Measure, print and write down."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure(Path(folder), pods, nodes))
+    loop, direct, requests = found
+    share = requests.pods_a_second / loop.pods_a_second
+    cost = requests.scheduler_ms_a_pod / direct.scheduler_ms_a_pod
+    table = Table("way", "pods/s", "scheduler ms/pod", "binder ms/pod")
+    for each in found:
+        numbers = (each.pods_a_second, each.scheduler_ms_a_pod, each.binder_ms_a_pod)
+        table.add_row(each.way, *(f"{number:.2f}" for number in numbers))
+    print_wide(table)
+    click.echo(
+        f"of the loop: {share:.2f} (at least {GOAL}); scheduler's CPU of direct: {cost:.2f} (at most {MOST_CPU})"
+    )
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    told = {"machine": machine(), "ways": [asdict(each) for each in found], "of_loop": share, "cpu_of_direct": cost}
+    OUTPUT.write_text(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
