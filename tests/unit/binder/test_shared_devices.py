@@ -1,0 +1,164 @@
+"""Pods that share a device: who holds it, what their containers are told, and when it is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bayplan.binder.gpu_reservations import DEVICE, reservation_name
+from bayplan.binder.plugins.gpu_sharing import GpuSharing
+from bayplan.binder.plugins.hami_core import HamiCore
+from bayplan.errors import BayplanError
+from bayplan.objects.bind_requests import BindRequest
+from binder_rig import CONFIG_MAPS, NAMESPACES, PODS, REQUESTS, RESERVATIONS, BinderRig, binder_rig, pod_tree
+
+GROUP = "g-1"
+NAME = reservation_name("n1", GROUP)
+
+
+class Failing:
+    name = "failing"
+
+    async def pre_bind(self, *_: Any) -> None:
+        raise BayplanError("not now")
+
+
+def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any) -> None:
+    async def run() -> None:
+        async with binder_rig(folder, *plugins) as rig:
+            await test(rig)
+
+    asyncio.run(run())
+
+
+async def shared(rig: BinderRig, name: str = "web", groups: tuple[str, ...] = (GROUP,)) -> None:
+    pod = await rig.pod(name, annotations={"runai/shared-gpu-configmap": f"{name}-gpu"})
+    given = {"count": len(groups), "portion": "0.50"}
+    kind = {"receivedResourceType": "Fraction", "receivedGPU": given, "selectedGPUGroups": list(groups)}
+    await rig.request(pod, name=name, **kind)
+
+
+async def attempt(rig: BinderRig, name: str = "web", *devices: tuple[str, str]) -> float | None:
+    """One attempt, while reservation pods say which device they hold."""
+    await rig.hear(BindRequest, name)
+    syncing = asyncio.ensure_future(rig.reconciler.sync(("default", name)))
+    for group, device in devices:
+        said = reservation_name("n1", group)
+        while not syncing.done() and await rig.find(PODS, said, RESERVATIONS) is None:
+            await asyncio.sleep(0.01)
+        if not syncing.done():
+            await rig.patch(PODS, said, {"metadata": {"annotations": {DEVICE: device}}}, namespace=RESERVATIONS)
+    return await syncing
+
+
+def test_a_device_is_reserved_once_and_its_users_are_told_which_it_is(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        reservation = await rig.get(PODS, NAME, RESERVATIONS)
+        assert reservation["spec"]["nodeName"] == "n1"
+        assert reservation["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+        pod = await rig.get(PODS, "web")
+        assert pod["metadata"]["labels"]["runai-gpu-group"] == GROUP
+        assert pod["metadata"]["annotations"]["received-resource-type"] == "Fraction"
+        told = (await rig.get(CONFIG_MAPS, "web-gpu-0-evar"))["data"]
+        assert told == {"NVIDIA_VISIBLE_DEVICES": "GPU-7", "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "1"}
+        assert (await rig.get(CONFIG_MAPS, "web-gpu-0"))["metadata"]["ownerReferences"][0]["name"] == "web"
+        assert rig.steps.reached == ["taken", "reserved", "labelled", "prepared", "bound", "finished"]
+        await shared(rig, "second")
+        assert await attempt(rig, "second") is None  # nobody has to say it again
+        assert (await rig.get(PODS, NAME, RESERVATIONS))["metadata"]["uid"] == reservation["metadata"]["uid"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_hamicore_adds_limits_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        await attempt(rig, "web", (GROUP, "GPU-7"))
+        told = (await rig.get(CONFIG_MAPS, "web-gpu-0-evar"))["data"]
+        assert told["CUDA_DEVICE_SM_LIMIT"] == "50"
+        assert told["NVIDIA_VISIBLE_DEVICES"] == "k8s.device-plugin.nvidia.com/gpu=GPU-7"
+
+    on_rig(tmp_path, test, GpuSharing(cdi=True), HamiCore())
+
+
+def test_several_devices_have_a_label_each(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig, groups=("g-1", "g-2"))
+        assert await attempt(rig, "web", ("g-1", "GPU-7"), ("g-2", "GPU-8")) is None
+        labels = (await rig.get(PODS, "web"))["metadata"]["labels"]
+        assert labels == {"runai-gpu-group/g-1": "g-1", "runai-gpu-group/g-2": "g-2"}
+        assert (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-7,GPU-8"
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_failure_takes_labels_and_config_maps_back_and_keeps_the_device_while_it_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is not None
+        assert "runai-gpu-group" not in (await rig.get(PODS, "web"))["metadata"].get("labels", {})
+        assert await rig.find(CONFIG_MAPS, "web-gpu-0") is None
+        assert await rig.find(PODS, NAME, RESERVATIONS) is not None
+
+    on_rig(tmp_path, test, GpuSharing(), Failing())
+
+
+def test_a_reservation_that_nobody_uses_goes(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        await attempt(rig, "web", (GROUP, "GPU-7"))
+        await rig.reservations.sync_all()
+        assert await rig.find(PODS, NAME, RESERVATIONS) is not None
+        await rig.patch(PODS, "web", {"status": {"phase": "Succeeded"}}, sub="status")
+        await rig.reservations.sync_all()
+        found = await rig.find(PODS, NAME, RESERVATIONS)
+        assert found is None or "deletionTimestamp" in found["metadata"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_reservation_of_a_live_request_is_nobodys_orphan(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        await attempt(rig, "web", (GROUP, "GPU-7"))
+        await rig.patch(REQUESTS, "web", {"status": {"phase": ""}}, sub="status")
+        rig.view.requests.clear()
+        await rig.hear(BindRequest, "web")
+        await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+        await rig.reservations.sync_group(GROUP)
+        found = await rig.get(PODS, NAME, RESERVATIONS)
+        assert "deletionTimestamp" not in found["metadata"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_running_pod_on_a_device_that_nobody_reserves_goes(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        await attempt(rig, "web", (GROUP, "GPU-7"))
+        await rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+        await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=0)
+        await rig.reservations.sync_group(GROUP)
+        found = await rig.find(PODS, "web")
+        assert found is None or "deletionTimestamp" in found["metadata"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_nothing_is_reserved_while_the_cluster_is_scaled_for_such_pods(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+
+        await rig.client.create(NAMESPACES, {"metadata": {"name": "kai-scale-adjust"}})
+        await rig.make(PODS, pod_tree("scaling"), "kai-scale-adjust")
+        await shared(rig)
+        assert await attempt(rig) is not None
+        assert "the cluster is being scaled" in (await rig.status())["reason"]
+        assert await rig.find(PODS, NAME, RESERVATIONS) is None
+
+    on_rig(tmp_path, test, GpuSharing())
