@@ -1,0 +1,49 @@
+"""A binder that is killed again and again, wherever it is: in the end every pod is bound, once, and nothing is left."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binder_corner import BinderCorner
+from cluster.run import Cluster
+
+KILLS = 200
+_STEPS_OF_A_POD = 4
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> None:
+    """Each binder ends itself at some step of some pod; the pods of a round are what it has to do."""
+    chance = random.Random(seed)
+    corner.add_nodes(4, cpu="64")
+    with corner.by_requests() as scheduler:
+        for kill in range(kills):
+            corner.api.create(*(corner.pod(f"pod-{kill}-{number}", cpu="10m") for number in range(3)))
+            steps = chance.randint(1, 3 * _STEPS_OF_A_POD)
+            with corner.binder("--die-at=any", f"--die-after={steps}") as binder:
+                assert binder.wait(120) == -signal.SIGKILL, corner.binder_log()
+        with corner.binder():
+            corner.settles(scheduler)
+            for name in corner.api.pods():
+                corner.ends(name, "Succeeded")
+    corner.holds()
+
+
+def test_a_few_kills(corner: BinderCorner) -> None:
+    kill_again_and_again(corner, 3, seed=7)
+
+
+@pytest.mark.soak
+def test_many_kills(corner: BinderCorner) -> None:
+    kill_again_and_again(corner, KILLS, seed=11)
