@@ -82,7 +82,9 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
     return found
 
 
-@pytest.mark.parametrize(("overlay", "more"), [("base", 0), ("monitoring", 1), ("pod-groups", 2), ("batch", -3)])
+@pytest.mark.parametrize(
+    ("overlay", "more"), [("base", 0), ("monitoring", 1), ("pod-groups", 2), ("batch", -3), ("binder", 8)]
+)
 def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:
     trees = kustomized(prepared, overlay)
     assert len(trees) == 11 + more

@@ -12,9 +12,11 @@ import yaml
 import bayplan
 from bayplan.app import batch_configured, build_engine, configured, known_batch_plugins, known_plugins
 from bayplan.app.batch import WATCHED
+from bayplan.app.binding import binder_lease
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_FLAGS
+from bayplan.cli.binder import command as binder_command
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -199,3 +201,51 @@ def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
     assert container["args"][:2] == ["batch", "run"]
     known = {flag.name for flag in BATCH_FLAGS}
     assert {each.lstrip("-").partition("=")[0] for each in container["args"][2:]} <= known
+
+
+# the binder
+
+BINDER = DEPLOY / "kustomize" / "binder"
+
+
+def binder_trees() -> list[dict[str, Any]]:
+    files = sorted(
+        path for folder in (BINDER, DEPLOY / "kustomize" / "binder-gpu-sharing") for path in folder.glob("*")
+    )
+    return [tree for path in files for tree in yaml.safe_load_all(path.read_text(encoding="utf-8")) if tree]
+
+
+def test_the_binders_flags_are_taken_and_its_lease_is_the_one_that_it_may_hold() -> None:
+    (deployment,) = [tree for tree in binder_trees() if tree["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    verb, *flags = container["args"]
+    known = {option for parameter in binder_command.params for option in parameter.opts}
+    assert verb == "binder"
+    assert {flag.partition("=")[0] for flag in flags} <= known
+    (role,) = [tree for tree in binder_trees() if tree["kind"] == "Role"]
+    named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
+    assert named == [binder_lease(leader_elect=True).resource_name]
+    assert f"--leader-elect-resource-namespace={role['metadata']['namespace']}" in flags
+
+
+def test_the_binder_has_no_wide_rule_and_each_engine_what_is_its_own() -> None:
+    granted = {
+        tree["metadata"]["name"]: [
+            (resource, verb) for rule in tree["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+        ]
+        for tree in binder_trees()
+        if tree["kind"] == "ClusterRole"
+    }
+    assert all("*" not in pair for pairs in granted.values() for pair in pairs)
+    assert ("bindrequests", "create") in granted["bayplan-bind-requests"]
+    assert ("bindrequests", "create") not in granted["bayplan-binder"]
+    assert ("pods/binding", "create") in granted["bayplan-binder"]
+
+
+def test_the_scheduler_beside_a_binder_loses_the_right_to_bind() -> None:
+    """The patch names a rule by its place, and says which one it means."""
+    (kustomization,) = [tree for tree in binder_trees() if tree["kind"] == "Kustomization" and "patches" in tree]
+    (patch,) = [each for each in kustomization["patches"] if each.get("target", {}).get("kind") == "ClusterRole"]
+    tested, removed = yaml.safe_load(patch["patch"])
+    number = int(removed["path"].rpartition("/")[2])
+    assert rules()[number]["resources"] == tested["value"] == ["pods/binding"]
