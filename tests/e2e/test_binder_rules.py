@@ -83,6 +83,7 @@ def rights(cluster: Cluster, name: str) -> set[Right]:
     return {
         right
         for key in bound
+        if key in roles  # others are the cluster's own
         for rule in roles[key]["rules"]
         for right in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
     }

@@ -1,0 +1,112 @@
+"""Which plugins the binder runs, in which order, and what is refused at start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.app.binding import known_binder_plugins
+from bayplan.binder.plugin_set import PluginChoice, read_choices
+from bayplan.binder.plugins import default_binder_plugins
+from bayplan.errors import ConfigError, PluginError
+
+OWN = """
+class Own:
+    name = "own"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        pass
+
+
+class ForThePodEngine:
+    name = "ForThePodEngine"
+
+    async def pre_bind(self, cycle, node_name):
+        pass
+"""
+
+
+def order(**configured: dict[str, Any]) -> list[str]:
+    return [name for name, _ in default_binder_plugins().chosen(read_choices(configured, "s.yaml"))]
+
+
+def test_higher_priority_comes_first_and_hamicore_only_when_asked_for() -> None:
+    assert order() == ["volumebinding", "dynamicresources", "gpusharing"]
+    assert order(hamicore={"priority": 400}) == ["hamicore", "volumebinding", "dynamicresources", "gpusharing"]
+    assert order(volumebinding={"enabled": False}) == ["dynamicresources", "gpusharing"]
+
+
+def test_equal_priorities_are_ordered_by_name_and_what_is_given_replaces_the_default_as_a_whole() -> None:
+    equal = order(gpusharing={"priority": 7}, dynamicresources={"priority": 7})
+    assert equal == ["volumebinding", "dynamicresources", "gpusharing"]
+    chosen = dict(default_binder_plugins().chosen({"volumebinding": PluginChoice(priority=300)}))
+    assert chosen["volumebinding"].arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("configured", "words"),
+    [
+        pytest.param(
+            {"gpushraing": {}}, 'there is no binder plugin "gpushraing"; did you mean "gpusharing"?', id="name"
+        ),
+        pytest.param({"gpusharing": 3}, "gpusharing is no object", id="no object"),
+        pytest.param({"gpusharing": {"prio": 3}}, 'gpusharing has no "prio"', id="key"),
+        pytest.param({"gpusharing": {"priority": "high"}}, "gpusharing.priority is 'high'", id="type"),
+        pytest.param({"gpusharing": {"priority": True}}, "gpusharing.priority is True", id="no number"),
+    ],
+)
+def test_what_is_refused_at_start(configured: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        default_binder_plugins().chosen(read_choices(configured, "s.yaml"))
+
+
+def test_arguments_that_make_no_sense_name_the_plugin() -> None:
+    choices = {"volumebinding": PluginChoice(arguments={"bindTimeoutSeconds": "long"})}
+    with pytest.raises(PluginError, match=r'binder plugin "volumebinding" cannot be made: .*bindTimeoutSeconds'):
+        default_binder_plugins().build(None, choices)  # type: ignore[arg-type]
+
+
+def test_plugins_of_a_folder_are_told_from_those_of_the_pod_engine(tmp_path: Path) -> None:
+    (tmp_path / "own_binder_plugin.py").write_text(OWN)
+    found = known_binder_plugins([tmp_path], trust_writable=True)
+    assert found.classes["own"].__name__ == "Own"
+    assert "ForThePodEngine" not in found.classes
+    assert [name for name, _ in found.chosen()][-1] == "own"  # priority 0
+
+
+class Plain:
+    name = "plain"
+
+    def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        pass
+
+
+class Short:
+    name = "short"
+
+    async def rollback(self, ctx: Any) -> None:
+        pass
+
+
+class Nothing:
+    name = "nothing"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        pytest.param(Plain, "has a plain pre_bind; it is awaited, so it is an async def", id="plain"),
+        pytest.param(Short, "has another rollback than rollback\\(self, ctx, pod, node", id="short"),
+        pytest.param(Nothing, "has no stage; it needs one of: pre_bind, post_bind, rollback", id="nothing"),
+    ],
+)
+def test_a_class_that_cannot_work_is_refused(plugin: type[Any], words: str) -> None:
+    with pytest.raises(PluginError, match=words):
+        default_binder_plugins().with_plugins(plugin)
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(PluginError, match='two binder plugins are called "gpusharing"'):
+        default_binder_plugins().with_plugins(default_binder_plugins().classes["gpusharing"])
