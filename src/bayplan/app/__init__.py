@@ -82,6 +82,7 @@ from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.scheduler.request_following import follow_requests, look_after
 from bayplan.scheduler.telling import ProfileEvents
+from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.watchdog import watched_loop
 
@@ -290,7 +291,8 @@ def wired_scheduler(
     if uses_bind_requests(configuration):
         live.engine.desk.attempts = options.settings.bind_attempts
         live.engine.desk.mutation.add_to(monitor.registry)
-        follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
+        requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
+        show_stale(monitor.registry, lambda: len(requests.stale))
     wiring.sink.gives_way = lambda: live.is_writing
     wiring.stack.callback(live.engine.close)
     return live

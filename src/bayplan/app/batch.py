@@ -44,7 +44,9 @@ from bayplan.scheduler.process import SchedulerProcess, Watching
 from bayplan.scheduler.request_following import look_after
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
+from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
@@ -243,6 +245,14 @@ def _sharding(options: BatchOptions, live: LiveBatch, wiring: Wiring) -> Shardin
     return Sharding(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
 
 
+def count_requests(live: LiveBatch, registry: Registry) -> None:
+    """Show what becomes of the requests of sessions, where there are some."""
+    desk, requests = live.engine.handle.desk, live.following.requests
+    if desk is not None and requests is not None:
+        desk.mutation.add_to(registry)
+        show_stale(registry, lambda: len(requests.stale))
+
+
 def beside_batch_requests(live: LiveBatch, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
     """What runs beside sessions whose pods are bound by the binder."""
     requests = live.following.requests
@@ -302,5 +312,6 @@ async def batch_process(
             beside=(collector.run, *beside_batch_requests(side.live, clock)),
             page_url=page,
         )
+        count_requests(side.live, monitor.registry)
         monitor.show(process, side.live, settings.lease)
         yield process

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
-from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests
+from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
 from bayplan.app.paging import Showcase, page_served
 from bayplan.app.serving import Monitor, served
@@ -144,6 +144,8 @@ async def both_process(
             left_to_others=frozenset(kind.struct for kind in theirs),
             freed=lambda pod: _freed(live, pod),
         )
+        if live.requests is None:
+            count_requests(side.live, monitor.registry)
         both = BothEngines(live, side.live)
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))

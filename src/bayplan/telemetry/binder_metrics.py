@@ -68,3 +68,10 @@ class BinderMetrics:
 
     def waited(self, seconds: float) -> None:
         self.waits.observe(seconds)
+
+
+def show_stale(registry: Registry, count: Callable[[], int]) -> None:
+    """How many requests of an engine no binder has taken up for too long, whenever somebody scrapes."""
+    gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder takes up.", stability=_NONE)
+    registry.add(gauge)
+    registry.collect(lambda: gauge.set(count()))
