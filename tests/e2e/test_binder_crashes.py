@@ -207,7 +207,9 @@ def sharing(corner: BinderCorner, name: str, group: str) -> Tree:
 
 
 def reservations(corner: BinderCorner, group: str) -> list[Tree]:
-    return Api(corner.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
+    """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
+    found = Api(corner.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def say_which_device(corner: BinderCorner, group: str) -> None:
@@ -225,7 +227,8 @@ def group(corner: BinderCorner) -> Iterator[str]:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
     name = f"group-{corner.label[-40:]}".strip("-")
     yield name
-    api.delete_all("Pod", [pod["metadata"]["name"] for pod in reservations(corner, name)])
+    left = api.list("Pod", labelSelector=f"runai-gpu-group={name}")
+    api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
 
 
 @pytest.mark.parametrize("step", ["reserved", "labelled"])
