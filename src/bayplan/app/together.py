@@ -144,17 +144,15 @@ async def both_process(
             left_to_others=frozenset(kind.struct for kind in theirs),
             freed=lambda pod: _freed(live, pod),
         )
-        if live.requests is None:
-            count_requests(side.live, monitor.registry)
         both = BothEngines(live, side.live)
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        beside = [*reloading, collector.run, *beside_requests(live, clock), *beside_batch_requests(side.live, clock)]
+        beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, clock)]
         if binder is not None:
-            counting = BinderMonitor(clock, monitor.registry, alone=False)
-            binding = binder_process(binder, target, monitor=counting, identity=identity, clock=clock, chance=chance)
-            beside.append((await stack.enter_async_context(binding)).run)
+            counted = BinderMonitor(clock, monitor.registry, alone=False)
+            made = binder_process(binder, target, monitor=counted, identity=identity, clock=clock, chance=chance)
+            beside.append((await stack.enter_async_context(made)).run)
         process = SchedulerProcess(
             both,
             _informers(wiring, kinds, theirs, monitor.showcase, live, side),
@@ -170,6 +168,15 @@ async def both_process(
         monitor.show(process, live, BatchExplainer(side.live))
         monitor.showcase.show_sessions(side.live, metrics)
         yield process
+
+
+def _beside_requests(
+    live: LiveScheduler, side: BatchSide, monitor: Monitor, clock: LoopClock
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What runs beside engines whose pods are bound by a binder; counted once, where both have theirs bound so."""
+    if live.requests is None:
+        count_requests(side.live, monitor.registry)
+    return [*beside_requests(live, clock), *beside_batch_requests(side.live, clock)]
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:
