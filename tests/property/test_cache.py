@@ -8,9 +8,10 @@ the moment of its last refresh and nothing else, whatever happens to the cache o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,36 @@ def test_following_in_slices_leaves_nothing_to_do() -> None:
     assert len(list(cache.refreshing(snapshot, at_once=4))) == 0
     cache.refresh(snapshot)
     assert observed(snapshot) == observed(cache.snapshot())
+
+
+@pytest.mark.parametrize("taken", range(7))
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda cache: cache.add_pod(make_pod("new", node="n0")), id="pod-on-the-first-row"),
+        pytest.param(lambda cache: cache.add_pod(make_pod("new", node="n2")), id="pod-on-the-last-row"),
+        pytest.param(lambda cache: cache.remove_pod(make_pod("p0", node="n0")), id="pod-gone"),
+        pytest.param(lambda cache: cache.update_node(make_node("n0", labels={"disk": "fast"})), id="node-changed"),
+        pytest.param(lambda cache: cache.remove_node("n0"), id="node-gone"),
+        pytest.param(lambda cache: cache.add_node(make_node("n3")), id="node-added"),
+    ],
+)
+def test_whatever_changes_between_two_slices_is_seen_by_the_next_refresh(
+    taken: int, change: Callable[[Cache], None]
+) -> None:
+    """Three rows and three pods are six slices: the change comes before each of them, and after the last."""
+    cache = Cache()
+    snapshot = cache.snapshot()
+    for number in range(3):
+        cache.add_node(make_node(f"n{number}"))
+        cache.add_pod(make_pod(f"p{number}", node=f"n{number}"))
+    following = cache.refreshing(snapshot, at_once=1)
+    assert sum(1 for _ in islice(following, taken)) == min(taken, 6)
+    change(cache)
+    for _ in following:
+        pass
+    cache.refresh(snapshot)
+    assert _agrees(snapshot, cache)
 
 
 def _agrees(snapshot: Snapshot, cache: Cache) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from bayplan.client.secret import NO_SECRET, Secret
 from bayplan.errors import KubeconfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_NOT_IN_AN_ADDRESS = re.compile(r"[\s\"<>\\^`{|}]")
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _INTERACTIVE = ("", "Never", "IfAvailable", "Always")
@@ -118,6 +120,8 @@ def resolve(config: Kubeconfig, *, context: str = "", path: Path | None = None) 
     where = f"the kubeconfig {path}" if path else "the kubeconfig"
     name = context or config.current_context
     if not name:
+        if not config.contexts:
+            raise KubeconfigError(f"{where} has no current-context and no contexts; is it a kubeconfig?")
         raise KubeconfigError(f"{where} has no current-context; set one of: {_names(config.contexts)}")
     if name not in config.contexts:
         raise KubeconfigError(f"{where} has no context {name!r}; it has: {_names(config.contexts)}")
@@ -227,9 +231,10 @@ def _with_address(target: Target) -> Target:
         port = url.port
     except ValueError:
         url, port = None, None
-    if url is None or url.scheme not in ("http", "https") or not url.hostname:
+    known = url is not None and url.scheme in ("http", "https") and bool(url.hostname)
+    if url is None or not known or _NOT_IN_AN_ADDRESS.search(url.netloc):
         raise KubeconfigError(f"{target.origin}: the server is not an address; write one such as https://10.0.0.1:6443")
-    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    host = f"[{url.hostname}]" if ":" in str(url.hostname) else url.hostname
     plain = f"{url.scheme}://{host}:{port or (443 if url.scheme == 'https' else 80)}{url.path.rstrip('/')}"
     return replace(target, server=plain)
 

@@ -225,6 +225,8 @@ EXEC = {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}
         pytest.param(config(cluster={"tls-server-name": "x"}), ["clusters[one]", "no server"], id="no-server"),
         pytest.param(config(cluster={"server": "ftp://x"}), ["clusters[one]", "not an address"], id="bad-server"),
         pytest.param(config(cluster={"server": "https://x:y"}), ["not an address"], id="bad-port"),
+        pytest.param(config(cluster={"server": "my cluster"}), ["not an address"], id="words-for-a-server"),
+        pytest.param(without(config(), "current-context") | {"contexts": []}, ["no contexts"], id="no-contexts"),
         pytest.param(
             config(cluster={**CLUSTER, "certificate-authority": "nowhere"}),
             ["clusters[one].certificate-authority", "nowhere", "No such file"],
@@ -282,7 +284,7 @@ def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     assert read_kubeconfig(path).empty
-    with pytest.raises(KubeconfigError, match="no current-context"):
+    with pytest.raises(KubeconfigError, match="no current-context and no contexts"):
         found(path)
 
 
