@@ -5,7 +5,7 @@
     python benchmarks/batch_e2e.py --gangs 4 --size 5 --nodes 20
 
 Prints a table and writes build/bench/batch_e2e.json. The engine writes more than the loop: the status of every group
-and of the queue. Its `/livez` is asked fifty times a second meanwhile. docs/benchmarks.md says what is measured.
+and of the queue. Its `/livez` is asked ten times a second meanwhile. docs/benchmarks.md says what is measured.
 """
 
 from __future__ import annotations

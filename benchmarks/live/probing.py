@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-EVERY_S = 0.02
+EVERY_S = 0.1
+"""Often enough to meet a long turn of the loop, and seldom enough to cost the process next to nothing."""
 LIMIT_MS = 100.0
 """How long an answer may take at most, whatever the process is doing."""
 

@@ -232,14 +232,15 @@ class BatchMetrics:
     def _time_jobs(self, outcome: SessionOutcome) -> None:
         now = self._now()
         for uid, group in outcome.groups.items():
-            namespace, _, name = uid.partition("/")
-            labels = (name, group.queue, namespace)
-            if self._job_labels.get(uid) != labels:
+            known = self._job_labels.get(uid)
+            if known is None or known[1] != group.queue:
                 self.forget([uid])  # it may have gone to another queue
-                self._job_labels[uid] = labels
+                namespace, _, name = uid.partition("/")
+                self._job_labels[uid] = labels = (name, group.queue, namespace)
                 self.job_times["start_time"].labels(*labels).set(now.timestamp())
-            if uid in outcome.shares:
-                self.job_share.labels(namespace, name).set(outcome.shares[uid])
+        for uid, share in outcome.shares.items():
+            namespace, _, name = uid.partition("/")
+            self.job_share.labels(namespace, name).set(share)
         for uid in outcome.started:
             known, group = self._job_labels.get(uid), outcome.groups.get(uid)
             if known is None or group is None:
