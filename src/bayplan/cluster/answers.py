@@ -100,6 +100,15 @@ def modified(resource: Resource, name: str) -> Refusal:
     return conflict(resource, name, why)
 
 
+def other_uid(resource: Resource, namespace: str, name: str, *, asked: str, found: str) -> Refusal:
+    """Another object of this name is meant."""
+    place = f"{namespace}/{name}" if namespace else name
+    key = f"/registry/{f'{resource.group}/' if resource.custom else ''}{resource.plural}/{place}"
+    failed = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {found}"
+    why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {failed}"
+    return conflict(resource, name, why)
+
+
 def apply_conflict(message: str, causes: list[Tree]) -> Refusal:
     return Refusal(409, "Conflict", message, {"causes": causes})
 

@@ -114,7 +114,7 @@ class WriteOptions:
         """Read them; `kind` is the name under which faults are told: CreateOptions and its sisters."""
         faults = Faults()
         if (dry := query.get("dryRun", "")) not in ("", "All"):
-            faults.unsupported("dryRun", dry, ("All",))
+            faults.unsupported("dryRun", [dry], ("All",))
         if (validation := query.get("fieldValidation", "")) not in ("", "Ignore", "Strict", "Warn"):
             faults.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn"))
         if len(manager := query.get("fieldManager", "")) > 128:

@@ -62,7 +62,7 @@ class DeleteOptions:
         if policy and orphan is not None:
             faults.invalid("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
         elif policy and policy not in _POLICIES:
-            faults.unsupported("propagationPolicy", policy, ("Background", "Foreground", "Orphan", "nil"))
+            faults.unsupported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil"))
         dry_run = body.get("dryRun") or []
         faults.extend(_dry_run_faults(dry_run))
         if faults:

@@ -9,7 +9,6 @@ Cost: joining the texts; matching every object of the namespace where a selector
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.selecting import Selection, selection
 from bayplan.cluster.store import Place
+from bayplan.objects import json_text
+from bayplan.objects.json_text import JsonSyntaxError
 
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -179,13 +180,23 @@ def _token(version: int, key: str) -> str:
     return base64.urlsafe_b64encode(content.encode()).decode().rstrip("=")
 
 
+def _unwrapped(token: str) -> str:
+    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("utf-8", "replace")
+
+
+def _no_token(why: str) -> answers.Refusal:
+    return answers.bad_request(f"invalid continue token: continue key is not valid: {why}")
+
+
 def _continuation(token: str, version: int, forgotten: int) -> tuple[str, int]:
     """The key that the last page ended with, and the version that all pages show."""
     try:
-        content = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        content = json_text.plain(json_text.parse(_unwrapped(token)))
         start, shown = str(content["start"]).removesuffix("\0"), int(content["rv"])
-    except (ValueError, KeyError, TypeError, binascii.Error):
-        raise answers.bad_request("continue key is not valid: illegal base64 data at input byte 0") from None
+    except JsonSyntaxError as fault:
+        raise _no_token(str(fault)) from None
+    except (ValueError, KeyError, TypeError):
+        raise _no_token("illegal base64 data at input byte 0") from None
     if 0 < shown < forgotten:
         raise answers.expired(_TOO_OLD, _token(-1, start))
     return start, version if shown < 0 else shown

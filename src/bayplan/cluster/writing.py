@@ -115,7 +115,11 @@ class Writer:
         settle_namespace(write.resource, tree, write.namespace)
         settle_name(tree, name)
         place = self._store.place(write.resource.storage)
-        missing = place.get(write.namespace, name) is None
+        known = place.get(write.namespace, name)
+        missing = known is None
+        given = tree["metadata"].get("uid")
+        if known is not None and given and given != known.uid:
+            raise answers.other_uid(write.resource, write.namespace, name, asked=given, found=known.uid)
         if missing and write.resource.storage in _CREATED_BY_PUT and not write.subresource:
             tree["metadata"].pop("resourceVersion", None)
             return self.create(write, tree)

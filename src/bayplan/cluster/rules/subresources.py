@@ -18,6 +18,7 @@ from bayplan.cluster.answers import (
     forbidden,
     invalid,
     not_found,
+    other_uid,
     too_many_requests,
 )
 from bayplan.cluster.kinds import Resource, Tree
@@ -42,7 +43,7 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
     _check_binding(binding)
     wanted = (binding.get("metadata") or {}).get("uid")
     if wanted and wanted != meta.get("uid"):
-        raise _wrong_uid(pod, wanted)
+        raise other_uid(built_in("Pod"), meta["namespace"], name, asked=wanted, found=meta["uid"])
     kind = built_in("Pod")
     if meta.get("deletionTimestamp"):
         raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host", called="pods/binding")
@@ -62,14 +63,6 @@ def _check_binding(binding: Tree) -> None:
     if faults:
         texts = list(map(str, faults))
         raise Refusal(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
-
-
-def _wrong_uid(pod: Tree, wanted: str) -> Refusal:
-    meta = pod["metadata"]
-    key = f"/registry/pods/{meta['namespace']}/{meta['name']}"
-    failed = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {meta['uid']}"
-    why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {failed}"
-    return conflict(built_in("Pod"), meta["name"], why)
 
 
 def _bound(pod: Tree, binding: Tree, now: str) -> Tree:
