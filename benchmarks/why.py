@@ -129,11 +129,12 @@ def measured(engine: PodEngine, name: str, pod: Pod) -> Found:
 
 
 @click.command()
+@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
 @click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
 @click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
-def main(quick: bool, check: bool) -> None:
+def main(nodes: int, quick: bool, check: bool) -> None:
     """Measure answers to "why"."""
-    nodes = 100 if quick else NODES
+    nodes = 100 if quick else nodes
     engine = engine_of(nodes)
     gc.collect()
     gc.freeze()
