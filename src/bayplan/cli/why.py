@@ -113,7 +113,7 @@ def _of_leader(connection: Connection, way: Way, namespace: str, pod: str, *, no
     target = connection.target(os.environ)
     path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
     if not way.url and (here := ClusterFolder.serving(target.server, os.environ)) is not None and here.page:
-        target, way = Target(server=here.page), _Way(urljoin(here.page, "/"), way.lease, "", verify=True)
+        target, way = Target(server=here.page), Way(urljoin(here.page, "/"), way.lease, "", verify=True)
     with mended(target):
         return run_until_stopped(ask(target, way, path))
 
