@@ -8,7 +8,7 @@ PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench   measure the decisions of the core, and the sessions of the batch engine"
 	@echo "make bench-batch   the sessions of the batch engine alone"
 	@echo "make bench-queue   one event against ten thousand parked pods"
+	@echo "make bench-why   answers to why at 5,000 nodes and 50,000 pods"
 	@echo "make bench-e2e   the live scheduler on a real API server, beside kube-scheduler; half an hour, ALL=1 for the rest"
 	@echo "make bench-batch-e2e   gangs through the live batch engine on a real API server, beside a loop of the same writes"
 	@echo "make bench-binder   pods bound through BindRequests on a real API server, beside direct binding and a loop of the same writes"
@@ -80,6 +81,9 @@ bench-batch: .venv/.dev
 
 bench-queue: .venv/.dev
 	$(BIN)/python benchmarks/queueing.py $(ARGS)
+
+bench-why: .venv/.dev
+	$(BIN)/python benchmarks/why.py $(ARGS)
 
 bench-e2e: .venv/.dev
 	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)

@@ -85,13 +85,15 @@ def enough(cluster: Cluster, pod: Pod) -> set[str]:
             if change.kind in found:
                 continue
             after, changed = made(cluster, pod, change)
-            if _fitting(same, changed) if after is cluster else fitting(after, changed):
+            nodes = _fitting(same, changed) if after is cluster else fitting(after, changed)
+            if change.node in nodes if change.node else nodes:
                 found.add(change.kind)
     return found
 
 
 def all_changes(cluster: Cluster, pod: Pod) -> Iterator[Change]:
-    """Everything that could be suggested."""
+    """Everything that could be suggested. Pods go from one node, and to that node the pod is to go: the room of others
+    is not its business."""
     taints = _taints(cluster.nodes)
     for kind, parts in (
         (GATE, [gate.name for gate in pod.spec.scheduling_gates]),
@@ -105,7 +107,7 @@ def all_changes(cluster: Cluster, pod: Pod) -> Iterator[Change]:
     yield from (Change(kind=REQUESTS, less=less) for less in _lower(cluster, pod))
     for node in cluster.nodes:
         weaker = [p.key for p in cluster.pods if p.spec.node_name == node.name and p.priority < pod.priority]
-        yield from (Change(kind=EVICTION, evict=some) for some in _some(weaker))
+        yield from (Change(kind=EVICTION, evict=some, node=node.name) for some in _some(weaker))
 
 
 def _taints(nodes: Iterable[Node]) -> list[str]:

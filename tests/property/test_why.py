@@ -16,7 +16,7 @@ from bayplan.testing.strategies import Cluster, clusters, nodes, pods
 from naive import why as naive
 
 WEB = {"app": "web"}
-UNHURRIED = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+UNHURRIED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 spreads = st.lists(
     st.builds(
@@ -38,16 +38,40 @@ affinities = st.sampled_from(
         make_affinity(apart=WEB),
     ]
 )
-waiting = pods(
-    priority=st.sampled_from([0, 10]),
-    gates=st.sampled_from([(), (), (), ("a",), ("a", "b")]),
-    claims=st.sampled_from([(), (), (), ("data",)]),
-    spread=spreads,
-    affinity=affinities,
+one_taint = st.sampled_from([[], [], ["gpu:NoSchedule"], ["old:NoExecute"], ["gpu:NoSchedule", "old:NoExecute"]])
+"""Most pods want one thing too many, so that one change is often enough and often not."""
+waiting = st.one_of(
+    pods(
+        labels=st.just(WEB),
+        cpu=st.sampled_from([None, "1", "3"]),
+        memory=None,
+        priority=st.sampled_from([0, 10]),
+        node_selector=st.sampled_from([{}, {}, {"disk": "ssd"}]),
+        tolerations=st.sampled_from([[], ["gpu"]]),
+        spread=spreads,
+        affinity=affinities,
+    ),
+    pods(
+        gates=st.sampled_from([(), ("a",), ("a", "b")]),
+        claims=st.sampled_from([(), ("data",)]),
+        host_ports=st.sampled_from([[], [80], [80, 443]]),
+        node_selector=st.sampled_from([{}, {"disk": "ssd"}]),
+    ),
 )
 small = clusters(
-    nodes(unschedulable=st.sampled_from([False, False, True])),
-    pods(priority=st.sampled_from([0, 0, 10])),
+    nodes(
+        cpu=st.sampled_from(["2", "4"]),
+        memory="8Gi",
+        capacity=st.sampled_from([{"pods": "110"}, {"pods": "110"}, {"pods": "2"}]),
+        taints=one_taint,
+        unschedulable=st.sampled_from([False, False, False, True]),
+    ),
+    pods(
+        labels=st.sampled_from([WEB, {}]),
+        cpu=st.sampled_from(["1", "3"]),
+        priority=st.sampled_from([0, 0, 10]),
+        host_ports=st.sampled_from([[], [80]]),
+    ),
     max_nodes=3,
     max_pods=4,
 )

@@ -32,7 +32,7 @@ _LEASE = "kube-system/kube-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """How the scheduler is reached."""
 
     url: str
@@ -99,7 +99,7 @@ def command(
     elif config is not None:
         raise UsageError("--config is for a cluster in files; a scheduler that runs has its own")
     else:
-        answer = _of_leader(connection, _Way(url, lease, str(authority or ""), not insecure), namespace, pod, now=now)
+        answer = _of_leader(connection, Way(url, lease, str(authority or ""), not insecure), namespace, pod, now=now)
     if output == "text":
         print_answer(answer)
     else:
@@ -109,16 +109,16 @@ def command(
 # a scheduler that runs
 
 
-def _of_leader(connection: Connection, way: _Way, namespace: str, pod: str, *, now: bool) -> Answer:
+def _of_leader(connection: Connection, way: Way, namespace: str, pod: str, *, now: bool) -> Answer:
     target = connection.target(os.environ)
     path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
     if not way.url and (here := ClusterFolder.serving(target.server, os.environ)) is not None and here.page:
-        target, way = Target(server=here.page), _Way(urljoin(here.page, "/"), way.lease, "", verify=True)
+        target, way = Target(server=here.page), Way(urljoin(here.page, "/"), way.lease, "", verify=True)
     with mended(target):
-        return run_until_stopped(_asked(target, way, path))
+        return run_until_stopped(ask(target, way, path))
 
 
-async def _asked(target: Target, way: _Way, path: str) -> Answer:
+async def ask(target: Target, way: Way, path: str) -> Answer:
     """Ask the scheduler itself where its address is known, else the API server's proxy."""
     if way.url:
         direct = replace(

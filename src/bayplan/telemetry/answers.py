@@ -98,11 +98,12 @@ class Answer(_Part, frozen=True):
 
     pod: str
     uid: str = ""
-    engine: str = "pod"
+    # Made by a function, these are sent even where they are the usual ones: everybody reads them.
+    engine: str = msgspec.field(default_factory=lambda: "pod")
+    state: str = msgspec.field(default_factory=lambda: PENDING)
+    source: str = msgspec.field(default_factory=lambda: RECORD)
+    sentence: str = msgspec.field(default_factory=str)
     scheduler: str = ""
-    state: str = PENDING
-    sentence: str = ""
-    source: str = RECORD
     decided_at: datetime | None = None
     node: str = ""
     nodes: int = 0

@@ -50,6 +50,7 @@ async def test_who_may_get_the_pod_is_told_why() -> None:
         assert reply.status == 200
         assert reply.headers["content-type"] == "application/json"
         assert msgspec.json.decode(reply.body, type=Answer) == ANSWER
+        assert {"engine": "pod", "state": "pending", "source": "record"}.items() <= reply.json.items()
         afresh = await get(server, "/why/shop/web-0?now=true", headers=bearer("t"))
         assert afresh.json["source"] == "now"
 
