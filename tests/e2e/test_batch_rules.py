@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
+from audited import Deployed, Right, denied, used
 from batch_corner import BatchCorner, install
 from cluster.api import Tree
 from cluster.run import Cluster
@@ -17,20 +16,8 @@ from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scheduling import until
 
-BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "batch"
-ACCOUNT = "system:serviceaccount:volcano-system:bayplan-batch"
-NAME = "bayplan-batch"
-
-Right = tuple[str, str, str]
-"""A group, a resource with its subresource, and a verb."""
-
-POLICY = f"""
-apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-  - {{level: Metadata, users: ["{ACCOUNT}"]}}
-  - {{level: None}}
-"""
+DEPLOYED = Deployed("batch", "volcano-system", "bayplan-batch")
+NAME = DEPLOYED.name
 
 ANNOTATING = '''
 class Notes:
@@ -57,57 +44,12 @@ ASKED_BY_THE_SERVER_ITSELF: set[Right] = {
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that keeps account of what our ServiceAccount asks, under exactly the rules that we hand out."""
-    folder = tmp_path_factory.mktemp("audited")
-    policy = folder / "policy.yaml"
-    policy.write_text(POLICY)
-    flags = (
-        f"--audit-policy-file={policy}",
-        f"--audit-log-path={folder / 'audit.log'}",
-        "--audit-log-mode=blocking-strict",
-        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-    )
-    with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
-        cluster.kubectl("apply", "-k", str(BASE))
-        cluster.tokens[NAME] = cluster.kubectl("-n", "volcano-system", "create", "token", NAME).strip()
+    with DEPLOYED.audited(tmp_path_factory.mktemp("audited")) as cluster:
         yield cluster
 
 
-def objects() -> list[Tree]:
-    return [tree for path in sorted(BASE.glob("*.yaml")) for tree in yaml.safe_load_all(path.read_text()) if tree]
-
-
-def rights() -> set[Right]:
-    """Everything that our own rules allow."""
-    found = set()
-    for role in (tree for tree in objects() if tree["kind"] in ("Role", "ClusterRole")):
-        for rule in role["rules"]:
-            found |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
-    return found
-
-
 def log(cluster: Cluster) -> list[Tree]:
-    text = (cluster.folder.parent / "audit.log").read_text()
-    return [tree for tree in map(json.loads, text.splitlines()) if tree["user"]["username"] == ACCOUNT]
-
-
-def used(entries: list[Tree]) -> set[Right]:
-    found = set()
-    for entry in entries:
-        if "objectRef" in entry:
-            about = entry["objectRef"]
-            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-            found.add((about.get("apiGroup", ""), resource, entry["verb"]))
-    return found
-
-
-def denied(entries: list[Tree]) -> list[str]:
-    return [
-        f"{each['verb']} {each['requestURI']}"
-        for each in entries
-        if each.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
-        or each.get("responseStatus", {}).get("code") == 403
-    ]
+    return DEPLOYED.log(cluster)
 
 
 def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path) -> None:
@@ -115,7 +57,7 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     corner = BatchCorner(audited, "work", tmp_path)
     install(audited, corner.api)
     corner.add_nodes(2, cpu="4")
-    (given,) = [tree for tree in objects() if tree["kind"] == "ConfigMap"]
+    (given,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ConfigMap"]
     conf = given["data"]["volcano-scheduler.conf"] + "  - name: notes\n"
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
@@ -138,8 +80,8 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
             corner.bound(corner.gang("last", 1, cpu="100m"))
     entries = log(audited)
     assert denied(entries) == []
-    assert rights() - used(entries) - SELDOM == ASKED_BY_THE_SERVER_ITSELF
-    assert used(entries) - rights() == set()
+    assert DEPLOYED.rights() - used(entries) - SELDOM == ASKED_BY_THE_SERVER_ITSELF
+    assert used(entries) - DEPLOYED.rights() == set()
 
 
 def places_and_preempts(corner: BatchCorner) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from audited import Deployed, Right, denied, used
 from cluster.api import Tree
 from cluster.run import Cluster, free_ports
 from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
@@ -21,20 +22,8 @@ from scenario import Corner
 from scheduling import Endpoint, condition, scheduler, until
 from served import get
 
-BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "base"
-ACCOUNT = "system:serviceaccount:bayplan-system:bayplan"
-NAME = "bayplan"
-
-Right = tuple[str, str, str]
-"""A group, a resource with its subresource, and a verb."""
-
-POLICY = """
-apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-  - {level: Metadata, users: ["system:serviceaccount:bayplan-system:bayplan"]}
-  - {level: None}
-"""
+DEPLOYED = Deployed("base", "bayplan-system", "bayplan")
+NAME = DEPLOYED.name
 
 STUBBORN = '''
 class Stubborn:
@@ -57,57 +46,12 @@ ASKED_BY_THE_SERVER_ITSELF: dict[Right, str] = {
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that keeps account of what our ServiceAccount asks, under exactly the rules that we hand out."""
-    folder = tmp_path_factory.mktemp("audited")
-    policy = folder / "policy.yaml"
-    policy.write_text(POLICY)
-    flags = (
-        f"--audit-policy-file={policy}",
-        f"--audit-log-path={folder / 'audit.log'}",
-        "--audit-log-mode=blocking-strict",
-        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-    )
-    with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
-        cluster.kubectl("apply", "-k", str(BASE))
-        cluster.tokens[NAME] = cluster.kubectl("-n", "bayplan-system", "create", "token", NAME).strip()
+    with DEPLOYED.audited(tmp_path_factory.mktemp("audited")) as cluster:
         yield cluster
 
 
-def objects() -> list[Tree]:
-    return [tree for path in sorted(BASE.glob("*.yaml")) for tree in yaml.safe_load_all(path.read_text()) if tree]
-
-
-def rights() -> set[Right]:
-    """Everything that our own rules allow."""
-    found = set()
-    for role in (tree for tree in objects() if tree["kind"] in ("Role", "ClusterRole")):
-        for rule in role["rules"]:
-            found |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
-    return found
-
-
 def log(cluster: Cluster) -> list[Tree]:
-    text = (cluster.folder.parent / "audit.log").read_text()
-    return [tree for tree in map(json.loads, text.splitlines()) if tree["user"]["username"] == ACCOUNT]
-
-
-def used(entries: list[Tree]) -> set[Right]:
-    found = set()
-    for entry in entries:
-        if "objectRef" in entry:
-            about = entry["objectRef"]
-            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-            found.add((about.get("apiGroup", ""), resource, entry["verb"]))
-    return found
-
-
-def denied(entries: list[Tree]) -> list[str]:
-    return [
-        f"{each['verb']} {each['requestURI']}"
-        for each in entries
-        if each.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
-        or each.get("responseStatus", {}).get("code") == 403
-    ]
+    return DEPLOYED.log(cluster)
 
 
 def streaming(ask: Ask) -> bool:
@@ -120,7 +64,7 @@ def running(cluster: Cluster, folder: Path, port: int, *, lists: bool = False) -
 
     `lists`: the server seems to be of those that do not stream what exists.
     """
-    (given,) = [tree for tree in objects() if tree["kind"] == "ConfigMap"]
+    (given,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ConfigMap"]
     config: dict[str, Any] = yaml.safe_load(given["data"]["config.yaml"])
     config |= {
         "clientConnection": {"kubeconfig": "KUBECONFIG"},
@@ -239,14 +183,14 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
         corner.bound(["last"])
     entries = log(audited)
     assert denied(entries) == []
-    idle = rights() - used(entries)
+    idle = DEPLOYED.rights() - used(entries)
     assert idle == set(ASKED_BY_THE_SERVER_ITSELF)
-    assert used(entries) - rights() == {("", "configmaps", "get")}, "which the API server's own role allows"
+    assert used(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, "which the API server's own role allows"
 
 
 def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Path) -> None:
     """Without these two rules a claim is neither allocated nor made."""
-    (role,) = [tree for tree in objects() if tree["kind"] == "ClusterRole"]
+    (role,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ClusterRole"]
     without = {resource for _, resource, _ in ASKED_BY_THE_SERVER_ITSELF}
     for rule in role["rules"]:
         rule["resources"] = [each for each in rule["resources"] if each not in without]

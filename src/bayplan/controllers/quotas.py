@@ -14,11 +14,9 @@ from bayplan.controllers.controller import Controller
 from bayplan.controllers.kinds_there import kinds_there
 from bayplan.controllers.quota_sums import (
     PLAIN,
-    Amounts,
     added,
     claim_usage,
     in_scopes,
-    number,
     pod_usage,
     scopes_of,
     service_usage,
@@ -26,6 +24,7 @@ from bayplan.controllers.quota_sums import (
 from bayplan.controllers.seen import CLAIMS, PODS, QUOTAS, SERVICES, SeenPod, Whole
 from bayplan.controllers.world import Feed, Key, World
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.quotas import Amounts, number
 from bayplan.objects.volumes import PersistentVolumeClaim
 
 BREATH_S = 0.2

@@ -183,20 +183,19 @@ class _Retracing:
     def _next(self, left: Sequence[Verdict]) -> int:
         """Which of the next decisions was made first: the first that explains itself, of those made at about once."""
         head = left[0]
-        if not head.node or self._explained(head):
+        if not head.node:
             return 0
-        for place, verdict in enumerate(left[1:MOST_AT_ONCE], 1):
+        best: dict[bytes, frozenset[str]] = {}  # pods that are alike are asked about once
+        for place, verdict in enumerate(left[:MOST_AT_ONCE]):
             if not verdict.node or not _close(head, verdict):
                 break
-            if self._explained(verdict):
+            pod = self._pods[verdict.pod]
+            likeness = _likeness(pod)
+            if likeness not in best:
+                best[likeness] = self._still.best_nodes(pod) if self._still.pods.serves(pod) else frozenset()
+            if verdict.node in best[likeness]:
                 return place
         return 0
-
-    def _explained(self, verdict: Verdict) -> bool:
-        pod = self._pods[verdict.pod]
-        if not self._still.pods.serves(pod):
-            return False
-        return self._still.tried(pod).node == verdict.node
 
     def _take_back(self, outcome: Outcome) -> None:
         if outcome.held is not None:
@@ -251,6 +250,12 @@ class _Retracing:
         if recorded.node:
             pod = self._pods[recorded.pod].bound_to(recorded.node)
             self._still.cluster.add([replace(pod, status=replace(pod.status, phase="Running"))])
+
+
+def _likeness(pod: Pod) -> bytes:
+    """What a decision about a pod can depend on, besides its name."""
+    meta = pod.metadata
+    return msgspec.json.encode((meta.namespace, meta.labels, meta.annotations, meta.controller, pod.spec))
 
 
 def _close(first: Verdict, second: Verdict) -> bool:

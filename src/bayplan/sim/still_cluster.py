@@ -183,6 +183,16 @@ class StillCluster:
         self._wanted = self.favourites.get(pod.key, "")
         return self.pods.try_pod(pod)
 
+    def best_nodes(self, pod: Pod) -> frozenset[str]:
+        """Where the pod engine might put the pod: equally good nodes, or none."""
+        decision = self.tried(pod)
+        if decision.node is None:
+            return frozenset()
+        if decision.scores is None or decision.nodes is None:
+            return frozenset((decision.node,))
+        names, total = decision.nodes.names, decision.scores.total
+        return frozenset(names[place] for place in np.flatnonzero(total == total.max()).tolist())
+
     def session(self) -> SessionOutcome:
         """Let the batch engine decide about all it has been told of."""
         self.sessions += 1

@@ -13,9 +13,17 @@ from bayplan.cluster.kinds import BUILT_IN, Resource, Tree
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.rules.quality import quality_of_service
 from bayplan.cluster.rules.resources import Amounts, added, amounts, as_texts, count, pod_amounts
-from bayplan.objects.resources import is_dra_extended_resource_name, is_hugepages, is_native
+from bayplan.objects.quotas import (
+    CLASS_MARK,
+    PodTraits,
+    compute_usage,
+    in_scope,
+    scopes_of,
+    service_usage,
+    storage_usage,
+)
+from bayplan.objects.resources import is_native
 
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _ASKED_OF_ALL = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 _COUNTED = {
     "pods": "Pod",
@@ -26,7 +34,6 @@ _COUNTED = {
     "replicationcontrollers": "ReplicationController",
     "persistentvolumeclaims": "PersistentVolumeClaim",
 }
-_CLASS_MARK = ".storageclass.storage.k8s.io/"
 
 
 def usage(resource: Resource, item: Tree) -> Amounts:
@@ -39,7 +46,7 @@ def usage(resource: Resource, item: Tree) -> Amounts:
     if resource.plural in _COUNTED:
         found[resource.plural] = count(1)
     if resource.kind == "Service":
-        found |= _service_usage(item["spec"])
+        found |= service_usage(item["spec"])
     elif resource.kind == "PersistentVolumeClaim":
         found |= _claim_usage(item["spec"])
     return found
@@ -52,94 +59,35 @@ def _counts(pod: Tree) -> bool:
 
 def _pod_usage(pod: Tree) -> Amounts:
     spec = pod["spec"]
-    return {"pods": count(1), **_compute_usage(pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))}
-
-
-def _compute_usage(requests: Amounts, limits: Amounts) -> Amounts:
-    found: Amounts = {}
-    for name in _COMPUTE:
-        if name in requests:
-            found[name] = found[f"requests.{name}"] = requests[name]
-        if name in limits:
-            found[f"limits.{name}"] = limits[name]
-    for name, amount in requests.items():
-        if is_hugepages(name):
-            found[name] = found[f"requests.{name}"] = amount
-        elif is_dra_extended_resource_name(name):
-            found[f"requests.{name}"] = amount
-    return found
-
-
-def _service_usage(spec: Tree) -> Amounts:
-    ports = len(spec.get("ports") or ())
-    kind = spec.get("type")
-    allocates = spec.get("allocateLoadBalancerNodePorts", True)
-    given = sum(1 for port in spec.get("ports") or () if port.get("nodePort"))
-    nodes = ports if kind == "NodePort" or (kind == "LoadBalancer" and allocates) else 0
-    nodes = given if kind == "LoadBalancer" and not allocates else nodes
-    return {"services.nodeports": count(nodes), "services.loadbalancers": count(int(kind == "LoadBalancer"))}
+    return {"pods": count(1), **compute_usage(pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))}
 
 
 def _claim_usage(spec: Tree) -> Amounts:
-    found: Amounts = {}
-    name = spec.get("storageClassName")
-    if name:
-        found[f"{name}{_CLASS_MARK}persistentvolumeclaims"] = count(1)
     size = amounts((spec.get("resources") or {}).get("requests")).get("storage")
-    if size is not None:
-        found["requests.storage"] = size
-        if name:
-            found[f"{name}{_CLASS_MARK}requests.storage"] = size
-    return found
+    return storage_usage(spec.get("storageClassName"), size)
 
 
 # Which objects a quota means
 
 
 def matches(quota: Tree, resource: Resource, item: Tree) -> bool:
-    """Whether the quota's scopes let it count the object."""
-    return all(_in_scope(each, resource, item) for each in _scopes(quota["spec"]))
-
-
-def _scopes(spec: Tree) -> list[Tree]:
-    plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
-    return [*plain, *((spec.get("scopeSelector") or {}).get("matchExpressions") or ())]
-
-
-def _in_scope(scope: Tree, resource: Resource, item: Tree) -> bool:
+    """Whether the quota's scopes let it count the object; they mean pods alone."""
+    scopes = scopes_of(quota["spec"])
+    if not scopes:
+        return True
     if resource.kind != "Pod" or resource.group:
         return False
-    spec, name = item["spec"], scope.get("scopeName")
-    ends = spec.get("activeDeadlineSeconds") is not None
-    best_effort = quality_of_service(spec) == "BestEffort"
-    match name:
-        case "Terminating":
-            return ends
-        case "NotTerminating":
-            return not ends
-        case "BestEffort":
-            return best_effort
-        case "NotBestEffort":
-            return not best_effort
-        case "PriorityClass":
-            return _class_matches(scope, spec.get("priorityClassName"))
-        case "CrossNamespacePodAffinity":
-            return _crosses_namespaces(spec)
-    return False
+    traits = _traits(item["spec"])
+    return all(in_scope(each, traits) for each in scopes)
 
 
-def _class_matches(scope: Tree, name: str | None) -> bool:
-    values = scope.get("values") or ()
-    match scope.get("operator"):
-        case "In":
-            return bool(name) and name in values
-        case "NotIn":
-            return not name or name not in values
-        case "Exists":
-            return bool(name)
-        case "DoesNotExist":
-            return not name
-    return False
+def _traits(spec: Tree) -> PodTraits:
+    return PodTraits(
+        ends=spec.get("activeDeadlineSeconds") is not None,
+        best_effort=quality_of_service(spec) == "BestEffort",
+        priority_class=spec.get("priorityClassName") or "",
+        crosses_namespaces=_crosses_namespaces(spec),
+    )
 
 
 def _crosses_namespaces(spec: Tree) -> bool:
@@ -180,7 +128,7 @@ def _resources_of(hard: Mapping[str, Any]) -> Iterable[Resource]:
             found[name] = built_in(_COUNTED[name])
         elif name.startswith("services."):
             found["services"] = built_in("Service")
-        elif name == "requests.storage" or _CLASS_MARK in name:
+        elif name == "requests.storage" or CLASS_MARK in name:
             found["persistentvolumeclaims"] = built_in("PersistentVolumeClaim")
         else:
             found["pods"] = built_in("Pod")
@@ -233,7 +181,7 @@ def _missing(hard: Amounts, spec: Tree) -> str:
     for field in ("containers", "initContainers"):
         for container in spec.get(field) or ():
             resources = container.get("resources") or {}
-            told = _compute_usage(amounts(resources.get("requests")), amounts(resources.get("limits")))
+            told = compute_usage(amounts(resources.get("requests")), amounts(resources.get("limits")))
             for name in hard:
                 if name in _ASKED_OF_ALL and name not in told:
                     lacking.setdefault(name, set()).add(container.get("name", ""))
@@ -253,7 +201,7 @@ def limits_kind(quota: Tree, resource: Resource) -> bool:
         return any(name.startswith("services") for name in hard)
     if resource.kind == "PersistentVolumeClaim":
         return any(
-            name.startswith(("persistentvolumeclaims", "requests.storage")) or _CLASS_MARK in name for name in hard
+            name.startswith(("persistentvolumeclaims", "requests.storage")) or CLASS_MARK in name for name in hard
         )
     return resource.plural in hard
 
@@ -264,5 +212,5 @@ def _of_others(name: str) -> bool:
     return (
         name in _COUNTED
         or name.startswith(("count/", "services.", "requests.storage"))
-        or (_CLASS_MARK in name and not is_native(name))
+        or (CLASS_MARK in name and not is_native(name))
     )
