@@ -95,7 +95,7 @@ def long_trace(pods: int) -> float:
             if number == pods // 2:
                 halfway.append(_resident())
             ask = GpuAsk(chance.choice((250, 500, 1000)), 1)
-            cpu, runs_s = chance.randrange(100, 4000), chance.expovariate(pods / YEAR_S / 20)
+            cpu, runs_s = 100 * chance.randrange(1, 40), chance.expovariate(pods / YEAR_S / 20)
             yield TracePod("", cpu, 1024, ask, number * YEAR_S / pods, runs_s, 0, chance.choice("abc"))
 
     def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:

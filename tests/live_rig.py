@@ -20,6 +20,7 @@ from bayplan.cache import Cache
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
 from bayplan.config.features import features_of
+from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Node, Pod
@@ -109,6 +110,7 @@ async def running(
     decide: bool = True,
     prepare: Callable[[LiveScheduler], None] | None = None,
     gates: Iterable[str] = (),
+    settings: OwnSettings | None = None,
 ) -> AsyncIterator[Rig]:
     """A live engine that knows these objects and decides."""
     clock = ManualClock()
@@ -126,7 +128,7 @@ async def running(
             chance=random.Random(0),
             claims=CLAIMS,
             pod_groups=GROUPS,
-            options=ProcessOptions(serving=ServingFlags(features=features)),
+            options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or OwnSettings()),
         )
         rig = Rig(server, client, clock, live, events)
         server.route = rig.answer

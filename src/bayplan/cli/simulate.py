@@ -22,7 +22,11 @@ from bayplan.sim.traces import gpu_capacity, read_nodes, read_openb_pods
 
 @click.command("simulate")
 @click.option(
-    "--trace", type=click.Choice(["openb", "csv"]), default="openb", show_default=True, help="What the files are."
+    "--trace",
+    type=click.Choice(["openb", "csv", "recording"]),
+    default="openb",
+    show_default=True,
+    help="What the files are.",
 )
 @click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, also with .gz.")
 @click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
@@ -60,9 +64,10 @@ def command(
     openb: pods come one after another in a random order until they have asked for 1.3 times the GPUs that there are;
     one that fits nowhere is gone. How much of the GPUs is allocated is shown beside what was published.
     csv: pods come and go at the times of the table, and wait where there is no room; shown is what was allocated, how
-    long pods waited and how fair it was. Without --policy and --config the default profile places them, and shares
-    out the GPUs of nodes that have some by GpuBestFit. With --engine batch every tenant has a queue, and gangs start
-    together. The same seeds give the same numbers on every machine.
+    long pods waited and how fair it was. recording: the same for a file of `bayplan record`, whose pods stay.
+    Without --policy and --config the default profile places them, and shares out the GPUs of nodes that have some by
+    GpuBestFit. With --engine batch every tenant has a queue, and gangs start together.
+    The same seeds give the same numbers on every machine.
 
     \b
     Examples:
@@ -71,8 +76,9 @@ def command(
       bayplan simulate --pods openb_pod_list_default.csv --policy fgd --show-config > fgd.yaml
       bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
     """
-    if trace == "csv":
+    if trace != "openb":
         simulate_csv(
+            trace,
             pods,
             nodes,
             columns=columns,
@@ -86,7 +92,7 @@ def command(
         )
         return
     if config is not None or columns or samples is not None or engine != "pod":
-        raise UsageError("--engine, --config, --column and --samples go with --trace csv")
+        raise UsageError("--engine, --config, --column and --samples go with --trace csv or recording")
     chosen = policy or "fgd"
     if show_config:
         click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -25,8 +25,9 @@ from bayplan.sim.batch_world import BatchWorld
 from bayplan.sim.cluster import cluster_of
 from bayplan.sim.meters import Sample, Totals
 from bayplan.sim.policies import default_manifest, policy_configuration
+from bayplan.sim.recorded_trace import read_recorded
 from bayplan.sim.trace_replay import MakeWorld, Replay
-from bayplan.sim.traces import CSV_FIELDS, TraceNode, gpu_capacity, read_csv_pods, read_nodes
+from bayplan.sim.traces import CSV_FIELDS, TraceNode, TracePod, gpu_capacity, read_csv_pods, read_nodes
 from bayplan.sim.world import World
 
 _TITLES = tuple(field.name for field in fields(Sample))
@@ -44,6 +45,7 @@ def column_names(given: Sequence[str]) -> dict[str, str]:
 
 
 def simulate_csv(
+    trace: str,
     pods: Path,
     nodes: Path | None,
     *,
@@ -58,22 +60,30 @@ def simulate_csv(
 ) -> None:
     """Replay, and print what came of it; samples go into a file while time passes."""
     names = column_names(columns)
-    cluster = read_nodes(nodes)
+    if trace == "recording":
+        recorded, listed = read_recorded(pods)
+        cluster = recorded if nodes is None else read_nodes(nodes)
+    else:
+        cluster, listed = read_nodes(nodes), None
+
+    def arriving() -> Iterable[TracePod]:
+        return read_csv_pods(pods, names) if listed is None else listed
+
     if policy is not None and (config is not None or engine == "batch"):
         raise UsageError("--policy says who places pods, and so do --config and --engine batch; give one of them")
     with ExitStack() as stack:
         if engine == "batch":
             make = stack.enter_context(_batch_world(cluster, config, seed))
         else:
-            found = _configuration(pods, names, policy, config, gpus=gpu_capacity(cluster) > 0)
+            found = _configuration(arriving, policy, config, gpus=gpu_capacity(cluster) > 0)
             make = stack.enter_context(_pod_world(cluster, *found, config, seed))
         sink = stack.enter_context(_writing(samples))
-        totals = Replay(cluster, make).run(read_csv_pods(pods, names), every_s=every_s, sink=sink)
+        totals = Replay(cluster, make).run(arriving(), every_s=every_s, sink=sink)
     if output == "table":
         _print(pods, len(cluster), totals)
     else:
         print_value(
-            {"trace": "csv", "pods": str(pods), "engine": engine, "nodes": len(cluster), **totals.as_data()}, output
+            {"trace": trace, "pods": str(pods), "engine": engine, "nodes": len(cluster), **totals.as_data()}, output
         )
 
 
@@ -102,10 +112,10 @@ def _batch_world(nodes: Sequence[TraceNode], config: Path | None, seed: int) -> 
 
 
 def _configuration(
-    pods: Path, names: dict[str, str], policy: str | None, config: Path | None, *, gpus: bool
+    arriving: Callable[[], Iterable[TracePod]], policy: str | None, config: Path | None, *, gpus: bool
 ) -> tuple[Configuration, Registry]:
     if policy is not None:
-        return policy_configuration(policy, read_csv_pods(pods, names))
+        return policy_configuration(policy, arriving())
     registry = known_plugins()
     text = file_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None
     with explained(config, registry):

@@ -7,7 +7,7 @@ that is misspelt is an error and not a default. Cost: one small decode.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -45,6 +45,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Pods that the binder binds at the same time."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
+    ties: Literal["drawn", "inOrder"] = "drawn"
+    """Which of equally good nodes a single pod gets: one that is drawn each time, or the first in a fixed order."""
     page_address: str = ""
     """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
 

@@ -16,6 +16,7 @@ from bayplan.objects.core import Pod
 from bayplan.queueing import QueueRecorder, SchedulingQueue
 from bayplan.scheduler.asking import Extenders
 from bayplan.scheduler.binding import Bindings
+from bayplan.scheduler.cycle import first_of
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
@@ -62,7 +63,8 @@ def live_scheduler(
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
     made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
-    engine = made(writes=writes, records=DecisionRing(settings.records_mebibytes << 20))
+    ties = first_of if settings.ties == "inOrder" else None
+    engine = made(writes=writes, records=DecisionRing(settings.records_mebibytes << 20), tie_break=ties)
     queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)

@@ -40,6 +40,14 @@ Replies = Sequence[ExtenderReply]
 Attempt = Generator[Calls, Replies, "Decision"]
 Ask = Callable[[ExtenderCall], Awaitable[ExtenderReply]]
 TieBreak = Callable[[NodeColumns, RowVector | Sequence[int]], int]
+
+
+def first_of(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+    """A tie break without chance: the first in the order of the rows. Coarse scores then fill node after node."""
+    del columns, rows
+    return 0
+
+
 """Which of equally good rows: an index into them."""
 
 

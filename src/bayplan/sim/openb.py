@@ -14,12 +14,11 @@ from itertools import cycle as around
 from statistics import fmean, pstdev
 
 from bayplan.clock import ManualClock
-from bayplan.scheduler.cycle import TieBreak
+from bayplan.scheduler.cycle import first_of
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.cluster import Pods, cluster_of
 from bayplan.sim.policies import policy_configuration
 from bayplan.sim.traces import TraceNode, TracePod, gpu_capacity
-from bayplan.snapshot import NodeColumns, RowVector
 
 LOADS = (90, 100, 130)
 """Percent of the GPUs that pods have asked for when the allocation is read off."""
@@ -167,13 +166,7 @@ def fill(
     return Run(workload.name, policy, seed, arrived, failed, curve.allocated_milli, curve.at(LOADS))
 
 
-def _first(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
-    """Of equally good nodes the first: rows are in the order of this run."""
-    del columns, rows
-    return 0
-
-
 def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
-    first: TieBreak | None = None if policy == "random" else _first
-    return PodEngine(configuration, registry, cluster_of(nodes), clock=ManualClock(), chance=chance, tie_break=first)
+    ties = None if policy == "random" else first_of  # rows are in the order of this run
+    return PodEngine(configuration, registry, cluster_of(nodes), clock=ManualClock(), chance=chance, tie_break=ties)

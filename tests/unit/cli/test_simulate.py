@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bayplan.sim.recorded_trace import read_recorded
 from live_cluster import CommandLine
 
 
@@ -22,6 +23,7 @@ def _pod(n: int) -> str:
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(map(_pod, range(300)))
 MODELS = ("P100", "T4")
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},32000,65536,4,{MODELS[n % 2]}\n" for n in range(50))
 
 
@@ -105,6 +107,16 @@ def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: CommandLine, tmp_p
         "50.0,1.0,0.125,0.0,0.0,1,1,1.0,0",
     ]
     assert run.lines("simulate", *options)[0] == "jobs.csv on 1 nodes: 0.03 hours"
+
+
+def test_a_recorded_cluster_is_filled_anew(run: CommandLine, tmp_path: Path) -> None:
+    recorded = tmp_path / "cluster.jsonl"
+    run.lines("record", "--from", EXAMPLES / "cluster", recorded)
+    found = json.loads("\n".join(run.lines("simulate", "--trace", "recording", "--pods", recorded, "-o", "json")))
+    nodes, pods = read_recorded(recorded)
+    assert (found["nodes"], found["arrived"]) == (len(nodes), len(pods))
+    assert 0 < found["placed"] <= len(pods)
+    assert found["placed"] + found["waiting"] == len(pods) + found["preemptions"]
 
 
 def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: CommandLine, tmp_path: Path) -> None:

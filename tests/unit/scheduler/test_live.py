@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
+from bayplan.config.own_settings import OwnSettings
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler import live as live_module
 from bayplan.scheduler.live import SLICE_S
@@ -23,6 +24,25 @@ async def test_pods_are_bound_in_the_order_of_priority() -> None:
     pods = [make_pod(f"p{number}", cpu="1", priority=number) for number in range(5)]
     async with running(NODE, *pods) as rig:
         assert list(rig.bound()) == ["p4", "p3", "p2", "p1", "p0"]
+
+
+@on_loop
+async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
+    """Pods that ask for nothing make no node better than another."""
+    nodes = [make_node(f"n{number}") for number in range(8)]
+    config = (
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
+        "- plugins: {multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, {name: NodeName}, "
+        "{name: ImageLocality}, {name: DefaultBinder}]}}\n"
+    )
+    taken = {}
+    for ties in ("drawn", "inOrder"):
+        async with running(*nodes, config=config, settings=OwnSettings(ties=ties)) as rig:  # type: ignore[arg-type]
+            rig.hear(*(make_pod(f"p{number}") for number in range(12)))
+            await rig.asked("POST", "/binding", 12)
+            taken[ties] = {pod.spec.node_name for pod in rig.live.engine.cache.pods()}
+    assert taken["inOrder"] == {"n0"}
+    assert len(taken["drawn"]) > 1
 
 
 @on_loop

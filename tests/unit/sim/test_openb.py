@@ -6,10 +6,13 @@ import random
 
 import pytest
 
-from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.clock import ManualClock
+from bayplan.plugins.gpu.asks import GpuAsk, given_devices
 from bayplan.plugins.gpu.typical_pods import TypicalPods
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.cluster import Pods, cluster_of
 from bayplan.sim.openb import Curve, Run, Summary, Workload, in_file_order, run, run_in_file_order, tuned
-from bayplan.sim.policies import POLICIES, shape_of
+from bayplan.sim.policies import POLICIES, policy_configuration, shape_of
 from bayplan.sim.traces import TraceNode, TracePod
 from openb_data import WORKLOADS, openb
 
@@ -117,3 +120,41 @@ def test_a_seed_decides_everything(policy: str) -> None:
     assert once == again
     assert once.allocation != other.allocation
     assert 0 < once.allocated_milli <= SMALL.capacity
+
+
+@pytest.mark.parametrize("policy", list(POLICIES)[1:])
+def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: str) -> None:
+    found = []
+    for share in (True, False):
+        configuration, registry = policy_configuration(policy, SMALL.pods)
+        engine = PodEngine(
+            configuration,
+            registry,
+            cluster_of(SMALL.nodes),
+            clock=ManualClock(),
+            chance=random.Random(0),
+            tie_break=lambda *_: 0,
+            share=share,
+        )
+        make = Pods(engine.prepare).make
+        infos = [make(each, f"pod-{number}") for number, each in enumerate([*SMALL.pods, *SMALL.pods])]
+        placed = [engine.place(info).node for info in infos]
+        found.append([(node, info.once(given_devices)) for node, info in zip(placed, infos, strict=True)])
+        engine.close()
+    assert found[0] == found[1]
+    assert any(node is None for node, _ in found[0])
+
+
+def test_devices_come_back_when_a_pod_goes() -> None:
+    """What a pod held is free for the next one as soon as the cache no longer counts it."""
+    configuration, registry = policy_configuration("bestfit", SMALL.pods)
+    cache = cluster_of([TraceNode("only", 16_000, 65_536, 1, "T4")])
+    engine = PodEngine(configuration, registry, cache, clock=ManualClock(), chance=random.Random(0))
+    make = Pods(engine.prepare).make
+    first = engine.place(make(pod(700), "first"))
+    assert first.node == "only"
+    assert engine.place(make(pod(700), "second")).node is None
+    assert first.held is not None
+    cache.forget(first.held.pod)
+    assert engine.place(make(pod(700), "third")).node == "only"
+    engine.close()

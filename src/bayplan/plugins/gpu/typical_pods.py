@@ -75,7 +75,12 @@ class TypicalGroups:
         self.devices: IntVector = np.array([devices for _, devices in asks], dtype=np.int64)
         self.cpus: IntVector = np.array(sorted({shape.cpu_milli for shape, _ in with_gpu}), dtype=np.int64)
         self.thresholds = _thresholds(self.covered)
-        self._counts = [(asks.index((shape.gpu_milli, shape.gpu_count)), shape, count) for shape, count in with_gpu]
+        groups = {ask: number for number, ask in enumerate(asks)}
+        ranks = {cpu: number for number, cpu in enumerate(self.cpus.tolist(), 1)}
+        self._counts = [
+            (ranks[shape.cpu_milli], groups[shape.gpu_milli, shape.gpu_count], shape.ask, count)
+            for shape, count in with_gpu
+        ]
 
     def __len__(self) -> int:
         return len(self.milli)
@@ -83,10 +88,9 @@ class TypicalGroups:
     def table(self, model: str) -> IntMatrix:
         """How many typical pods of each group this model will do for: row n counts those with the n lowest CPUs."""
         table: IntMatrix = np.zeros((len(self.cpus) + 1, len(self)), dtype=np.int64)
-        cpus: list[int] = self.cpus.tolist()
-        for group, shape, count in self._counts:
-            if not shape.models or model in shape.ask.accepted:
-                table[cpus.index(shape.cpu_milli) + 1, group] += count
+        for rank, group, ask, count in self._counts:
+            if not ask.models or model in ask.accepted:
+                table[rank, group] += count
         return table.cumsum(axis=0)
 
 
