@@ -65,8 +65,8 @@ def _commands() -> Iterator[str]:
 
 
 def _command(command: click.Command, name: str, parent: click.Context | None) -> Iterator[str]:
-    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent, terminal_width=WIDTH)
-    context.max_content_width = WIDTH
+    widths = {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = command.make_context(name.rpartition(" ")[2], [], parent, resilient_parsing=True, **widths)
     with context:
         text = command.get_help(context)
         yield from (f"## {name}", "", "```text", *(line.rstrip() for line in text.splitlines()), "```", "")
