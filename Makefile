@@ -115,6 +115,7 @@ bench-sim: .venv/.dev
 	$(BIN)/python benchmarks/simulation.py $(ARGS)
 
 docs: .venv/.dev
+	$(BIN)/python tools/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "built site/index.html"
 

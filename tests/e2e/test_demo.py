@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,8 @@ def test_in_a_pipe(env: dict[str, str]) -> None:
     assert "was evicted for it, and its successor waits" in out
     assert "    0/50 nodes are available\n      17 Insufficient nvidia.com/gpu\n" in out
     assert "What to try next:\n  bayplan demo --keep" in out
+    assert re.search(r"look on in a browser: http://127\.0\.0\.1:\d+/page/\n", out)
+    assert re.search(r"its page, http://127\.0\.0\.1:\d+/page/, goes with it", out.splitlines()[-1])
     assert left(env) == []
 
 
@@ -115,8 +119,10 @@ def test_kept_up_for_others(env: dict[str, str]) -> None:
         assert demo.stdout is not None
         try:
             for line in demo.stdout:
-                if line.startswith("  kubectl get pods"):
+                if line.startswith("and in a browser: "):
                     break
+            with urllib.request.urlopen(line.split()[-1], timeout=DEADLINE_S) as page:
+                assert b"<title>Bayplan</title>" in page.read()
             asked = subprocess.run(
                 [sys.executable, "-m", "bayplan", "get", "pods", "-o", "name", "--cluster", "demo"],
                 env=env,

@@ -18,7 +18,7 @@ SHOWN = "bayplan get pods -o wide"
 def typed() -> list[str]:
     """Everything after the installation, in order."""
     found = [block for block in blocks(PAGE) if block.language == "console"]
-    return [command.script for block in found[1:] for command in commands(block)]
+    return [command.script for block in found[1:] for command in commands(block.text)]
 
 
 def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:

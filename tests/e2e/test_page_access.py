@@ -1,0 +1,96 @@
+"""The page of a running scheduler, where the API server decides who sees what: by token, and by namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.api import Api
+from cluster.run import Cluster, free_ports
+from scenario import Corner
+from scheduling import Endpoint, scheduler, until
+from served import Reply, connected, get
+
+RULES = "rbac.authorization.k8s.io"
+
+
+def role(kind: str, name: str, namespace: str, rules: list[dict[str, Any]]) -> str:
+    """A role, and the user `limited` bound to it."""
+    where = {"namespace": namespace} if namespace else {}
+    version = f"{RULES}/v1"
+    subject = {"kind": "User", "name": "limited", "apiGroup": RULES}
+    made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **where}, "rules": rules}
+    bound = {
+        "apiVersion": version,
+        "kind": f"{kind}Binding",
+        "metadata": {"name": name, **where},
+        "subjects": [subject],
+        "roleRef": {"apiGroup": RULES, "kind": kind, "name": name},
+    }
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [made, bound]})
+
+
+def ask(cluster: Cluster, port: int, path: str, user: str, method: str = "GET") -> Reply:
+    headers = {"Authorization": f"Bearer {cluster.tokens[user]}"} if user else {}
+    return asyncio.run(get(Endpoint(port), path, method=method, headers=headers))
+
+
+def streamed(cluster: Cluster, port: int, user: str) -> str:
+    """The stream from its beginning until everything was told; nothing for who is refused."""
+
+    async def read() -> str:
+        async with asyncio.timeout(60), connected(Endpoint(port)) as (reader, writer):
+            token = cluster.tokens[user]
+            writer.write(f"GET /page/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            said = b""
+            while b"event: whole" not in said:
+                piece = await reader.read(65536)
+                said += piece
+                if not piece or not said.startswith(b"HTTP/1.1 200"):
+                    return ""
+            return said.decode()
+
+    return asyncio.run(read())
+
+
+@pytest.fixture
+def served(cluster: Cluster, corner: Corner, tmp_path: Path) -> Iterator[int]:
+    """A scheduler that has placed a pod in a namespace that nobody else may read, and one in the test's own."""
+    (port,) = free_ports(1)
+    other = f"{corner.api.namespace[:50]}-x"
+    hidden = Api(cluster, other)
+    hidden.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
+    corner.add_nodes(2)
+    with scheduler(cluster, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", "--leader-elect=false"):
+        corner.api.create(corner.pod("seen"))
+        hidden.create({**corner.pod("unseen"), "metadata": {"name": "unseen", "namespace": other}})
+        corner.bound(["seen"])
+        until(lambda: hidden.pod("unseen")["spec"].get("nodeName"), "the other is placed")
+        yield port
+
+
+def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: Corner, served: int) -> None:
+    mine, other = corner.api.namespace, f"{corner.api.namespace[:50]}-x"
+    assert ask(cluster, served, "/page/", "").status == 401
+    assert ask(cluster, served, "/page/stream", "").status == 403
+    assert ask(cluster, served, "/page/stream", "limited").status == 403
+
+    everything = streamed(cluster, served, "admin")
+    assert f'"{mine}/seen"' in everything
+    assert f'"{other}/unseen"' in everything
+
+    paths = [{"nonResourceURLs": ["/page/*"], "verbs": ["get"]}]
+    cluster.kubectl("apply", "-f", "-", stdin=role("ClusterRole", f"page-{mine[:40]}", "", paths))
+    pods = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+    cluster.kubectl("apply", "-f", "-", stdin=role("Role", "pods", mine, pods))
+
+    # a refusal is remembered for ten seconds
+    until(lambda: f'"{mine}/seen"' in streamed(cluster, served, "limited"), "their own pods are shown")
+    assert other not in streamed(cluster, served, "limited")
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert ask(cluster, served, "/page/stream", "admin", method).status == 405
