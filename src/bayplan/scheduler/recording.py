@@ -55,12 +55,11 @@ def record_of(pod: Pod, decision: Decision, at: datetime, layout: int = 0) -> De
         reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
         nominated=decision.nominate or "",
         victims=tuple(_within(_VICTIMS_BYTES, decision.victims, text_bytes)),
-        layout=layout,
     )
     if diagnosis is None or decision.node is not None:
         return record
     reasons = _reasons(diagnosis, LARGEST_RECORD_BYTES - record.size_bytes, with_bits=True)
-    return replace(record, reasons=reasons)
+    return replace(record, reasons=reasons, layout=layout)
 
 
 def _shared_record(pod: Pod, node: str, row: int, standing: Standing, at: datetime) -> DecisionRecord:
