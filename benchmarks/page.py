@@ -6,7 +6,8 @@
 
 The page is served as every scheduler serves it, from objects in memory that change while it is looked at: 500 pods a
 second come and go. Chromium runs headless and without a GPU. A pointer drags the plan about at three zooms; a frame
-time is the time between two frames that the browser has drawn. Prints a table and writes build/bench/page.json.
+time is the time between two turns that the browser gives the page to draw in. Prints a table and writes
+build/bench/page.json.
 """
 
 from __future__ import annotations
