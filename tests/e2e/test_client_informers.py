@@ -61,8 +61,9 @@ async def test_the_server_offers_every_kind_of_kubernetes(cluster: Cluster) -> N
     async with client_of(cluster.target()) as client:
         offered = await client.discover()
         assert offered.server_version == "v1.36.4"
-        # Volcano's are custom resources, and Kubernetes' own PodGroup is behind a gate.
-        absent = {kind.name for kind in KINDS if kind.group.endswith("volcano.sh")} | {"PodGroup"}
+        # Volcano's and KAI's are custom resources, and Kubernetes' own PodGroup is behind a gate.
+        custom = ("volcano.sh", "run.ai")
+        absent = {kind.name for kind in KINDS if kind.group.endswith(custom)} | {"PodGroup"}
         assert {kind.name for kind in offered.missing} == absent
         assert {key: found.version for key, found in offered.resources.items() if key[0] == "resource.k8s.io"} == {
             ("resource.k8s.io", "ResourceClaim"): "v1",
