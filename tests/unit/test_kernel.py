@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "bayplan"
 CLASS = re.compile(r"^cdef class (\w+):$")
-ATTRIBUTES = re.compile(r"^    cdef (?:public |readonly )?(?:long long|\w+) (\w+(?:, \w+)*)$")
+ATTRIBUTES = re.compile(r"^    cdef (?:public |readonly )?(?:long long|\w+)(?:\[[:, ]+\])? (\w+(?:, \w+)*)$")
 METHOD = re.compile(r"^(?:    )?cp?def (?:(?:long long|\w+) )?(\w+)\((.*)\)$")
 
 

@@ -5,11 +5,13 @@ cdef class NodeColumns:
     cdef public Py_ssize_t count, images_version
     cdef public list nodes, names, ports, images
     cdef public dict index, port_rows, _image_rows, _image_columns
+    cdef long long[:, :] _cells
     cdef public object _amounts, _usage, nonzero, pod_count, requested, allocatable
     cdef public object unschedulable, taint_ids, feature_ids
     cdef public bint all_small
     cdef public object _bound
     cpdef add_pod(self, Py_ssize_t row, object info)
+    @cython.locals(parts=tuple, place=Py_ssize_t)
     cpdef count_pod(self, Py_ssize_t row, object info)
     cpdef show_pod(self, Py_ssize_t row, object info)
     cpdef bytes amounts_key(self, Py_ssize_t row)

@@ -43,6 +43,7 @@ class Weight(NamedTuple):
     vocabulary: Vocabulary  # that numbers the resources
     amounts: IntVector
     bound: int  # none of them is larger; `SMALL` where one is negative
+    parts: tuple[int, ...]  # the amounts again, for whoever adds them one by one
 
 
 class PodInfo:
@@ -133,7 +134,8 @@ class PodInfo:
         amounts[:BEFORE_REQUESTS] = *self.nonzero, 1
         for number, amount in requests:
             amounts[BEFORE_REQUESTS + number] = amount
-        return Weight(vocabulary, amounts, int(amounts.max()) if amounts.min() >= 0 else SMALL)
+        parts = tuple(amounts.tolist())
+        return Weight(vocabulary, amounts, max(parts) if min(parts) >= 0 else SMALL, parts)
 
     def once(self, compute: Callable[[Pod], T]) -> T:
         """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
