@@ -21,6 +21,7 @@ from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.controllers import Controllers, FakeKubelet, NodePool, PodHabits, nodes_of
 from bayplan.controllers.seen import PODS, Tree
+from bayplan.controllers.world import Feed
 from bayplan.errors import NotFound
 from served_cluster import Served, served
 
@@ -147,3 +148,13 @@ async def controlled(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def tell(feed: Feed[Any], old: Any, new: Any) -> None:
+    """What a watch would tell a controller that has none."""
+    item, store = new if new is not None else old, feed._informer._store
+    if new is None:
+        del store[(item.namespace, item.name)]
+    else:
+        store[(item.namespace, item.name)] = item
+    feed._on_change(old, new)

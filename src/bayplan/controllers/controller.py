@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, TypeVar
 
+import msgspec
+
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.client.informer import EVERYTHING, Selection
 from bayplan.client.work_queue import WorkQueue
@@ -38,6 +40,8 @@ class Controller:
         self.client = world.client
         self.clock = world.clock
         self._feeds: list[Feed[KubeObject]] = []
+        self._answers: dict[str, Whole] = {}
+        """By uid: what the server answered to our last write, until the watch has told of it."""
         self._voice = world.voice(self.component())
         self.queue: WorkQueue[Key] = WorkQueue(
             self.name,
@@ -84,6 +88,32 @@ class Controller:
         """Tell an event about an object."""
         kind = WARNING if warning else NORMAL
         self._voice.event(reference(resource, item), type=kind, reason=reason, action="", note=note)
+
+    def latest(self, feed: Feed[Whole], key: Key) -> Whole | None:
+        """An object as the watch told of it, or as our own write left it if that is newer.
+
+        Watches of two kinds are not in step: who counts pods by what an owner says must not read an owner that is older
+        than the pods, or acts twice on the same old state."""
+        told = feed.get(*key)
+        if told is None:
+            return None
+        answered = self._answers.get(told.uid)
+        if answered is None:
+            return told
+        if _version(answered) <= _version(told):
+            del self._answers[told.uid]
+            return told
+        return answered
+
+    def answered(self, answer: bytes) -> Whole:
+        """An object as a write of ours has left it; kept for `latest`."""
+        found = msgspec.json.decode(answer, type=Whole)
+        self._answers[found.uid] = found
+        return found
+
+    def forget(self, uid: str) -> None:
+        """An object is gone."""
+        self._answers.pop(uid, None)
 
     async def write_status(self, resource: Resource, item: Whole, status: Tree) -> bool:
         """Make the status so, if it is not; whether that took a write. Refused when the object has changed since."""
@@ -134,6 +164,11 @@ async def slowly(
             return tried, faults
         at_once *= 2
     return tried, []
+
+
+def _version(item: Whole) -> int:
+    text = item.metadata.resource_version
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def first_fault(faults: list[BaseException]) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import msgspec
-
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers import job_sums as sums
 from bayplan.controllers.job_pods import job_pod
@@ -106,6 +104,7 @@ class Jobs(PodOwner):
     def _on_owner(self, old: Whole | None, new: Whole | None) -> None:
         if old is not None and (new is None or sums.finished(new)):
             self._backoffs.pop(old.uid, None)
+            self.forget(old.uid)
             for pod in self.pods.owned_by(old.uid):
                 self._on_tracked(None, pod)
         super()._on_owner(old, new)
@@ -132,7 +131,7 @@ class Jobs(PodOwner):
     # What is done.
 
     async def sync(self, key: Key) -> float | None:
-        job = self.owners.get(*key)
+        job = self.latest(self.owners, key)
         if job is None or sums.finished(job) or job.spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
             return None
         pods = await self.own_pods(job)
@@ -399,7 +398,7 @@ class _Sync:
         if not wanted:
             return job
         answer = await self._controller.write(JOBS, job, {"status": wanted}, subresource="status")
-        return msgspec.json.decode(answer, type=Whole)
+        return self._controller.answered(answer)
 
     def _numbers(self, good: list[str], bad: list[str], *, added: bool) -> Tree:
         count, job = self._count, self._job

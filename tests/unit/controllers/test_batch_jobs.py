@@ -25,10 +25,11 @@ from bayplan.controllers.batch.job_view import Counts, JobView
 from bayplan.controllers.batch.jobs import VcJobs
 from bayplan.controllers.batch.kinds import VC_JOBS
 from bayplan.controllers.seen import SeenPod, Whole
-from bayplan.controllers.world import Feed, World
+from bayplan.controllers.world import World
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import OwnerReference
 from bayplan.objects.quantity import parse_quantity
+from controlled import tell
 from wire_server import on_loop
 
 Tree = dict[str, Any]
@@ -473,13 +474,3 @@ async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
         tell(jobs.jobs, whole, None)
         tell(jobs.pods, other, None)
         assert not jobs.remembers("u1")
-
-
-def tell(feed: Feed[Any], old: Any, new: Any) -> None:
-    """What a watch would tell."""
-    item, store = new if new is not None else old, feed._informer._store
-    if new is None:
-        del store[(item.namespace, item.name)]
-    else:
-        store[(item.namespace, item.name)] = item
-    feed._on_change(old, new)

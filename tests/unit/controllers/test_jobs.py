@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayplan.client import Client
+from bayplan.client.target import Target
+from bayplan.clock import ManualClock
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers import job_sums as sums
+from bayplan.controllers.jobs import Jobs
 from bayplan.controllers.seen import (
     JOBS,
     ContainerState,
@@ -22,8 +28,9 @@ from bayplan.controllers.seen import (
     Tree,
     Whole,
 )
+from bayplan.controllers.world import World
 from bayplan.objects.meta import Condition, ObjectMeta
-from controlled import Controlled, controlled
+from controlled import Controlled, controlled, tell
 from wire_server import on_loop
 
 ONLY = ("job-controller", "ttl-after-finished-controller")
@@ -71,6 +78,26 @@ async def test_a_job_runs_to_its_end_and_lets_its_pods_go(tmp_path: Path) -> Non
         pods = await world.pods()
         assert len(pods) == 5
         assert not any(each["metadata"].get("finalizers") for each in pods)
+
+
+@on_loop
+async def test_a_job_is_never_older_than_what_we_wrote_of_it() -> None:
+    def at(version: str) -> Whole:
+        return Whole(metadata=ObjectMeta(name="sum", namespace="default", uid="u1", resource_version=version))
+
+    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        jobs, key = Jobs(World(client)), ("default", "sum")
+        tell(jobs.owners, None, at("5"))
+        assert jobs.latest(jobs.owners, key) == at("5")
+        assert jobs.answered(msgspec.json.encode(at("9"))) == at("9")
+        assert jobs.latest(jobs.owners, key) == at("9"), "the watch has not told of it yet"
+        tell(jobs.owners, at("5"), at("7"))
+        assert jobs.latest(jobs.owners, key) == at("9"), "it has told of somebody else's write"
+        tell(jobs.owners, at("7"), at("10"))
+        assert jobs.latest(jobs.owners, key) == at("10")
+        tell(jobs.owners, at("10"), None)
+        assert jobs.latest(jobs.owners, key) is None
 
 
 @on_loop

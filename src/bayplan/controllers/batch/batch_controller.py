@@ -1,8 +1,7 @@
 """What do Volcano's controllers have in common? Statuses replaced as a whole, and many writes at once.
 
 A status with maps in it cannot be merged: what is gone would stay. So it is replaced, on the condition that the object
-is the one that was read. What a write answered is kept until the watch has told of it, so that nobody acts twice on the
-same old state.
+is the one that was read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import msgspec
 from bayplan.client import JSON_PATCH, Resource
 from bayplan.controllers.controller import Controller
 from bayplan.controllers.seen import Tree, Whole
-from bayplan.controllers.world import Feed, Key, World
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 
 T = TypeVar("T")
@@ -26,24 +24,6 @@ AT_ONCE = 16
 
 class BatchController(Controller):
     """One of Volcano's controllers."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._answers: dict[str, Whole] = {}
-        """By uid: what the server answered to our last write."""
-
-    def latest(self, feed: Feed[Whole], key: Key) -> Whole | None:
-        """An object as the watch told of it, or as our own write left it if that is newer."""
-        told = feed.get(*key)
-        if told is None:
-            return None
-        answered = self._answers.get(told.uid)
-        if answered is None:
-            return told
-        if _version(answered) <= _version(told):
-            del self._answers[told.uid]
-            return told
-        return answered
 
     async def replace_status(self, resource: Resource, item: Whole, status: Tree) -> Whole:
         """Make the status so, if it is not; the object as it is then. Refused when it has changed since."""
@@ -69,12 +49,7 @@ class BatchController(Controller):
             subresource=subresource,
             kind=JSON_PATCH,
         )
-        found = msgspec.json.decode(answer, type=Whole)
-        self._answers[found.uid] = found
-        return found
-
-    def forget(self, uid: str) -> None:
-        self._answers.pop(uid, None)
+        return self.answered(answer)
 
     async def ensure(self, resource: Resource, namespace: str, body: Tree) -> bool:
         """Make an object unless one of its name is there; whether it was made."""
@@ -110,8 +85,3 @@ async def each_of(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> l
         if len(faults) == len(lot) and start == 0:
             break
     return faults
-
-
-def _version(item: Whole) -> int:
-    text = item.metadata.resource_version
-    return int(text) if text.isascii() and text.isdigit() else 0
