@@ -45,10 +45,11 @@ _ACCOUNTS = ("allocatable", "idle", "used", "releasing", "pipelined")
 class Dimensions:
     """Which resource is which column. Only ever grows."""
 
-    __slots__ = ("_demands", "index", "names")
+    __slots__ = ("_demands", "_written", "index", "names")
 
     def __init__(self) -> None:
         self._demands: dict[Demand, Demand] = {}  # equal demands are one object: quick to compare, and there are many
+        self._written: dict[tuple[object, ...], Demand] = {}  # the same, by amounts in the order in which they came
         self.names: list[str] = [CPU, MEMORY, PODS]
         self.index: dict[str, int] = {name: number for number, name in enumerate(self.names)}
 
@@ -64,11 +65,16 @@ class Dimensions:
 
     def demand(self, amounts: Amounts) -> Demand:
         scalars = amounts.scalars or {}
-        asked = [(self.of(name), scalars[name]) for name in sorted(scalars)]
-        if len(self._demands) >= _MOST_DEMANDS:
-            self._demands.clear()
-        demand = ((0, amounts.milli_cpu), (1, amounts.memory), *asked)
-        return self._demands.setdefault(demand, demand)
+        written = (amounts.milli_cpu, amounts.memory, *scalars.items())
+        found = self._written.get(written)
+        if found is None:
+            asked = [(self.of(name), scalars[name]) for name in sorted(scalars)]
+            if len(self._written) >= _MOST_DEMANDS:
+                self._written.clear()
+                self._demands.clear()
+            found = ((0, amounts.milli_cpu), (1, amounts.memory), *asked)
+            found = self._written[written] = self._demands.setdefault(found, found)
+        return found
 
 
 class Room:

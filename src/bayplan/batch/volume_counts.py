@@ -9,7 +9,6 @@ Cost: a few lookups a claim; nothing for pods without claims.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from bayplan.batch.amounts import Amounts
@@ -84,11 +83,15 @@ class VolumeCounts:
         return [name for name in before | self._csi_nodes if before.get(name) is not self._csi_nodes.get(name)]
 
     def _count(self, pod: Pod) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
         try:
-            return Counter(driver for driver in self._drivers(pod) if driver and driver not in self._ignored)
+            for driver in self._drivers(pod):
+                if driver and driver not in self._ignored:
+                    counts[driver] = counts.get(driver, 0) + 1
         except LookupError:  # nothing counts until everything is there
             self._unresolved.add(pod.uid)
             return {}
+        return counts
 
     def _drivers(self, pod: Pod) -> Iterator[str]:
         """The driver of each claim of a pod, nothing for one without; raises where that cannot be told yet."""
