@@ -35,6 +35,7 @@ from bayplan.framework.boundary import FAULTS
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.framework.turns import finished
+from bayplan.memory import without_collections
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import QuantityError
@@ -294,13 +295,14 @@ class BatchEngine:
         configuration = self.configured()
         self._is_open = True  # from here on news wait: what opens bit by bit must open on one state of affairs
         try:
-            session = yield from opening(
-                self.ledger,
-                configuration,
-                self.handle,
-                Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
-                uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
-            )
+            with without_collections():  # a cluster that is read for the first time stays
+                session = yield from opening(
+                    self.ledger,
+                    configuration,
+                    self.handle,
+                    Outbox(self.ledger, outcome, self.handle.nominations, promised=self._promised, gone=self._gone),
+                    uid=str(uuid.UUID(int=self.handle.chance.getrandbits(128))),
+                )
             session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
             session.faults += [sentence for _, sentence in self.unread.values()]
             session.faults += self._misreadings.told(self.ledger, {each.name for each in self.configuration.plugins})

@@ -39,8 +39,9 @@ class ImageLedger:
                 image = images.get(name)
                 if image is None:
                     image = images[name] = _Image(listed.size_bytes)
-                image.nodes.add(own)
-                told[name] = ImageState(image.size_bytes, len(image.nodes))
+                nodes = image.nodes
+                nodes.add(own)
+                told[name] = ImageState(image.size_bytes, len(nodes))
         self._told[own] = told
 
     def drop(self, name: str) -> None:

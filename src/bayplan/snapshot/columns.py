@@ -214,10 +214,14 @@ class NodeColumns:
                 del self.image_rows[name]
             if name in self._image_columns:
                 self._image_columns[name][:, row] = 0
+        rows_of, columns = self.image_rows, self._image_columns
         for name, state in images.items():
-            self.image_rows.setdefault(name, {})[row] = state
-            if name in self._image_columns:
-                self._image_columns[name][:, row] = state.size_bytes, state.node_count
+            rows = rows_of.get(name)
+            if rows is None:
+                rows = rows_of[name] = {}
+            rows[row] = state
+            if name in columns:
+                columns[name][:, row] = state.size_bytes, state.node_count
         self.images[row] = images
 
     def image_column(self, name: str) -> IntMatrix | None:
