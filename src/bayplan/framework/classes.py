@@ -119,6 +119,7 @@ class Classes:
         order = {name: number for number, name in enumerate(asked)}
         self._filters = [order[plugin.name] for plugin in points[FILTER]]
         self._scores = [order[plugin.name] for plugin in points[SCORE]]
+        self._restless = [number for number, role in enumerate(self._roles) if role.signs_anew]
         self._usable = all(role.scores_tables for role in self._roles if role.scores)
         self._limit = limit
         self._clock = EvaluationClock()
@@ -134,11 +135,16 @@ class Classes:
         return len(self._standings)
 
     def kind_of(self, info: PodInfo) -> Kind:
-        """The kind of a pod, found out once a pod and set of device classes."""
+        """The kind of a pod, found out once a pod and set of device classes, and when a plugin takes its word back."""
         revision: int
         kind: Kind | None
         revision, kind = info.kinds.get(self._name, (-1, None))
-        if kind is None or revision != self._revision or kind.home is not self._clock:
+        if (
+            kind is None
+            or revision != self._revision
+            or kind.home is not self._clock
+            or (self._restless and self._differs(kind, info))
+        ):
             kind = self._signed(info)
             info.kinds[self._name] = (self._revision, kind)
         return kind
@@ -149,6 +155,30 @@ class Classes:
             for role, shelf in zip(self._roles, self._parts, strict=True)
         )
         return Kind(places, None if None in places else self._standings.place(places), self._clock)
+
+    def _differs(self, kind: Kind, info: PodInfo) -> bool:
+        """Whether a plugin that says more than once how it sees a pod sees it differently now."""
+        return any(
+            self._place(self._roles[number], self._parts[number], info) is not kind.parts[number]
+            for number in self._restless
+        )
+
+    def _check_founders(self, kind: Kind) -> None:
+        """Let go of answers that were found out about a pod which is seen differently by now: it speaks for itself."""
+        together = kind.together
+        for number in self._restless:
+            kept = kind.parts[number]
+            if kept is None:
+                continue
+            if kept.value is not None and not self._speaks_for(kept, number, kept.value):
+                self._parts[number].drop(kept)
+            if together is None or together.value is None:
+                continue
+            if not self._speaks_for(kept, number, together.value.part(number)):
+                self._standings.drop(together)
+
+    def _speaks_for(self, kept: Kept[Part], number: int, part: Part) -> bool:
+        return self._place(self._roles[number], self._parts[number], part.cycle.info) is kept
 
     def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
         """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""
@@ -179,6 +209,8 @@ class Classes:
                 shelf.clear()
         self._attempt += 1
         kind = self.kind_of(cycle.info)
+        if self._restless:
+            self._check_founders(kind)
         try:
             return self._caught_up(kind, cycle)
         except CannotShare:
