@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from datetime import UTC, datetime, timedelta
@@ -42,7 +43,7 @@ def test_the_api_server_stops_and_starts(cluster: Cluster, corner: Corner) -> No
         cluster.end("kube-apiserver", kill=True)  # some are bound, some on their way, some not tried
         cluster.start_api_server()
         names(corner, "late", 20)
-        corner.settles(process)
+        assert len(corner.settles(process)) == 64
 
 
 def test_history_is_compacted_while_nobody_watches(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_pod_goes_between_its_choice_and_its_binding(cluster: Cluster, corner:
         corner.api.delete("Pod", "first-0")
         corner.bound(["second-0"])
         proxy.remove(held)
-        corner.settles(process)
+        assert corner.settles(process) == {"second-0": corner.nodes[0]}
 
 
 def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
@@ -138,10 +139,12 @@ def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corn
         names(corner, "pod", 10)
         until(lambda: len(held.seen) == 10, "ten bindings are on their way")
         corner.api.delete("Node", first)
-        corner.add_nodes(1)
+        (second,) = corner.add_nodes(1)
         until(lambda: first not in corner.comparison(process)["nodes"], "the process knows that the node is gone")
         proxy.remove(held)
-        corner.settles(process)
+        settled = corner.settles(process)
+        assert len(settled) == 10
+        assert set(settled.values()) <= {first, second}
 
 
 def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
@@ -205,10 +208,17 @@ def test_a_monstrous_pod_does_not_keep_others_waiting(corner: Corner) -> None:
         waits = []
         for number in range(5):
             corner.api.create(corner.pod(f"monster-{number}", affinity=affinity))
-            began_s = time.monotonic()
+            began_s, used_s = time.monotonic(), processor_s(process.pid)
             corner.api.create(corner.pod(f"small-{number}", labels={"app": f"app-{number}"}))
-            while not node_of(corner.api.pod(f"small-{number}")):
-                pass
-            waits.append(time.monotonic() - began_s)
+            corner.bound([f"small-{number}"])
+            # One loop decides about both: a pod waits for what that loop does, in time of the processor. On a machine
+            # that others use as well more time than that may pass, and none of it is the monster's doing.
+            waits.append(min(time.monotonic() - began_s, processor_s(process.pid) - used_s))
         assert statistics.median(waits) < 1.0, waits
         corner.settles(process, waiting=[f"monster-{number}" for number in range(5)])
+
+
+def processor_s(pid: int) -> float:
+    """What a process has used of the processor so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
