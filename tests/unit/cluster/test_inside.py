@@ -28,7 +28,7 @@ async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[Served, I
     async with served(folder) as outside:
         cluster = outside.cluster
         door = InsideDoor(cluster.gateway(), lambda: cluster.store.told)
-        target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), dial=door.connect)
+        target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), inside=door)
         async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
             yield outside, door, client
 
