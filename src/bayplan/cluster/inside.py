@@ -15,7 +15,8 @@ from http import HTTPStatus
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from bayplan.cluster.replies import Reply, Stream, warning_header
+from bayplan.cluster.negotiating import JSON
+from bayplan.cluster.replies import DECIDED, Reply, Stream, warning_header
 from bayplan.cluster.serving import Gateway, Raw, Versions, answered, pump
 from bayplan.errors import Unreachable
 
@@ -156,8 +157,13 @@ def _headers(lines: bytes) -> CIMultiDictProxy[str]:
     return CIMultiDictProxy(found)
 
 
+_USUAL = "".join(f"\r\n{name}: {value}" for name, value in {"Content-Type": JSON, **DECIDED}.items()).encode()
+
+
 def _lines(reply: Reply) -> bytes:
     """The header lines of an answer, each behind its line break."""
+    if reply.headers == DECIDED and reply.content_type == JSON and not reply.warnings:
+        return _USUAL
     lines = [f"\r\nContent-Type: {reply.content_type}"]
     lines += [f"\r\n{name}: {value}" for name, value in reply.headers.items()]
     lines += [f"\r\nWarning: {warning_header(text)}" for text in reply.warnings]
