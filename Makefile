@@ -49,7 +49,7 @@ coverage: .venv/.dev
 
 # Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.
 KERNEL ?= yes
-KERNEL_TESTS := $(addprefix tests/unit/,cache framework plugins scheduler snapshot testing) tests/property tests/conformance
+KERNEL_TESTS := $(addprefix tests/unit/,cache cluster framework objects plugins queueing scheduler snapshot testing) tests/property tests/conformance
 WITH_KERNEL = PYTHONPATH="$$($(BIN)/python tools/build_kernel.py --path)"
 MEASURED = $(if $(filter yes,$(KERNEL)),$(WITH_KERNEL))
 
@@ -105,7 +105,8 @@ bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)
 
 bench-demo: .venv/.dev
-	$(BIN)/python benchmarks/demo.py $(ARGS)
+	$(if $(filter yes,$(KERNEL)),$(BIN)/python tools/build_kernel.py --if-possible)
+	$(MEASURED) $(BIN)/python benchmarks/demo.py $(ARGS)
 
 bench-page: .venv/.dev
 	cd tests && ../$(BIN)/python -m browser.fetch
