@@ -17,6 +17,7 @@ from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.client import Client, Resource
+from bayplan.client.aside import Aside
 from bayplan.clock import LoopClock
 from bayplan.objects import volcano
 from bayplan.objects.core import Node, Pod
@@ -44,6 +45,8 @@ def followed(
 ) -> Following:
     """What keeps an engine in step with the API server."""
     manages: Callable[[Node], bool] = options.manages if options.node_selector or options.division else every_node
+    if Node in left_to_others and manages is not every_node:
+        engine.ledger.manages = manages  # the cache has them all: which of them are ours is the sessions' own affair
     return Following(engine, options.scheduler_name, left_to_others, manages, options.division, freed)
 
 
@@ -63,6 +66,8 @@ def live_batch(
     engine.handle.writes = ways.writes
     engine.handle.share = options.share
     made = (following, ways.client, ways.writes, ways.statuses, ways.speaker)
+    aside = Aside()
+    engine.waiting = aside.waiting
     return LiveBatch(
         engine,
         following,
@@ -74,5 +79,6 @@ def live_batch(
         period_s=options.schedule_period.seconds,
         slice_s=options.slice_s,
         observer=observer,
+        aside=aside,
         prepare=partial(make_queues, ways.client, ways.queues, clock, _known(following), options.default_queue),
     )
