@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from batch_corner import BatchCorner
+from bayplan.framework.steps import VARIABLE
 from cluster.api import Refused, Tree
 from scenario import quick
 from scheduling import condition, node_of, until
@@ -31,6 +32,16 @@ apiVersion: bayplan.dev/v1alpha1
 kind: BayplanConfiguration
 bindRequests: true
 """
+
+
+@contextmanager
+def armed(step: str) -> Iterator[None]:
+    """Processes that are started in this block end themselves at a step: `bound`, or `requested:2`."""
+    os.environ[VARIABLE] = step
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
 
 
 class BinderCorner(BatchCorner):
@@ -115,7 +126,7 @@ class BinderCorner(BatchCorner):
 
     def dies_at(self, step: str, *arguments: str) -> None:
         """A binder that ends itself, by SIGKILL, when it reaches a step."""
-        with self.binder(f"--die-at={step}", *arguments) as process:
+        with armed(step), self.binder(*arguments) as process:
             assert process.wait(60) == -signal.SIGKILL, self.binder_log()
 
     def binder_log(self) -> str:
@@ -125,10 +136,10 @@ class BinderCorner(BatchCorner):
         """`bayplan scheduler` that hands its pods to the binder."""
         return self.running(*arguments, config=quick(BY_BINDER), **more)
 
-    def gangs_by_requests(self, *arguments: str, **more: Any) -> Any:
+    def gangs_by_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
         """`bayplan batch run` that does."""
         path = self.folder / "settings.yaml"
-        path.write_text(SETTINGS)
+        path.write_text(settings)
         return self.scheduling(f"--settings={path}", *arguments, **more)
 
     # what must hold ---------------------------------------------------------------------------------------------

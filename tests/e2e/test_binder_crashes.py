@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner
+from binder_corner import BinderCorner, armed
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from scheduling import node_of, until
@@ -235,7 +235,7 @@ def group(corner: BinderCorner) -> Iterator[str]:
 def test_a_reservation_is_found_again(corner: BinderCorner, group: str, step: str) -> None:
     """A reservation that was made for a request which is still alive is nobody's orphan."""
     sharing(corner, "web", group)
-    with corner.binder(f"--die-at={step}") as process:
+    with armed(step), corner.binder() as process:
         say_which_device(corner, group)
         assert process.wait(60) == -signal.SIGKILL, corner.binder_log()
     before = [pod["metadata"]["uid"] for pod in reservations(corner, group)]

@@ -293,6 +293,7 @@ def wired_scheduler(
         live.engine.desk.mutation.add_to(monitor.registry)
         requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
         show_stale(monitor.registry, lambda: len(requests.stale))
+    live.writes.reached = wiring.reached
     wiring.sink.gives_way = lambda: live.is_writing
     wiring.stack.callback(live.engine.close)
     return live

@@ -222,6 +222,7 @@ def batch_side(
     writes = writes or ApiWrites(
         wiring.client, speaker, clock=clock, claims=offered.get(kind_of(ResourceClaim)), exists=exists
     )
+    writes.reached = wiring.reached
     statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
     groups, queues = (offered.get(kind) for kind in NEEDED)
     assert groups is not None

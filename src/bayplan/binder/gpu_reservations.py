@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from bayplan.binder import steps
-from bayplan.binder.steps import Reached
 from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound
+from bayplan.framework import steps
+from bayplan.framework.steps import Reached
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
