@@ -6,14 +6,13 @@ import gc
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bayplan import __version__
 from bayplan.app.paging import Heard, page_served
+from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import Monitor, served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.actions import default_actions
@@ -80,7 +79,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
-from bayplan.scheduler.request_following import follow_requests, look_after
+from bayplan.scheduler.request_following import follow_requests
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import EventRecorder
@@ -219,7 +218,9 @@ async def scheduler_process(
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
-        informers = _informers(wiring.client, wiring.offered, watched, monitor.showcase.heard(live.hear))
+        following = await RequestWatch.of(live.requests, wiring)
+        hear, selections = monitor.showcase.heard(live.hear), {Pod: _LIVING, BindRequest: following.selection}
+        informers = _informers(wiring.client, wiring.offered, watched, hear, selections)
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
@@ -231,9 +232,9 @@ async def scheduler_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=wiring.before_deciding,
+            before_deciding=(*wiring.before_deciding, *following.before_deciding),
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
-            beside=(*reloading, *beside_requests(live, clock)),
+            beside=(*reloading, *following.beside(clock)),
             page_url=page,
         )
         monitor.show(process, live)
@@ -249,12 +250,6 @@ def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tupl
 def uses_bind_requests(configuration: Configuration) -> bool:
     """Whether some profile has its pods bound by the binder."""
     return any(BindRequestBinder.name in profile.plugins.enabled_names() for profile in configuration.profiles)
-
-
-def beside_requests(live: LiveScheduler, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-    """What runs beside a pod engine whose pods are bound by the binder."""
-    requests = live.requests
-    return () if requests is None else (partial(look_after, requests, clock),)
 
 
 def wired_scheduler(
@@ -310,10 +305,16 @@ def _services(
     return services, network
 
 
-def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], hear: Heard) -> Informers:
+def _informers(
+    client: Client,
+    offered: Offered,
+    watched: Sequence[ObjectKind],
+    hear: Heard,
+    selections: Mapping[type[KubeObject], Selection],
+) -> Informers:
     """One watch for each kind that matters here and that the API server has."""
     return Informers(
-        client.informer(resource, hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+        client.informer(resource, hear, selection=selections.get(kind.struct, EVERYTHING))
         for kind in watched
         if (resource := offered.get(kind)) is not None
     )

@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-from bayplan.errors import ConfigError
+from bayplan.errors import UsageError
 
 VARIABLE = "BAYPLAN_DIE_AT"
 
@@ -52,7 +52,7 @@ def armed(environment: Mapping[str, str]) -> Reached:
         return unarmed
     step, _, times = text.partition(":")
     if step not in (*STEPS, ANY) or not (times or "1").isdecimal() or times == "0":
-        raise ConfigError(f'{VARIABLE} is "{text}"; it takes a step ({", ".join(STEPS)}, {ANY}), or step:times')
+        raise UsageError(f'{VARIABLE} is "{text}"; it takes a step ({", ".join(STEPS)}, {ANY}), or step:times')
     return dying_at(step, int(times or "1"))
 
 

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.status import Status
 from bayplan.objects.bind_requests import BindRequest
@@ -16,7 +19,10 @@ from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.telling import WARNING
 
+log = logging.getLogger(__name__)
+
 LOOK_EVERY_S = 5.0
+Listing = Callable[[], Awaitable[Iterable[BindRequest]]]
 
 
 class PodRequests:
@@ -64,8 +70,19 @@ def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) ->
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock) -> None:
-    """What time asks for, every few seconds, until cancelled."""
+async def look_after(requests: BindRequests, clock: LoopClock, listing: Listing) -> None:
+    """What time asks for, every few seconds, until cancelled. `listing`: asks for all requests that there are."""
     while True:
         await clock.sleep(LOOK_EVERY_S)
         requests.tidy()
+        if requests.in_doubt:
+            try:
+                await look_again(requests, listing)
+            except BayplanError as fault:
+                log.warning("cannot ask what became of bind requests: %s; trying again", fault)
+
+
+async def look_again(requests: BindRequests, listing: Listing) -> None:
+    """Ask for all requests, and follow what that says."""
+    known_before = requests.uids
+    requests.listed(await listing(), known_before)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from bayplan.errors import ConfigError
+from bayplan.errors import UsageError
 from bayplan.framework.steps import BOUND, STEPS, TAKEN, VARIABLE, armed, unarmed
 
 
@@ -45,5 +45,5 @@ def test_a_process_dies_at_the_step_that_was_named(words: str, reached: tuple[st
 
 @pytest.mark.parametrize("words", ["bond", "bound:0", "bound:x", ":2"])
 def test_words_that_name_no_step_are_refused(words: str) -> None:
-    with pytest.raises(ConfigError, match=f'{VARIABLE} is "{words}"; it takes a step'):
+    with pytest.raises(UsageError, match=f'{VARIABLE} is "{words}"; it takes a step'):
         armed({VARIABLE: words})
