@@ -72,6 +72,7 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
+from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.comparing import compare
@@ -117,7 +118,7 @@ _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
     """Every plugin that can be named in a configuration: shipped, installed, and from folders."""
-    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies()))
+    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies(), GpuSharing))
     for folder in folders:
         registry = with_plugins_from(registry, folder, trust_writable=trust_writable)
     return registry
@@ -219,8 +220,8 @@ async def scheduler_process(
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         following = await RequestWatch.of(live.requests, wiring)
-        hear, selections = monitor.showcase.heard(live.hear), {Pod: _LIVING, BindRequest: following.selection}
-        informers = _informers(wiring.client, wiring.offered, watched, hear, selections)
+        hear = monitor.showcase.heard(live.hear)
+        informers = _informers(wiring.client, wiring.offered, watched, hear, following.selection)
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
@@ -310,9 +311,10 @@ def _informers(
     offered: Offered,
     watched: Sequence[ObjectKind],
     hear: Heard,
-    selections: Mapping[type[KubeObject], Selection],
+    requests: Selection,
 ) -> Informers:
-    """One watch for each kind that matters here and that the API server has."""
+    """One watch for each kind that matters here and that the API server has; `requests`: which of the BindRequests."""
+    selections: dict[type[KubeObject], Selection] = {Pod: _LIVING, BindRequest: requests}
     return Informers(
         client.informer(resource, hear, selection=selections.get(kind.struct, EVERYTHING))
         for kind in watched

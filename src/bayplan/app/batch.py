@@ -287,10 +287,12 @@ async def batch_process(
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
         hear = monitor.showcase.heard(side.live.hear)
         requests = await RequestWatch.of(side.live.following.requests, wiring)
-        selections = {BindRequest: requests.selection}
         informers = Informers(
             wiring.client.informer(
-                resource, hear, selection=selections.get(kind.struct, EVERYTHING), complaint=side.speaker.complain
+                resource,
+                hear,
+                selection=requests.selection if kind is _REQUESTS else EVERYTHING,
+                complaint=side.speaker.complain,
             )
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None

@@ -150,6 +150,11 @@ class BindRequests:
         long_ago_s = self.clock.monotonic_s() - _SILENCE_S
         return self._unsure or any(asked_s < long_ago_s for asked_s in self._asked_s.values())
 
+    def request_of(self, pod: Pod) -> BindRequest | None:
+        """The request that is to bring the pod to a node."""
+        request = self.known.get(pod.key)
+        return request if request is not None and request.is_for(pod) and request.is_live else None
+
     async def settled(self, pod: Pod) -> Status:
         """What became of the request of a pod, which somebody has just made; success where there is none."""
         request = self.known.get(pod.key)

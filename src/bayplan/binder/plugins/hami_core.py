@@ -12,8 +12,8 @@ from bayplan.binder.plugin import BinderHandle, BindingState, InvalidRequest, Re
 from bayplan.binder.plugins.gpu_sharing import config_map_names, portion_of, upsert
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.gpu_sharing import GPU_MEMORY_LABEL
 
-GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 
 
