@@ -9,16 +9,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from batch_corner import BatchCorner
 from bayplan.framework.steps import VARIABLE
-from cluster.api import Refused, Tree
+from cluster.api import Api, Refused, Tree
 from scenario import quick
 from scheduling import condition, node_of, until
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
+RESERVATIONS = "kai-resource-reservation"
 BY_BINDER = """
 profiles:
 - schedulerName: default-scheduler
@@ -97,6 +98,40 @@ class BinderCorner(BatchCorner):
             why=lambda: str(self.find("BindRequest", name)),
         )
         return self.find("BindRequest", name)
+
+    # devices that are shared ------------------------------------------------------------------------------------
+
+    def sharing(self, name: str, group: str, **more: Any) -> Tree:
+        """A pod that shares a device, and the request to bind it."""
+        pod = self.pod(name, schedulerName="nobody")
+        pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
+        (made,) = self.api.create(pod)
+        given = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
+        self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
+        return made
+
+    def ensure_reservations(self) -> None:
+        """The namespace of pods that hold devices."""
+        with suppress(Refused):
+            self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
+
+    def release(self, group: str) -> None:
+        """Leave no reservation behind."""
+        api = Api(self.cluster, RESERVATIONS)
+        left = api.list("Pod", labelSelector=f"runai-gpu-group={group}")
+        api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
+
+    def reservations(self, group: str) -> list[Tree]:
+        """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
+        found = Api(self.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def say_which_device(self, group: str, device: str = "GPU-7") -> None:
+        """What the program of a reservation pod does once it runs."""
+        until(lambda: bool(self.reservations(group)), "the device is reserved")
+        (pod,) = self.reservations(group)
+        body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": device}}}
+        Api(self.cluster, RESERVATIONS).patch("Pod", pod["metadata"]["name"], body)
 
     # processes --------------------------------------------------------------------------------------------------
 
