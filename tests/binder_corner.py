@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -194,6 +194,11 @@ class BinderCorner(BatchCorner):
                 assert node_of(pod) == spec["selectedNode"], request
         assert all(count <= 1 for count in live.values()), live
         self.fits()
+
+    def asked_and_given(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """The node of each pod by its request, and by itself."""
+        pods = self.api.pods()
+        return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_of(pods[name])) for name in names]
 
     def bound_condition(self, name: str) -> Tree:
         return condition(self.api.pod(name), "PodBound")

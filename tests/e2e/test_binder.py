@@ -47,8 +47,9 @@ def test_one_process_has_both_engines_and_the_binder(corner: BinderCorner) -> No
         names = corner.gang("ring", 3)
         corner.api.create(corner.pod("web"))
         corner.bound([*names, "web"])
-        for name in (*names, "web"):
-            corner.ends(name, "Succeeded")
+        ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in (*names, "web")]
+    assert ended == [*names, "web"]
+    assert all(asked == given for asked, given in corner.asked_and_given(ended))
     corner.holds()
 
 
@@ -57,8 +58,9 @@ def test_sessions_hand_gangs_to_the_binder(corner: BinderCorner) -> None:
     with corner.gangs_by_requests(), corner.binder():
         names = corner.gang("ring", 4)
         corner.bound(names)
-        for name in names:
-            corner.ends(name, "Succeeded")
+        ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in names]
+    assert ended == names
+    assert all(asked == given for asked, given in corner.asked_and_given(names))
     corner.holds()
 
 

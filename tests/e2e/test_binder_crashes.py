@@ -218,6 +218,7 @@ def test_a_reservation_is_found_again(corner: BinderCorner, group: str, step: st
         corner.api.delete("Pod", "web", now=True)
         corner.api.delete_all("BindRequest", ["web"])
         until(lambda: not corner.reservations(group), "the reservation goes")
+    assert corner.reservations(group) == []
 
 
 def test_requests_of_others_are_left_alone(corner: BinderCorner) -> None:
@@ -226,8 +227,10 @@ def test_requests_of_others_are_left_alone(corner: BinderCorner) -> None:
     with corner.binder():
         corner.ends("ours", "Succeeded")
     assert corner.phase_of("theirs") == ""
+    assert node_of(corner.api.pod("theirs")) == ""
     with corner.binder("--all"):
         corner.ends("theirs", "Succeeded")
+    assert node_of(corner.api.pod("theirs")) == corner.nodes[0]
 
 
 def test_the_next_holder_of_the_lease_takes_over(corner: BinderCorner) -> None:
@@ -240,4 +243,5 @@ def test_the_next_holder_of_the_lease_takes_over(corner: BinderCorner) -> None:
             first.wait(60)
             corner.requested("second", corner.nodes[1])
             corner.ends("second", "Succeeded")
+    assert corner.asked_and_given(["first", "second"]) == [(node, node) for node in corner.nodes]
     corner.holds()

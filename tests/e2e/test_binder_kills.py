@@ -35,8 +35,9 @@ def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> None:
                 assert binder.wait(120) == -signal.SIGKILL, corner.binder_log()
         with corner.binder():
             corner.settles(scheduler)
-            for name in corner.api.pods():
-                corner.ends(name, "Succeeded")
+            ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in corner.api.pods()]
+    assert len(ended) == 3 * kills
+    assert all(asked == given != "" for asked, given in corner.asked_and_given(ended))
     corner.holds()
 
 
