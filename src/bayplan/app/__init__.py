@@ -233,7 +233,7 @@ async def scheduler_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(*wiring.before_deciding, *following.before_deciding),
+            before_deciding=(*wiring.before_deciding, *following.before_deciding(live.hear)),
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=(*reloading, *following.beside(clock)),
             page_url=page,

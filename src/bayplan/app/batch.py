@@ -306,7 +306,7 @@ async def batch_process(
             told=wiring.sink.drained,
             patience_s=own.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(wiring.client.warm, wiring.telling.warm, *requests.before_deciding),
+            before_deciding=(wiring.client.warm, wiring.telling.warm, *requests.before_deciding(side.live.hear)),
             describe=side.describe,
             beside=(collector.run, *requests.beside(clock)),
             page_url=page,

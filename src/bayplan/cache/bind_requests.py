@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ STALE_S = 600.0
 _LAST_WORD = 6
 """A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
-_SILENCE_S = 10.0
+_SILENCE_S = 15.0
 """After so long without a word about a request somebody asks, where the watch tells of failures alone."""
 
 
@@ -124,15 +124,12 @@ class BindRequests:
         self._forget(pod)
         self._settle(pod.uid, error(f"pod {pod.key} is gone"))
 
-    def listed(self, found: Iterable[BindRequest], known_before: frozenset[str]) -> None:
-        """These are there, and no others: of those that were known when they were asked for, the rest is gone."""
+    def still_there(self, uids: frozenset[str], known_before: frozenset[str]) -> None:
+        """These requests are there, and no others: of those that were known when that was asked, the rest is gone."""
         self._unsure = False
-        found = list(found)
-        there = {each.metadata.uid for each in found}
-        for request in [each for each in self.known.values() if each.metadata.uid in known_before - there]:
+        gone = known_before - uids
+        for request in [each for each in self.known.values() if each.metadata.uid in gone]:
             self._went(request)
-        for request in found:
-            self._came(request)
         self._asked_s = dict.fromkeys(self.known, self.clock.monotonic_s())
 
     # what is asked ----------------------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ class BindRequests:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a list has to be asked for what became of some requests."""
+        """Whether somebody has to ask which requests are still there."""
         if not self.only_failures:
             return False
         long_ago_s = self.clock.monotonic_s() - _SILENCE_S

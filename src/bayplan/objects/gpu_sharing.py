@@ -58,9 +58,7 @@ def wanted_share(pod: Pod) -> GpuShare | None:
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise ObjectError(
-            f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1'
-        )
+        raise ObjectError(f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1')
     return GpuShare(devices, fraction=share)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
@@ -22,7 +22,8 @@ from bayplan.scheduler.telling import WARNING
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
-Listing = Callable[[], Awaitable[Iterable[BindRequest]]]
+Counting = Callable[[], Awaitable[frozenset[str]]]
+"""Asks which requests there are, by their uids."""
 
 
 class PodRequests:
@@ -70,19 +71,14 @@ def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) ->
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock, listing: Listing) -> None:
-    """What time asks for, every few seconds, until cancelled. `listing`: asks for all requests that there are."""
+async def look_after(requests: BindRequests, clock: LoopClock, counting: Counting) -> None:
+    """What time asks for, every few seconds, until cancelled."""
     while True:
         await clock.sleep(LOOK_EVERY_S)
         requests.tidy()
         if requests.in_doubt:
+            known_before = requests.uids
             try:
-                await look_again(requests, listing)
+                requests.still_there(await counting(), known_before)
             except BayplanError as fault:
-                log.warning("cannot ask what became of bind requests: %s; trying again", fault)
-
-
-async def look_again(requests: BindRequests, listing: Listing) -> None:
-    """Ask for all requests, and follow what that says."""
-    known_before = requests.uids
-    requests.listed(await listing(), known_before)
+                log.warning("cannot ask which bind requests are there: %s; trying again", fault)

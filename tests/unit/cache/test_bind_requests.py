@@ -282,46 +282,48 @@ def test_a_pod_that_is_placed_takes_its_request_with_it_where_nobody_tells_of_it
     assert not world.book.in_doubt
 
 
-def test_a_list_says_what_is_there_at_the_start() -> None:
+def test_what_is_there_at_the_start_counts_as_far_as_its_pods_wait() -> None:
     world = failures_only(WEB)
-    world.book.listed([world.request(WEB), world.request(make_pod("other", uid="u9"))], frozenset())
+    for pod in (WEB, make_pod("other", uid="u9")):
+        world.book.hear(None, world.request(pod))
     assert world.node_of(WEB) == "n1"
     assert set(world.book.known) == {WEB.key}  # the other is bound, or not ours
 
 
 def test_a_request_of_which_nobody_hears_is_asked_for_and_freed_where_it_is_gone() -> None:
     world = failures_only(WEB)
-    world.book.listed([world.request(WEB)], frozenset())
+    world.book.hear(None, world.request(WEB))
     assert not world.book.in_doubt
-    world.clock.advance(11)
+    world.clock.advance(16)
     assert world.book.in_doubt
-    world.book.listed([world.request(WEB)], world.book.uids)
+    world.book.still_there(world.book.uids, world.book.uids)
     assert not world.book.in_doubt
     assert world.node_of(WEB) == "n1"
-    world.clock.advance(11)
-    world.book.listed([], world.book.uids)
+    world.clock.advance(16)
+    world.book.still_there(frozenset(), world.book.uids)
     assert world.engine.done[-1] == ("released", "web from n1")
     assert not world.book.in_doubt
 
 
-def test_a_request_that_was_made_while_the_list_was_asked_for_is_not_taken_for_gone() -> None:
+def test_a_request_that_was_made_while_that_was_asked_is_not_taken_for_gone() -> None:
     world = failures_only(WEB)
     before = world.book.uids
     world.book.hear(None, world.request(WEB))
-    world.book.listed([], before)
+    world.book.still_there(frozenset(), before)
     assert world.node_of(WEB) == "n1"
 
 
-def test_a_failure_that_leaves_the_watch_was_tried_again_or_deleted_and_a_list_tells_which() -> None:
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "tried again"])
+def test_a_failure_that_leaves_the_watch_was_tried_again_or_deleted(deleted: bool) -> None:
     world = failures_only(WEB)
     failed = world.request(WEB, phase="Failed", failed_attempts=1)
     world.book.hear(None, failed)
     world.book.hear(failed, None)
     assert world.node_of(WEB) == "n1"
     assert world.book.in_doubt
-    world.book.listed([world.request(WEB, phase="Succeeded")], world.book.uids)
-    assert world.node_of(WEB) == "n1"
-    assert world.book.known[WEB.key].has_succeeded
+    world.book.still_there(frozenset() if deleted else world.book.uids, world.book.uids)
+    assert world.node_of(WEB) == (None if deleted else "n1")
+    assert not world.book.in_doubt
 
 
 def test_one_that_was_given_up_leaves_the_watch_only_when_it_is_deleted() -> None:
