@@ -6,7 +6,7 @@
 Prints a table and writes build/bench/binder.json. Pods are there before anybody starts; counted is from the first that
 the watch shows on a node to the last. The loop makes the writes of scheduler and binder for each pod, events too. The
 processor's time of a process goes on until it has told everything, its events too: who is slower to bind would else pay
-for events that the other still has to send. What it takes for as long with nothing to do is no cost of pods: it is taken
+for events that the other still has to send. What it takes for as long while idle is no cost of pods: it is taken
 off.
 """
 
