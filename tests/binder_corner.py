@@ -106,7 +106,7 @@ class BinderCorner(BatchCorner):
         pod = self.pod(name, schedulerName="nobody")
         pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
         (made,) = self.api.create(pod)
-        given = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
+        given: Tree = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
         self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
         return made
 

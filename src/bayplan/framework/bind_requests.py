@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
-from bayplan.framework.cycle import Key
+from bayplan.framework.cycle import Cycle, Key
 from bayplan.objects.bind_requests import ANNOTATION_DOMAIN, BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.objects.validation import label_key_problems
@@ -35,8 +35,14 @@ PATIENCE = 5
 """After so many bindings of one pod that were given up it has to wait, whatever nodes there are."""
 
 
-REQUEST_FIELDS: Key[Mapping[str, Any]] = Key("BindRequest/fields")
+REQUEST_FIELDS: Key[dict[str, Any]] = Key("BindRequest/fields")
 """What plugins that give out devices put into the spec of a pod's request, by the fields' Python names."""
+
+
+def name_in_request(cycle: Cycle, **fields: Any) -> None:
+    """Have the request of the pod, if there is one, say this of what was given to it."""
+    before = cycle.find(REQUEST_FIELDS)
+    cycle.put(REQUEST_FIELDS, fields if before is None else {**before, **fields})
 
 
 class MutateFailed(PluginError):

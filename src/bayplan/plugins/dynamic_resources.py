@@ -30,7 +30,7 @@ from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors
 from bayplan.devices.state import DeviceAssumptions
 from bayplan.errors import BayplanError
-from bayplan.framework.bind_requests import REQUEST_FIELDS
+from bayplan.framework.bind_requests import name_in_request
 from bayplan.framework.boundary import PluginFault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
@@ -377,4 +377,4 @@ def _hand_over(cycle: Cycle, state: ClaimState) -> None:
         if claim.name in entries and not state.is_special(number)
     )
     if given:
-        cycle.put(REQUEST_FIELDS, {**(cycle.find(REQUEST_FIELDS) or {}), "resource_claim_allocations": given})
+        name_in_request(cycle, resource_claim_allocations=given)

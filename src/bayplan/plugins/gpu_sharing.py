@@ -11,12 +11,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from bayplan.errors import ObjectError
-from bayplan.framework.bind_requests import REQUEST_FIELDS
+from bayplan.framework.bind_requests import name_in_request
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
@@ -126,10 +125,10 @@ class GpuSharing:
         wanted, pod = cycle.find(_WANTED), cycle.pod
         if wanted is None:
             if is_mig(pod):
-                _hand_over(cycle, received_resource_type=MIG_INSTANCE)
+                name_in_request(cycle, received_resource_type=MIG_INSTANCE)
             return None
         if isinstance(wanted, int):
-            _hand_over(cycle, received_gpu=ReceivedGpu(wanted, "1.00"))
+            name_in_request(cycle, received_gpu=ReceivedGpu(wanted, "1.00"))
             return None
         columns = cycle.snapshot.nodes
         devices = self._devices(NodeView(columns, columns.index[node_name]), spare=pod.uid)
@@ -140,7 +139,7 @@ class GpuSharing:
         groups = (*known, *(self._new_group() for _ in range(fresh)))
         self._choices[pod.uid] = Choice(groups, wanted)
         given = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
-        _hand_over(cycle, received_resource_type=FRACTION, received_gpu=given, selected_gpu_groups=groups)
+        name_in_request(cycle, received_resource_type=FRACTION, received_gpu=given, selected_gpu_groups=groups)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -182,10 +181,6 @@ class GpuSharing:
 
     def _new_group(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
-
-
-def _hand_over(cycle: Cycle, **fields: Any) -> None:
-    cycle.put(REQUEST_FIELDS, {**(cycle.find(REQUEST_FIELDS) or {}), **fields})
 
 
 def whole_gpus(pod: Pod) -> int:

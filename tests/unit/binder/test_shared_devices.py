@@ -37,7 +37,7 @@ def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins:
 async def shared(rig: BinderRig, name: str = "web", groups: tuple[str, ...] = (GROUP,)) -> None:
     pod = await rig.pod(name, annotations={"runai/shared-gpu-configmap": f"{name}-gpu"})
     given = {"count": len(groups), "portion": "0.50"}
-    kind = {"receivedResourceType": "Fraction", "receivedGPU": given, "selectedGPUGroups": list(groups)}
+    kind: dict[str, Any] = {"receivedResourceType": "Fraction", "receivedGPU": given, "selectedGPUGroups": list(groups)}
     await rig.request(pod, name=name, **kind)
 
 

@@ -193,7 +193,8 @@ class Known:
 
 
 def on_desk(*groups: str) -> GpuSharing:
-    desk, handle = BindRequestDesk(ManualClock()), FakeHandle()
+    handle: Any = FakeHandle()
+    desk = BindRequestDesk(ManualClock())
     desk.following = Known(*groups)
     handle.bind_requests = SimpleNamespace(desk=desk)
     return GpuSharing.factory(None, handle)
