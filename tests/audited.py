@@ -23,7 +23,7 @@ _POLICY = """
 apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
-  - {{level: Metadata, users: ["{account}"]}}
+  - {{level: Metadata, users: {accounts}}}
   - {{level: None}}
 """
 
@@ -63,18 +63,26 @@ class Deployed:
 
     @contextmanager
     def audited(self, folder: Path) -> Iterator[Cluster]:
-        policy = folder / "policy.yaml"
-        policy.write_text(_POLICY.format(account=self.account))
-        flags = (
-            f"--audit-policy-file={policy}",
-            f"--audit-log-path={folder / 'audit.log'}",
-            "--audit-log-mode=blocking-strict",
-            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-        )
-        with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
-            cluster.kubectl("apply", "-k", str(self.base))
-            cluster.tokens[self.name] = cluster.kubectl("-n", self.namespace, "create", "token", self.name).strip()
+        with audited(folder, self.base, self) as cluster:
             yield cluster
+
+
+@contextmanager
+def audited(folder: Path, overlay: Path, *accounts: Deployed) -> Iterator[Cluster]:
+    """A server with all that an overlay brings, which keeps account of what these ask."""
+    policy = folder / "policy.yaml"
+    policy.write_text(_POLICY.format(accounts=json.dumps([each.account for each in accounts])))
+    flags = (
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={folder / 'audit.log'}",
+        "--audit-log-mode=blocking-strict",
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+    )
+    with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
+        cluster.kubectl("apply", "-k", str(overlay))
+        for each in accounts:
+            cluster.tokens[each.name] = cluster.kubectl("-n", each.namespace, "create", "token", each.name).strip()
+        yield cluster
 
 
 def used(entries: list[Tree]) -> set[Right]:

@@ -8,16 +8,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from batch_corner import BatchCorner
-from cluster.api import Refused, Tree
+from bayplan.framework.steps import VARIABLE
+from cluster.api import Api, Refused, Tree
 from scenario import quick
 from scheduling import condition, node_of, until
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
+RESERVATIONS = "kai-resource-reservation"
 BY_BINDER = """
 profiles:
 - schedulerName: default-scheduler
@@ -31,6 +33,16 @@ apiVersion: bayplan.dev/v1alpha1
 kind: BayplanConfiguration
 bindRequests: true
 """
+
+
+@contextmanager
+def armed(step: str) -> Iterator[None]:
+    """Processes that are started in this block end themselves at a step: `bound`, or `requested:2`."""
+    os.environ[VARIABLE] = step
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
 
 
 class BinderCorner(BatchCorner):
@@ -87,6 +99,40 @@ class BinderCorner(BatchCorner):
         )
         return self.find("BindRequest", name)
 
+    # devices that are shared ------------------------------------------------------------------------------------
+
+    def sharing(self, name: str, group: str, **more: Any) -> Tree:
+        """A pod that shares a device, and the request to bind it."""
+        pod = self.pod(name, schedulerName="nobody")
+        pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
+        (made,) = self.api.create(pod)
+        given: Tree = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
+        self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
+        return made
+
+    def ensure_reservations(self) -> None:
+        """The namespace of pods that hold devices."""
+        with suppress(Refused):
+            self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
+
+    def release(self, group: str) -> None:
+        """Leave no reservation behind."""
+        api = Api(self.cluster, RESERVATIONS)
+        left = api.list("Pod", labelSelector=f"runai-gpu-group={group}")
+        api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
+
+    def reservations(self, group: str) -> list[Tree]:
+        """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
+        found = Api(self.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def say_which_device(self, group: str, device: str = "GPU-7") -> None:
+        """What the program of a reservation pod does once it runs."""
+        until(lambda: bool(self.reservations(group)), "the device is reserved")
+        (pod,) = self.reservations(group)
+        body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": device}}}
+        Api(self.cluster, RESERVATIONS).patch("Pod", pod["metadata"]["name"], body)
+
     # processes --------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -115,7 +161,7 @@ class BinderCorner(BatchCorner):
 
     def dies_at(self, step: str, *arguments: str) -> None:
         """A binder that ends itself, by SIGKILL, when it reaches a step."""
-        with self.binder(f"--die-at={step}", *arguments) as process:
+        with armed(step), self.binder(*arguments) as process:
             assert process.wait(60) == -signal.SIGKILL, self.binder_log()
 
     def binder_log(self) -> str:
@@ -125,10 +171,10 @@ class BinderCorner(BatchCorner):
         """`bayplan scheduler` that hands its pods to the binder."""
         return self.running(*arguments, config=quick(BY_BINDER), **more)
 
-    def gangs_by_requests(self, *arguments: str, **more: Any) -> Any:
+    def gangs_by_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
         """`bayplan batch run` that does."""
         path = self.folder / "settings.yaml"
-        path.write_text(SETTINGS)
+        path.write_text(settings)
         return self.scheduling(f"--settings={path}", *arguments, **more)
 
     # what must hold ---------------------------------------------------------------------------------------------
@@ -148,6 +194,11 @@ class BinderCorner(BatchCorner):
                 assert node_of(pod) == spec["selectedNode"], request
         assert all(count <= 1 for count in live.values()), live
         self.fits()
+
+    def asked_and_given(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """The node of each pod by its request, and by itself."""
+        pods = self.api.pods()
+        return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_of(pods[name])) for name in names]
 
     def bound_condition(self, name: str) -> Tree:
         return condition(self.api.pod(name), "PodBound")

@@ -78,12 +78,14 @@ class Corner:
     # the process ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(self, *arguments: str, config: str | None = None, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def running(
+        self, *arguments: str, config: str | None = None, may_end_with: int = -signal.SIGKILL, **more: Any
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """`more`: as `scheduling.scheduler` takes it."""
         text = quick() if config is None else config
         with scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
             yield process
-            assert process.poll() in (None, -signal.SIGKILL), self.log()[-4000:]
+            assert process.poll() in (None, may_end_with), self.log()[-4000:]
 
     def log(self) -> str:
         """What the latest process said."""

@@ -47,8 +47,9 @@ def test_one_process_has_both_engines_and_the_binder(corner: BinderCorner) -> No
         names = corner.gang("ring", 3)
         corner.api.create(corner.pod("web"))
         corner.bound([*names, "web"])
-        for name in (*names, "web"):
-            corner.ends(name, "Succeeded")
+        ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in (*names, "web")]
+    assert ended == [*names, "web"]
+    assert all(asked == given for asked, given in corner.asked_and_given(ended))
     corner.holds()
 
 
@@ -57,6 +58,44 @@ def test_sessions_hand_gangs_to_the_binder(corner: BinderCorner) -> None:
     with corner.gangs_by_requests(), corner.binder():
         names = corner.gang("ring", 4)
         corner.bound(names)
-        for name in names:
-            corner.ends(name, "Succeeded")
+        ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in names]
+    assert ended == names
+    assert all(asked == given for asked, given in corner.asked_and_given(names))
     corner.holds()
+
+
+SHARING = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: GpuSharing}, {name: BindRequestBinder}]")
+
+
+def test_the_scheduler_chooses_the_device_that_pods_share(corner: BinderCorner) -> None:
+    """Two halves of one GPU, and a pod for which only the other one is left."""
+    (node,) = corner.add_nodes(1, labels={"nvidia.com/gpu.memory": "16000"})
+    amounts = {"nvidia.com/gpu": "2"}
+    corner.api.patch("Node", node, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
+    corner.ensure_reservations()
+    halves = [corner.pod(f"half-{number}") for number in range(2)]
+    for pod in halves:
+        gpu = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": f"{pod['metadata']['name']}-gpu"}
+        pod["metadata"]["annotations"] = gpu
+    whole = corner.pod("whole")
+    whole["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1"}
+    with corner.running(config=quick(SHARING)), corner.binder():
+        corner.api.create(halves[0])
+        until(lambda: bool(corner.find("BindRequest", "half-0")), "the first has a request")
+        (group,) = corner.find("BindRequest", "half-0")["spec"]["selectedGPUGroups"]
+        corner.say_which_device(group)
+        corner.ends("half-0", "Succeeded")
+        corner.api.create(halves[1], whole)
+        requests = [corner.ends(name, "Succeeded") for name in ("half-1", "whole")]
+    assert [each["spec"]["receivedGPU"] for each in requests] == [
+        {"count": 1, "portion": "0.50"},
+        {"count": 1, "portion": "1.00"},
+    ]
+    assert requests[0]["spec"]["selectedGPUGroups"] == [group]
+    assert [corner.api.pod(f"half-{number}")["metadata"]["labels"]["runai-gpu-group"] for number in range(2)] == [
+        group,
+        group,
+    ]
+    assert len(corner.reservations(group)) == 1
+    corner.holds()
+    corner.release(group)

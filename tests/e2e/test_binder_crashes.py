@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner
-from cluster.api import Api, Refused, Tree
+from binder_corner import BinderCorner, armed
+from cluster.api import Tree
 from cluster.run import Cluster
 from scheduling import node_of, until
 
@@ -193,62 +192,33 @@ def test_a_pod_given_up_goes_elsewhere(corner: BinderCorner) -> None:
 # devices that are shared
 
 
-RESERVATIONS = "kai-resource-reservation"
-
-
-def sharing(corner: BinderCorner, name: str, group: str) -> Tree:
-    """A pod that shares a device, and the request to bind it."""
-    pod = corner.pod(name, schedulerName="nobody")
-    pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
-    (made,) = corner.api.create(pod)
-    given = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
-    corner.api.create(corner.request(made, corner.nodes[0], selectedGPUGroups=[group], **given))
-    return made
-
-
-def reservations(corner: BinderCorner, group: str) -> list[Tree]:
-    """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
-    found = Api(corner.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-
-
-def say_which_device(corner: BinderCorner, group: str) -> None:
-    """What the program of a reservation pod does once it runs."""
-    until(lambda: bool(reservations(corner, group)), "the device is reserved")
-    (pod,) = reservations(corner, group)
-    body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": "GPU-7"}}}
-    Api(corner.cluster, RESERVATIONS).patch("Pod", pod["metadata"]["name"], body)
-
-
 @pytest.fixture
 def group(corner: BinderCorner) -> Iterator[str]:
-    api = Api(corner.cluster, RESERVATIONS)
-    with suppress(Refused):
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
+    corner.ensure_reservations()
     name = f"group-{corner.label[-40:]}".strip("-")
     yield name
-    left = api.list("Pod", labelSelector=f"runai-gpu-group={name}")
-    api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
+    corner.release(name)
 
 
 @pytest.mark.parametrize("step", ["reserved", "labelled"])
 def test_a_reservation_is_found_again(corner: BinderCorner, group: str, step: str) -> None:
     """A reservation that was made for a request which is still alive is nobody's orphan."""
-    sharing(corner, "web", group)
-    with corner.binder(f"--die-at={step}") as process:
-        say_which_device(corner, group)
+    corner.sharing("web", group)
+    with armed(step), corner.binder() as process:
+        corner.say_which_device(group)
         assert process.wait(60) == -signal.SIGKILL, corner.binder_log()
-    before = [pod["metadata"]["uid"] for pod in reservations(corner, group)]
+    before = [pod["metadata"]["uid"] for pod in corner.reservations(group)]
     with corner.binder():
         corner.ends("web", "Succeeded")
-        assert [pod["metadata"]["uid"] for pod in reservations(corner, group)] == before
+        assert [pod["metadata"]["uid"] for pod in corner.reservations(group)] == before
         pod = corner.api.pod("web")
         assert pod["metadata"]["labels"]["runai-gpu-group"] == group
         assert pod["metadata"]["annotations"]["received-resource-type"] == "Fraction"
         # When its only user is gone the device is free again.
         corner.api.delete("Pod", "web", now=True)
         corner.api.delete_all("BindRequest", ["web"])
-        until(lambda: not reservations(corner, group), "the reservation goes")
+        until(lambda: not corner.reservations(group), "the reservation goes")
+    assert corner.reservations(group) == []
 
 
 def test_requests_of_others_are_left_alone(corner: BinderCorner) -> None:
@@ -257,8 +227,10 @@ def test_requests_of_others_are_left_alone(corner: BinderCorner) -> None:
     with corner.binder():
         corner.ends("ours", "Succeeded")
     assert corner.phase_of("theirs") == ""
+    assert node_of(corner.api.pod("theirs")) == ""
     with corner.binder("--all"):
         corner.ends("theirs", "Succeeded")
+    assert node_of(corner.api.pod("theirs")) == corner.nodes[0]
 
 
 def test_the_next_holder_of_the_lease_takes_over(corner: BinderCorner) -> None:
@@ -271,4 +243,5 @@ def test_the_next_holder_of_the_lease_takes_over(corner: BinderCorner) -> None:
             first.wait(60)
             corner.requested("second", corner.nodes[1])
             corner.ends("second", "Succeeded")
+    assert corner.asked_and_given(["first", "second"]) == [(node, node) for node in corner.nodes]
     corner.holds()

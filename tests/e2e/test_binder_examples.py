@@ -11,7 +11,7 @@ from binder_corner import BinderCorner
 from cluster.run import Cluster
 from docs.fences import ROOT
 from scenario import quick
-from scheduling import node_of, until
+from scheduling import node_of
 
 PROFILES = """
 profiles:
@@ -80,8 +80,12 @@ def test_other_versions_do_no_harm(corner: BinderCorner) -> None:
     """A scheduler with plugins that the binder lacks, and a binder with plugins that the scheduler lacks."""
     with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder():
         corner.api.create(corner.pod("newer-scheduler"))
-        corner.bound(["newer-scheduler"])
+        unknown = corner.ends("newer-scheduler", "Succeeded")["metadata"]["annotations"]
     with corner.by_requests(), corner.binder(*FLAGS):
         corner.api.create(corner.pod("newer-binder"))
-        corner.bound(["newer-binder"])
-    until(lambda: corner.phase_of("newer-binder") == "Succeeded", "the request says so")
+        missing = corner.ends("newer-binder", "Succeeded")["metadata"].get("annotations", {})
+    assert "nodestate.kai.scheduler/handler" in unknown
+    assert "nodestate.kai.scheduler/handler" not in missing
+    pods = corner.api.pods()
+    assert all(node_of(pods[name]) in corner.nodes for name in ("newer-scheduler", "newer-binder"))
+    assert not any("example.com/rack" in pod["metadata"].get("annotations", {}) for pod in pods.values())

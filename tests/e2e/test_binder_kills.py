@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner
+from binder_corner import BinderCorner, armed
 from cluster.run import Cluster
 
 KILLS = 200
@@ -31,12 +31,13 @@ def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> None:
         for kill in range(kills):
             corner.api.create(*(corner.pod(f"pod-{kill}-{number}", cpu="10m") for number in range(3)))
             steps = chance.randint(1, 3 * _STEPS_OF_A_POD)
-            with corner.binder("--die-at=any", f"--die-after={steps}") as binder:
+            with armed(f"any:{steps}"), corner.binder() as binder:
                 assert binder.wait(120) == -signal.SIGKILL, corner.binder_log()
         with corner.binder():
             corner.settles(scheduler)
-            for name in corner.api.pods():
-                corner.ends(name, "Succeeded")
+            ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in corner.api.pods()]
+    assert len(ended) == 3 * kills
+    assert all(asked == given != "" for asked, given in corner.asked_and_given(ended))
     corner.holds()
 
 

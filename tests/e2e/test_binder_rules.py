@@ -11,30 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
+from audited import KUSTOMIZE, Deployed, Right, audited, denied, used
 from batch_corner import install
 from binder_corner import BinderCorner
-from cluster.api import Tree
-from cluster.run import Cluster
+from cluster.run import Cluster, ClusterError
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import quick
-from scheduling import until
+from scheduling import node_of, until
 
-OVERLAY = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "binder"
-BINDER, SCHEDULER = "bayplan-binder", "bayplan"
-ACCOUNTS = {name: f"system:serviceaccount:bayplan-system:{name}" for name in (BINDER, SCHEDULER)}
-POLICY = f"""
-apiVersion: audit.k8s.io/v1
-kind: Policy
-rules:
-  - {{level: Metadata, users: {json.dumps(list(ACCOUNTS.values()))}}}
-  - {{level: None}}
-"""
+OVERLAY = KUSTOMIZE / "binder-gpu-sharing"
+BINDER, SCHEDULER = (Deployed("binder", "bayplan-system", name) for name in ("bayplan-binder", "bayplan"))
 NOTING = """
 class Noting:
     name = "noting"
 
     async def pre_bind(self, ctx, pod, node, bind_request, state):
         await ctx.annotate(pod, {"example.com/noted": "yes"})
+        if "noting.kai.scheduler/fail" in bind_request.metadata.annotations:
+            raise RuntimeError("as the request says")
 """
 PROFILES = """
 profiles:
@@ -45,40 +39,32 @@ profiles:
       disabled: [{name: DefaultBinder}]
 """
 
-Right = tuple[str, str, str]
 SELDOM: set[Right] = {
+    (
+        "scheduling.run.ai",
+        "bindrequests",
+        "get",
+    ),  # where a status is refused: whether the request is there
     ("events.k8s.io", "events", "patch"),  # a series of an event is told where one version is spoken of twice
     ("resource.k8s.io", "resourceclaims/binding", "patch"),  # checked within other requests
 }
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster_of_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that keeps account of what both ask, under exactly the rules that we hand out."""
-    folder = tmp_path_factory.mktemp("audited")
-    policy = folder / "policy.yaml"
-    policy.write_text(POLICY)
-    flags = (
-        f"--audit-policy-file={policy}",
-        f"--audit-log-path={folder / 'audit.log'}",
-        "--audit-log-mode=blocking-strict",
-        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
-    )
-    with Cluster(folder / "cluster", flags=flags, users=["limited"]) as cluster:
-        cluster.kubectl("apply", "-k", str(OVERLAY))
-        for name in ACCOUNTS:
-            cluster.tokens[name] = cluster.kubectl("-n", "bayplan-system", "create", "token", name).strip()
+    with audited(tmp_path_factory.mktemp("audited"), OVERLAY, BINDER, SCHEDULER) as cluster:
         yield cluster
 
 
-def rights(cluster: Cluster, name: str) -> set[Right]:
+def rights(cluster: Cluster, account: Deployed) -> set[Right]:
     """What the roles of an account allow."""
     trees = [tree for tree in yaml.safe_load_all(cluster.kubectl("kustomize", str(OVERLAY))) if tree]
     roles = {(each["kind"], each["metadata"]["name"]): each for each in trees if "Role" in each["kind"]}
     bound = [
         (each["roleRef"]["kind"], each["roleRef"]["name"])
         for (kind, _), each in roles.items()
-        if kind.endswith("Binding") and any(subject["name"] == name for subject in each["subjects"])
+        if kind.endswith("Binding") and any(subject["name"] == account.name for subject in each["subjects"])
     ]
     return {
         right
@@ -89,64 +75,45 @@ def rights(cluster: Cluster, name: str) -> set[Right]:
     }
 
 
-def log(cluster: Cluster, name: str) -> list[Tree]:
-    text = (cluster.folder.parent / "audit.log").read_text()
-    return [tree for tree in map(json.loads, text.splitlines()) if tree["user"]["username"] == ACCOUNTS[name]]
-
-
-def used(entries: list[Tree]) -> set[Right]:
-    found = set()
-    for entry in entries:
-        if "objectRef" in entry:
-            about = entry["objectRef"]
-            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-            found.add((about.get("apiGroup", ""), resource, entry["verb"]))
-    return found
-
-
-def denied(entries: list[Tree]) -> list[str]:
-    return [
-        f"{each['verb']} {each['requestURI']}" for each in entries if each.get("responseStatus", {}).get("code") == 403
-    ]
-
-
-def test_each_asks_for_its_own_and_nothing_is_denied(audited: Cluster, tmp_path: Path) -> None:
-    audited.kubectl("create", "namespace", "work")
-    corner = BinderCorner(audited, "work", tmp_path)
-    install(audited, corner.api)
+def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+    cluster = cluster_of_rules
+    cluster.kubectl("create", "namespace", "work")
+    corner = BinderCorner(cluster, "work", tmp_path)
+    install(cluster, corner.api)
     corner.add_nodes(2, cpu="4")
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "noting.py").write_text(NOTING)
     binder = (
-        f"--kubeconfig={audited.kubeconfig(BINDER)}",
+        f"--kubeconfig={cluster.kubeconfig(BINDER.name)}",
         f"--plugins-dir={plugins}",
         "--leader-elect",
         "--leader-elect-resource-namespace=bayplan-system",
     )
-    scheduler: dict[str, Any] = {"config": quick(PROFILES), "kubeconfig": audited.kubeconfig(SCHEDULER)}
+    scheduler: dict[str, Any] = {"config": quick(PROFILES), "kubeconfig": cluster.kubeconfig(SCHEDULER.name)}
     with corner.running(**scheduler), corner.binder(*binder):
         corner.api.create(corner.pod("web", schedulerName="bayplan"))
         corner.bound(["web"])
         binds_a_volume(corner)
         reserves_a_device(corner)
+        shares_a_device(corner)
         corner.requested("gone", corner.nodes[0], podName="nobody")
         corner.ends("gone", "Failed")
-        until(lambda: ("coordination.k8s.io", "leases", "update") in used(log(audited, BINDER)), "the lease is renewed")
-    for name in ACCOUNTS:
-        entries = log(audited, name)
+        until(lambda: ("coordination.k8s.io", "leases", "update") in used(BINDER.log(cluster)), "the lease is renewed")
+    for account in (BINDER, SCHEDULER):
+        entries = account.log(cluster)
         assert denied(entries) == []
-        assert used(entries) - rights(audited, name) == set()
-    idle = rights(audited, BINDER) - used(log(audited, BINDER)) - SELDOM
+        assert used(entries) - rights(cluster, account) == set()
+    idle = rights(cluster, BINDER) - used(BINDER.log(cluster)) - SELDOM
     assert {right for right in idle if right[2] != "list"} == set()  # a watch that begins with a list needs none
-    assert not may(audited, SCHEDULER, "create", "pods/binding")
-    assert not may(audited, BINDER, "create", "bindrequests.scheduling.run.ai")
-    assert may(audited, BINDER, "create", "pods/binding")
-    assert may(audited, SCHEDULER, "create", "bindrequests.scheduling.run.ai")
+    assert not may(cluster, SCHEDULER, "create", "pods/binding")
+    assert not may(cluster, BINDER, "create", "bindrequests.scheduling.run.ai")
+    assert may(cluster, BINDER, "create", "pods/binding")
+    assert may(cluster, SCHEDULER, "create", "bindrequests.scheduling.run.ai")
 
 
-def may(cluster: Cluster, name: str, verb: str, resource: str) -> bool:
-    given = [right for right in rights(cluster, name) if right[2] == verb]
+def may(cluster: Cluster, account: Deployed, verb: str, resource: str) -> bool:
+    given = [right for right in rights(cluster, account) if right[2] == verb]
     plural, _, group = resource.partition(".")
     return any(right[:2] == (group, plural) for right in given)
 
@@ -194,3 +161,42 @@ def reserves_a_device(corner: BinderCorner) -> None:
     corner.bound(["mine"])
     (reserved,) = corner.api.get("ResourceClaim", "mine")["status"]["reservedFor"]
     assert reserved["uid"] == pod["metadata"]["uid"]
+
+
+def shares_a_device(corner: BinderCorner) -> None:
+    """Reserved, told by ConfigMaps (one was there), taken back where a plugin fails, free when nobody is left."""
+    corner.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first-gpu-0"}, "data": {}})
+    corner.sharing("first", "group-1")
+    corner.say_which_device("group-1")
+    corner.ends("first", "Succeeded")
+    corner.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
+    corner.ends("second", "Failed")
+    assert "runai-gpu-group" not in corner.api.pod("second")["metadata"].get("labels", {})
+    for name in ("first", "second"):
+        corner.api.delete("Pod", name, now=True)
+    corner.api.delete_all("BindRequest", ["first", "second"])
+    until(lambda: not corner.reservations("group-1"), "the device is free again")
+
+
+def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+    """Asked of the server itself, with the tokens of both."""
+    cluster = cluster_of_rules
+    cluster.kubectl("create", "namespace", "borders")
+    corner = BinderCorner(cluster, "borders", tmp_path)
+    install(cluster, corner.api)
+    corner.add_nodes(1)
+    (pod,) = corner.api.create(corner.pod("web", schedulerName="nobody"))
+    target = {"kind": "Node", "name": corner.nodes[0]}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "web"}, "target": target}
+    request = corner.request(pod, corner.nodes[0])
+    for account, path, body in (
+        (SCHEDULER, "/api/v1/namespaces/borders/pods/web/binding", binding),
+        (BINDER, "/apis/scheduling.run.ai/v1alpha2/namespaces/borders/bindrequests", request),
+    ):
+        file = tmp_path / "body.json"
+        file.write_text(json.dumps(body))
+        with pytest.raises(ClusterError, match="Forbidden"):
+            cluster.kubectl("create", "--raw", path, "-f", str(file), user=account.name)
+    assert node_of(corner.api.pod("web")) == ""
+    assert corner.find("BindRequest", "web") == {}
+    corner.close()

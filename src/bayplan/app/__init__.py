@@ -6,14 +6,13 @@ import gc
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bayplan import __version__
 from bayplan.app.paging import Heard
+from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import Monitor, monitored
 from bayplan.app.wiring import Wiring
 from bayplan.batch.actions import default_actions
@@ -72,6 +71,7 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
+from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.scheduler.asking import Extenders, services_for
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.comparing import compare
@@ -79,7 +79,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource, Reloading
-from bayplan.scheduler.request_following import follow_requests, look_after
+from bayplan.scheduler.request_following import follow_requests
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import EventRecorder
@@ -116,7 +116,7 @@ _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed
 
 def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
     """Every plugin that can be named in a configuration: shipped, installed, and from folders."""
-    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies()))
+    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies(), GpuSharing))
     for folder in folders:
         registry = with_plugins_from(registry, folder, trust_writable=trust_writable)
     return registry
@@ -213,7 +213,9 @@ async def scheduler_process(
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
-        informers = _informers(wiring.client, wiring.offered, watched, monitor.showcase.heard(live.hear))
+        following = await RequestWatch.of(live.requests, wiring)
+        hear = monitor.showcase.heard(live.hear)
+        informers = _informers(wiring.client, wiring.offered, watched, hear, following.selection)
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
@@ -225,9 +227,9 @@ async def scheduler_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=wiring.before_deciding,
+            before_deciding=(*wiring.before_deciding, *following.before_deciding(live.hear)),
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
-            beside=(*reloading, *beside_requests(live, clock)),
+            beside=(*reloading, *following.beside(clock)),
             page_url=page,
         )
         monitor.show(process, live)
@@ -243,12 +245,6 @@ def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tupl
 def uses_bind_requests(configuration: Configuration) -> bool:
     """Whether some profile has its pods bound by the binder."""
     return any(BindRequestBinder.name in profile.plugins.enabled_names() for profile in configuration.profiles)
-
-
-def beside_requests(live: LiveScheduler, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-    """What runs beside a pod engine whose pods are bound by the binder."""
-    requests = live.requests
-    return () if requests is None else (partial(look_after, requests, clock),)
 
 
 def wired_scheduler(
@@ -287,6 +283,7 @@ def wired_scheduler(
         live.engine.desk.mutation.add_to(monitor.registry)
         requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
         show_stale(monitor.registry, lambda: len(requests.stale))
+    live.writes.reached = wiring.reached
     wiring.sink.gives_way = lambda: live.is_writing
     wiring.stack.callback(live.engine.close)
     return live
@@ -303,10 +300,17 @@ def _services(
     return services, network
 
 
-def _informers(client: Client, offered: Offered, watched: Sequence[ObjectKind], hear: Heard) -> Informers:
-    """One watch for each kind that matters here and that the API server has."""
+def _informers(
+    client: Client,
+    offered: Offered,
+    watched: Sequence[ObjectKind],
+    hear: Heard,
+    requests: Selection,
+) -> Informers:
+    """One watch for each kind that matters here and that the API server has; `requests`: which of the BindRequests."""
+    selections: dict[type[KubeObject], Selection] = {Pod: _LIVING, BindRequest: requests}
     return Informers(
-        client.informer(resource, hear, selection=_LIVING if kind.struct is Pod else EVERYTHING)
+        client.informer(resource, hear, selection=selections.get(kind.struct, EVERYTHING))
         for kind in watched
         if (resource := offered.get(kind)) is not None
     )

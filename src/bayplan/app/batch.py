@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
 from bayplan.app.paging import page_served
+from bayplan.app.requesting import RequestWatch
 from bayplan.app.wiring import Wiring
 from bayplan.batch.conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
@@ -41,7 +40,6 @@ from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.scheduler.process import SchedulerProcess, Watching
-from bayplan.scheduler.request_following import look_after
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.telemetry.binder_metrics import show_stale
@@ -222,6 +220,7 @@ def batch_side(
     writes = writes or ApiWrites(
         wiring.client, speaker, clock=clock, claims=offered.get(kind_of(ResourceClaim)), exists=exists
     )
+    writes.reached = wiring.reached
     statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
     groups, queues = (offered.get(kind) for kind in NEEDED)
     assert groups is not None
@@ -252,12 +251,6 @@ def count_requests(live: LiveBatch, registry: Registry) -> None:
     if desk is not None and requests is not None:
         desk.mutation.add_to(registry)
         show_stale(registry, lambda: len(requests.stale))
-
-
-def beside_batch_requests(live: LiveBatch, clock: LoopClock) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-    """What runs beside sessions whose pods are bound by the binder."""
-    requests = live.following.requests
-    return () if requests is None else (partial(look_after, requests, clock),)
 
 
 @asynccontextmanager
@@ -294,8 +287,14 @@ async def batch_process(
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
         hear = monitor.showcase.heard(side.live.hear)
+        requests = await RequestWatch.of(side.live.following.requests, wiring)
         informers = Informers(
-            wiring.client.informer(resource, hear, selection=EVERYTHING, complaint=side.speaker.complain)
+            wiring.client.informer(
+                resource,
+                hear,
+                selection=requests.selection if kind is _REQUESTS else EVERYTHING,
+                complaint=side.speaker.complain,
+            )
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
         )
@@ -308,9 +307,9 @@ async def batch_process(
             told=wiring.sink.drained,
             patience_s=own.stop_seconds,
             when_synced=freeze_memory,
-            before_deciding=(wiring.client.warm, wiring.telling.warm),
+            before_deciding=(wiring.client.warm, wiring.telling.warm, *requests.before_deciding(side.live.hear)),
             describe=side.describe,
-            beside=(collector.run, *beside_batch_requests(side.live, clock)),
+            beside=(collector.run, *requests.beside(clock)),
             page_url=page,
         )
         count_requests(side.live, monitor.registry)

@@ -22,7 +22,6 @@ from bayplan.binder.plugin_set import BinderPlugins, PluginChoice, read_choices
 from bayplan.binder.plugins import default_binder_plugins
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
-from bayplan.binder.steps import Reached, unarmed
 from bayplan.binder.view import View
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, Informers, Selection, Target
@@ -91,7 +90,6 @@ class BinderSettings:
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     qps: float = 2000.0
     burst: int = 4000
-    reached: Reached = unarmed
 
     @classmethod
     def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
@@ -273,14 +271,14 @@ def _wired(
         exists=view.knows,
     )
     handle = BinderHandle(client, writes, clock, cache)
-    reservations = GpuReservations(client, view, settings.reservations, reached=settings.reached)
+    reservations = GpuReservations(client, view, settings.reservations, reached=wiring.reached)
     carrying_out = CarryingOut(
         handle,
         settings.plugins.build(handle, settings.choices),
         reservations,
         observer=monitor.metrics,
         is_wanted=view.is_there,
-        reached=settings.reached,
+        reached=wiring.reached,
     )
     requests = wiring.offered.get(_REQUESTS)
     assert requests is not None

@@ -13,10 +13,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
-from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests, count_requests
+from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_scheduler
+from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
 from bayplan.app.paging import Showcase
+from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import Monitor, monitored
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.explaining import BatchExplainer
@@ -143,7 +144,7 @@ async def both_process(
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, clock)]
+        beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, wiring)]
         if binder is not None:
             counted = BinderMonitor(clock, monitor.registry, alone=False)
             made = binder_process(binder, target, monitor=counted, identity=identity, clock=clock, chance=chance)
@@ -166,12 +167,13 @@ async def both_process(
 
 
 def _beside_requests(
-    live: LiveScheduler, side: BatchSide, monitor: Monitor, clock: LoopClock
+    live: LiveScheduler, side: BatchSide, monitor: Monitor, wiring: Wiring
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """What runs beside engines whose pods are bound by a binder; counted once, where both have theirs bound so."""
     if live.requests is None:
         count_requests(side.live, monitor.registry)
-    return [*beside_requests(live, clock), *beside_batch_requests(side.live, clock)]
+    engines = (live.requests, side.live.following.requests)
+    return [work for each in engines for work in RequestWatch(each, wiring.client).beside(wiring.client.clock)]
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:

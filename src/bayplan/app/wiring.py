@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +28,7 @@ from bayplan.client.event_sink import HELPERS, SENDERS
 from bayplan.client.transport import Observer
 from bayplan.clock import LoopClock
 from bayplan.config.model import LeaderElection
+from bayplan.framework.steps import Reached, armed
 from bayplan.objects.kinds import Kind
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class Wiring:
     telling: Client
     sink: EventSink
     offered: Offered
+    reached: Reached
+    """Told of every step at which a test may want the process to die."""
 
     @classmethod
     async def to(
@@ -68,7 +72,7 @@ class Wiring:
         telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + HELPERS))
         sink = EventSink(telling, resource=event_resource(offered))
         stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
-        return cls(stack, wire, client, telling, sink, offered)
+        return cls(stack, wire, client, telling, sink, offered, armed(os.environ))
 
     @property
     def before_deciding(self) -> tuple[Callable[[], Awaitable[None]], ...]:

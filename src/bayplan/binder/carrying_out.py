@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.binder import steps
 from bayplan.binder.observing import BinderObserver
 from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK, BinderHandle, BindingState, InvalidRequest, RejectBind
-from bayplan.binder.steps import Reached
 from bayplan.errors import BayplanError, LeaseLost
+from bayplan.framework import steps
 from bayplan.framework.intents import BindPod
+from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import NUMA_ZONES, RECEIVED_TYPE, REGULAR, BindRequest
 from bayplan.objects.core import Node, Pod
 

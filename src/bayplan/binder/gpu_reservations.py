@@ -19,18 +19,18 @@ from typing import Any
 
 import msgspec
 
-from bayplan.binder import steps
-from bayplan.binder.steps import Reached
 from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound
+from bayplan.framework import steps
+from bayplan.framework.steps import Reached
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, RESERVATIONS, groups_of
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
 
-GROUP_LABEL = "runai-gpu-group"
 DEVICE = "run.ai/reserve_for_gpu_index"
 """The annotation in which a reservation pod says which device it holds."""
 APP_LABEL = "app"
@@ -47,11 +47,11 @@ class NoDevice(BayplanError):
 class ReservationSettings:
     """Where reservation pods live and what they run."""
 
-    namespace: str = "kai-resource-reservation"
+    namespace: str = RESERVATIONS
     scaling_namespace: str = "kai-scale-adjust"
     service_account: str = "kai-resource-reservation"
     image: str = "kai-resource-reservation"
-    resource: str = "nvidia.com/gpu"
+    resource: str = GPU
     patience_s: float = 40.0
 
 
@@ -255,13 +255,6 @@ class GpuReservations:
         except ApiError as fault:
             log.warning("pod %s could not be deleted: %s", pod.key, fault)
             raise
-
-
-def groups_of(pod: Pod) -> set[str]:
-    """The groups whose devices a pod holds or uses."""
-    labels = pod.labels
-    found = {value for key, value in labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
-    return {group for group in found if group}
 
 
 def reservation_name(node_name: str, group: str) -> str:

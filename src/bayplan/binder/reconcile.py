@@ -133,7 +133,7 @@ def fault_of(request: BindRequest) -> str:
         return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
     if kind == FRACTION and not spec.selected_gpu_groups:
         return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
-    size = sum(len(key) + len(value) for key, value in request.metadata.annotations.items())
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in request.metadata.annotations.items())
     if size > LARGEST_ANNOTATIONS:
         return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
     return ""

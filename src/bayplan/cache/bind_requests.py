@@ -3,6 +3,9 @@
 Told by the watch, and by our own writes before that. A pod without a node that has a live request counts on that node,
 after a restart too; one whose request was given up is free again, and is kept from that node for a while. Whoever made
 a request may wait here for its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
+
+Where the watch tells of failures alone (`only_failures`), success is seen by the pod, which costs nothing more; what is
+there at the start, and what became of a request of which nobody has heard for long, is then asked for by a list.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ STALE_S = 600.0
 _LAST_WORD = 6
 """A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
+_SILENCE_S = 15.0
+"""After so long without a word about a request somebody asks, where the watch tells of failures alone."""
 
 
 class Outcome(Awaitable[Status], Protocol):
@@ -72,6 +77,7 @@ class BindRequests:
     clock: Clock
     new_outcome: Callable[[], Outcome]
     stale_s: float = STALE_S
+    only_failures: bool = False
     known: dict[str, BindRequest] = field(default_factory=dict)
     """By the key of the pod."""
     stale: set[str] = field(default_factory=set)
@@ -82,13 +88,18 @@ class BindRequests:
     _deleting: set[str] = field(default_factory=set)
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
     _letting_go: bool = False
+    _unsure: bool = False
+    _asked_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when we last knew of its request
 
     # what is told -----------------------------------------------------------------------------------------------
 
     def hear(self, old: BindRequest | None, new: BindRequest | None) -> None:
         """The watch told of a request."""
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
-            self._went(old)
+            if self.only_failures and not old.is_given_up:
+                self._unsure = True  # deleted, or tried again with success: such a watch tells both alike
+            else:
+                self._went(old)
         if new is not None:
             self._came(new)
 
@@ -106,18 +117,40 @@ class BindRequests:
 
     def pod_placed(self, pod: Pod) -> None:
         """The API server shows the pod on a node."""
-        self._restored.discard(pod.uid)
-        self._kept_until_s.pop(pod.uid, None)
-        self.failures.forget(pod.uid)
+        self._forget(pod)
         self._settle(pod.uid, SUCCESS)
 
     def pod_gone(self, pod: Pod) -> None:
-        self._restored.discard(pod.uid)
-        self._kept_until_s.pop(pod.uid, None)
-        self.failures.forget(pod.uid)
+        self._forget(pod)
         self._settle(pod.uid, error(f"pod {pod.key} is gone"))
 
+    def still_there(self, uids: frozenset[str], known_before: frozenset[str]) -> None:
+        """These requests are there, and no others: of those that were known when that was asked, the rest is gone."""
+        self._unsure = False
+        gone = known_before - uids
+        for request in [each for each in self.known.values() if each.metadata.uid in gone]:
+            self._went(request)
+        self._asked_s = dict.fromkeys(self.known, self.clock.monotonic_s())
+
     # what is asked ----------------------------------------------------------------------------------------------
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Of the requests that are known."""
+        return frozenset(each.metadata.uid for each in self.known.values())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether somebody has to ask which requests are still there."""
+        if not self.only_failures:
+            return False
+        long_ago_s = self.clock.monotonic_s() - _SILENCE_S
+        return self._unsure or any(asked_s < long_ago_s for asked_s in self._asked_s.values())
+
+    def request_of(self, pod: Pod) -> BindRequest | None:
+        """The request that is to bring the pod to a node."""
+        request = self.known.get(pod.key)
+        return request if request is not None and request.is_for(pod) and request.is_live else None
 
     async def settled(self, pod: Pod) -> Status:
         """What became of the request of a pod, which somebody has just made; success where there is none."""
@@ -167,11 +200,14 @@ class BindRequests:
         known = self.known.get(request.pod_key)
         if known is not None and known.metadata.uid == request.metadata.uid and _number(request) < _number(known):
             return
+        pod = self.engine.waiting_pod(request)
+        if pod is None and self.only_failures:
+            return  # it is bound, or gone, and nobody would tell when its request goes
         was_given_up = known is not None and known.metadata.uid == request.metadata.uid and known.is_given_up
         self.known[request.pod_key] = request
+        self._asked_s[request.pod_key] = self.clock.monotonic_s()
         if request.status.phase:
             self.stale.discard(request.metadata.uid)
-        pod = self.engine.waiting_pod(request)
         if pod is None or not request.is_for(pod):
             return
         if request.is_given_up and not was_given_up:
@@ -189,9 +225,19 @@ class BindRequests:
         if known is None or known.metadata.uid != request.metadata.uid:
             return
         del self.known[request.pod_key]
+        self._asked_s.pop(request.pod_key, None)
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
             self._free(pod, _LOST)
+
+    def _forget(self, pod: Pod) -> None:
+        """The pod waits no more."""
+        self._restored.discard(pod.uid)
+        self._kept_until_s.pop(pod.uid, None)
+        self.failures.forget(pod.uid)
+        if self.only_failures and (known := self.known.get(pod.key)) is not None and known.is_for(pod):
+            del self.known[pod.key]  # nobody tells when it goes
+            self._asked_s.pop(pod.key, None)
 
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason

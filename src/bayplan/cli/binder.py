@@ -20,7 +20,6 @@ from bayplan.app.binding import (
     known_binder_plugins,
 )
 from bayplan.binder.plugin_set import extends
-from bayplan.binder.steps import STEPS, dying_at, unarmed
 from bayplan.cli.options import file_text
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.stopping import until_stopped
@@ -50,13 +49,6 @@ from bayplan.config.own_settings import OwnSettings, load_settings
 @click.option("--kube-api-burst", "burst", type=int, default=4000, show_default=True, help="Requests at once.")
 @click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
 @click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
-@click.option(
-    "--die-at",
-    "step",
-    type=click.Choice((*STEPS, "any")),
-    help="End without a further word at this step: for tests of what a crash leaves behind.",
-)
-@click.option("--die-after", "times", type=click.IntRange(1), default=1, help="At the so-manieth time of --die-at.")
 def command(
     kubeconfig: Path | None,
     context: str,
@@ -71,8 +63,6 @@ def command(
     burst: int,
     listen_address: str,
     listing: bool,
-    step: str | None,
-    times: int,
 ) -> None:
     """Bind the pods for which schedulers have made BindRequests, until stopped.
 
@@ -98,7 +88,6 @@ def command(
         lease=binder_lease(leader_elect=leader_elect, namespace=namespace),
         qps=qps,
         burst=burst,
-        reached=dying_at("" if step == "any" else step, times) if step else unarmed,
     )
     if listing:
         for name, choice in plugins.chosen(wanted.choices):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.client.backoff import Backoff
-from bayplan.client.decoding import Decoder, Unreadable
+from bayplan.client.decoding import Unreadable, decoder_of
 from bayplan.client.discovery import Offered, discover
 from bayplan.client.informer import EVERYTHING, Complaint, Handler, Informer, Selection
 from bayplan.client.lists import Listed, list_all
@@ -169,7 +169,7 @@ class Client:
         return await list_all(
             self.transport,
             resource,
-            Decoder(resource),
+            decoder_of(resource),
             since=since,
             namespace=selection.namespace,
             field_selector=selection.field_selector,
@@ -282,7 +282,7 @@ class Client:
 
 
 def _typed(struct: type[T], resource: Resource, body: bytes) -> T:
-    found = Decoder(resource).one(body)
+    found = decoder_of(resource).one(body)
     if isinstance(found, Unreadable):
         raise ObjectError(found.reason)
     assert isinstance(found, struct)

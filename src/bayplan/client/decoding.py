@@ -8,7 +8,9 @@ the reason, and everything round it goes on. Device objects of v1beta1 are lifte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -103,6 +105,7 @@ class Decoder:
         self._lift: Callable[[Any], Any] | None = _LIFTS.get((resource.api_version, resource.plural))
         event: Any = _Event[self.struct]  # type: ignore[name-defined]
         many: Any = list[self.struct]  # type: ignore[name-defined]
+        self._one: msgspec.json.Decoder[KubeObject] = msgspec.json.Decoder(self.struct)
         self._event: msgspec.json.Decoder[_Event[KubeObject]] = msgspec.json.Decoder(event)
         self._many: msgspec.json.Decoder[list[KubeObject]] = msgspec.json.Decoder(many)
 
@@ -124,6 +127,9 @@ class Decoder:
 
     def one(self, data: bytes) -> KubeObject | Unreadable:
         """One object."""
+        if self._lift is None:
+            with suppress(msgspec.ValidationError):
+                return self._one.decode(data)
         try:
             return convert(self._lifted(msgspec.json.decode(data)), self.struct)
         except ObjectError as fault:
@@ -160,6 +166,12 @@ class Decoder:
 
     def _lifted(self, tree: Any) -> Any:
         return self._lift(tree) if self._lift is not None else tree
+
+
+@cache
+def decoder_of(resource: Resource) -> Decoder:
+    """The decoder of a resource, made once."""
+    return Decoder(resource)
 
 
 def read_page(body: bytes) -> Page:

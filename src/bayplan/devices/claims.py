@@ -41,6 +41,13 @@ def pod_claims(pod: Pod, claims: Claims) -> tuple[ResourceClaim, ...] | ClaimPro
     return tuple(found)
 
 
+def entries_by_claim(pod: Pod) -> dict[str, str]:
+    """The entries of a pod's `resourceClaims` by the names of the claims behind them, as far as these are made."""
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    behind = ((entry.resource_claim_name or made.get(entry.name), entry.name) for entry in pod.spec.resource_claims)
+    return {claim: entry for claim, entry in behind if claim is not None}
+
+
 def _claim(pod: Pod, reference: PodResourceClaim, claims: Claims) -> ResourceClaim | ClaimProblem | None:
     generated = reference.resource_claim_name is None
     name = _generated_name(pod, reference) if generated else reference.resource_claim_name

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
+from bayplan.framework.cycle import Cycle, Key
 from bayplan.objects.bind_requests import ANNOTATION_DOMAIN, BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.objects.validation import label_key_problems
@@ -32,6 +33,16 @@ _PREFIX = "kai_bind_request_mutate_"
 FIRST_EXCLUSION_S, LAST_EXCLUSION_S = 30.0, 600.0
 PATIENCE = 5
 """After so many bindings of one pod that were given up it has to wait, whatever nodes there are."""
+
+
+REQUEST_FIELDS: Key[dict[str, Any]] = Key("BindRequest/fields")
+"""What plugins that give out devices put into the spec of a pod's request, by the fields' Python names."""
+
+
+def name_in_request(cycle: Cycle, **fields: Any) -> None:
+    """Have the request of the pod, if there is one, say this of what was given to it."""
+    before = cycle.find(REQUEST_FIELDS)
+    cycle.put(REQUEST_FIELDS, fields if before is None else {**before, **fields})
 
 
 class MutateFailed(PluginError):
@@ -225,6 +236,10 @@ class Following(Protocol):
 
     def made(self, request: BindRequest, pod: Pod) -> None: ...
 
+    def request_of(self, pod: Pod) -> BindRequest | None:
+        """The request that is to bring the pod to a node, as far as is known."""
+        ...
+
 
 class BindRequestDesk:
     """Where an engine's requests are drawn up: what all of them have in common."""
@@ -242,3 +257,8 @@ class BindRequestDesk:
         """The API server has it: whoever looks at requests need not wait for the watch."""
         if self.following is not None:
             self.following.made(request, pod)
+
+    def groups_of(self, pod: Pod) -> tuple[str, ...]:
+        """The GPU groups that the request of a pod names."""
+        request = self.following.request_of(pod) if self.following is not None else None
+        return request.spec.selected_gpu_groups if request is not None else ()

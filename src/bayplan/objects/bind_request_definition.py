@@ -73,6 +73,7 @@ def bind_request_definition() -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
+                    "selectableFields": [{"jsonPath": ".status.phase"}],  # so that engines are told of failures alone
                     "additionalPrinterColumns": [
                         {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
                     ],

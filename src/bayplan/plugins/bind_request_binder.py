@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.errors import ApiError, BayplanError
+from bayplan.framework.bind_requests import REQUEST_FIELDS
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
@@ -61,7 +62,7 @@ class BindRequestBinder:
         desk, pod = self._requests.desk, cycle.pod
         try:
             annotations = self._requests.annotations(cycle, node_name)
-            request = desk.request(pod, node_name, annotations)
+            request = desk.request(pod, node_name, annotations, **(cycle.find(REQUEST_FIELDS) or {}))
             desk.made(await self._writes.perform(CreateBindRequest(pod, request)), pod)
         except ApiError as fault:
             return error(fault.details)

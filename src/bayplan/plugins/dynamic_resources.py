@@ -19,6 +19,7 @@ from bayplan.devices.claims import (
     ClaimProblem,
     all_ready,
     awaited_drivers,
+    entries_by_claim,
     has_binding_conditions,
     is_reserved_for,
     pod_claims,
@@ -29,6 +30,7 @@ from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors
 from bayplan.devices.state import DeviceAssumptions
 from bayplan.errors import BayplanError
+from bayplan.framework.bind_requests import name_in_request
 from bayplan.framework.boundary import PluginFault
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
@@ -37,6 +39,7 @@ from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import PostFilterAnswer, Preflight, Rejection, row_alone
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import SKIP, Status, error, unresolvable, unschedulable
+from bayplan.objects.bind_requests import ClaimAllocation
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.node_selectors import compile_node_selector
@@ -270,6 +273,7 @@ class DynamicResources:
         verdict = state.verdicts.get(node_name)
         numbers = state.unallocated
         if not numbers:
+            _hand_over(cycle, state)
             return None
         if verdict is None or verdict.allocation is None:
             if all(state.is_special(number) for number in numbers):
@@ -283,6 +287,7 @@ class DynamicResources:
             state.granted[number] = result
             state.reserved[number] = claim
             self._handle.devices.begin(claim, result)
+        _hand_over(cycle, state)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -361,3 +366,15 @@ class DynamicResources:
             await self._handle.writes.perform(waiting)
         except TimeoutError:
             raise DeviceBindingTimeout from None
+
+
+def _hand_over(cycle: Cycle, state: ClaimState) -> None:
+    """What the binder is to write to the claims of a pod that it binds, unless PreBind does."""
+    entries = entries_by_claim(cycle.pod)
+    given = tuple(
+        ClaimAllocation(entries[claim.name], state.granted.get(number) or claim.status.allocation)
+        for number, claim in enumerate(state.claims)
+        if claim.name in entries and not state.is_special(number)
+    )
+    if given:
+        name_in_request(cycle, resource_claim_allocations=given)

@@ -21,6 +21,7 @@ from bayplan.clock import Clock
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
 from bayplan.framework.points import POST_FILTER
 from bayplan.framework.preemption import ClearNomination, EvictVictim
+from bayplan.framework.steps import EVICTED
 from bayplan.objects.core import Pod
 from bayplan.scheduler.binding import PreBinds
 from bayplan.scheduler.engine import PodEngine
@@ -93,6 +94,8 @@ class Evictions:
         try:
             done = await self._cleared(room.cleared)
             done = await self._evicted(room, told) and done
+            if room.victims:
+                self.writes.reached(EVICTED)
         except BayplanError as fault:
             done = False
             log.warning("cannot make room for pod %s: %s", room.preemptor.key, fault)

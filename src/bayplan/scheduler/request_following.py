@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.status import Status
 from bayplan.objects.bind_requests import BindRequest
@@ -16,7 +19,11 @@ from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.telling import WARNING
 
+log = logging.getLogger(__name__)
+
 LOOK_EVERY_S = 5.0
+Counting = Callable[[], Awaitable[frozenset[str]]]
+"""Asks which requests there are, by their uids."""
 
 
 class PodRequests:
@@ -64,8 +71,14 @@ def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) ->
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock) -> None:
+async def look_after(requests: BindRequests, clock: LoopClock, counting: Counting) -> None:
     """What time asks for, every few seconds, until cancelled."""
     while True:
         await clock.sleep(LOOK_EVERY_S)
         requests.tidy()
+        if requests.in_doubt:
+            known_before = requests.uids
+            try:
+                requests.still_there(await counting(), known_before)
+            except BayplanError as fault:
+                log.warning("cannot ask which bind requests are there: %s; trying again", fault)

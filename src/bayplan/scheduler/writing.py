@@ -16,7 +16,9 @@ from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
 from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
+from bayplan.framework import steps
 from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
@@ -58,12 +60,13 @@ class ApiWrites:
         self._exists = exists  # whether the API server still has a pod, as far as is known
         self._observer: Observer = observer or NoObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
-        requests = RequestWrites(client)
+        self._requests = RequestWrites(client)
+        self.reached: steps.Reached = steps.unarmed
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
             AnnotatePod: self._annotate,
-            CreateBindRequest: requests.create,
-            DeleteBindRequest: requests.delete,
+            CreateBindRequest: self._request,
+            DeleteBindRequest: self._requests.delete,
             PromiseVolume: self._promise_volume,
             SelectNode: self._select_node,
             AwaitVolumes: self._await_volumes,
@@ -147,6 +150,11 @@ class ApiWrites:
                 pause_s = min(2 * pause_s, _LAST_LOOK_S)
             except ApiError:
                 return False
+
+    async def _request(self, intent: CreateBindRequest) -> BindRequest:
+        made = await self._requests.create(intent)
+        self.reached(steps.REQUESTED)
+        return made
 
     async def _annotate(self, intent: AnnotatePod) -> None:
         meta = intent.pod.metadata

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bayplan.binder.live import LiveBinder
 from bayplan.binder.plugin import RejectBind
+from bayplan.binder.reconcile import fault_of
 from bayplan.errors import BayplanError
 from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.testing import make_pod
 from binder_rig import PODS, REQUESTS, BinderRig, binder_rig
@@ -200,6 +203,41 @@ def test_a_malformed_request_ends_as_failed_with_a_sentence(tmp_path: Path, spec
         assert await rig.node_of() == ""
 
     on_rig(tmp_path, test)
+
+
+def test_annotations_that_no_server_would_take_are_refused() -> None:
+    """A server of another kind might let them pass."""
+    large = new_request(make_pod("web"), "n1", annotations={"x.kai.scheduler/y": "é" * 200_000}, backoff_limit=3)
+    assert fault_of(large) == "its annotations take 400017 bytes, which is more than the 262144 that are allowed"
+    assert fault_of(new_request(make_pod("web"), "n1", annotations={}, backoff_limit=3)) == ""
+
+
+def test_a_request_that_cannot_be_read_ends_as_failed_with_a_sentence(tmp_path: Path) -> None:
+    """A definition without a schema lets anything in; the watch finds it, and nobody tries it for ever."""
+    loose = copy.deepcopy(bind_request_definition())
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
+    del loose["spec"]["versions"][0]["selectableFields"]
+
+    async def test(rig: BinderRig) -> None:
+        live = LiveBinder(
+            rig.view, rig.reconciler, rig.reservations, clock=rig.client.clock, chance=random.Random(0), workers=1
+        )
+        watching = asyncio.ensure_future(rig.client.informer(REQUESTS, live.hear, complaint=live.complain).run())
+        working = asyncio.ensure_future(live.run())
+        try:
+            await rig.request(await rig.pod(), backoffLimit="three")
+            async with asyncio.timeout(60):
+                while (await rig.status()).get("phase") != "Failed":
+                    await asyncio.sleep(0.02)
+            assert "spec.backoffLimit" in (await rig.status())["reason"]
+            assert await rig.node_of() == ""
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    on_rig(tmp_path, test, definition=loose)
 
 
 def test_an_unknown_node_is_waited_for_and_then_given_up(tmp_path: Path) -> None:

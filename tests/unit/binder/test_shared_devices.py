@@ -12,7 +12,8 @@ from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore
 from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import BindRequest
-from binder_rig import CONFIG_MAPS, NAMESPACES, PODS, REQUESTS, RESERVATIONS, BinderRig, binder_rig, pod_tree
+from bayplan.objects.core import Node
+from binder_rig import CONFIG_MAPS, NAMESPACES, NODES, PODS, REQUESTS, RESERVATIONS, BinderRig, binder_rig, pod_tree
 
 GROUP = "g-1"
 NAME = reservation_name("n1", GROUP)
@@ -36,7 +37,7 @@ def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins:
 async def shared(rig: BinderRig, name: str = "web", groups: tuple[str, ...] = (GROUP,)) -> None:
     pod = await rig.pod(name, annotations={"runai/shared-gpu-configmap": f"{name}-gpu"})
     given = {"count": len(groups), "portion": "0.50"}
-    kind = {"receivedResourceType": "Fraction", "receivedGPU": given, "selectedGPUGroups": list(groups)}
+    kind: dict[str, Any] = {"receivedResourceType": "Fraction", "receivedGPU": given, "selectedGPUGroups": list(groups)}
     await rig.request(pod, name=name, **kind)
 
 
@@ -63,9 +64,14 @@ def test_a_device_is_reserved_once_and_its_users_are_told_which_it_is(tmp_path: 
         pod = await rig.get(PODS, "web")
         assert pod["metadata"]["labels"]["runai-gpu-group"] == GROUP
         assert pod["metadata"]["annotations"]["received-resource-type"] == "Fraction"
-        told = (await rig.get(CONFIG_MAPS, "web-gpu-0-evar"))["data"]
-        assert told == {"NVIDIA_VISIBLE_DEVICES": "GPU-7", "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "1"}
-        assert (await rig.get(CONFIG_MAPS, "web-gpu-0"))["metadata"]["ownerReferences"][0]["name"] == "web"
+        by_key, as_a_whole = await rig.get(CONFIG_MAPS, "web-gpu-0"), await rig.get(CONFIG_MAPS, "web-gpu-0-evar")
+        assert by_key["data"] == {
+            "NVIDIA_VISIBLE_DEVICES": "GPU-7",
+            "GPU_PORTION": "0.50",
+            "RUNAI_NUM_OF_GPUS": "0.50",  # the older name of the same
+        }
+        assert as_a_whole["data"] == {"NVIDIA_VISIBLE_DEVICES": "GPU-7"}
+        assert [each["metadata"]["ownerReferences"][0]["name"] for each in (by_key, as_a_whole)] == ["web", "web"]
         assert rig.steps.reached == ["taken", "reserved", "labelled", "prepared", "bound", "finished"]
         await shared(rig, "second")
         assert await attempt(rig, "second") is None  # nobody has to say it again
@@ -74,15 +80,28 @@ def test_a_device_is_reserved_once_and_its_users_are_told_which_it_is(tmp_path: 
     on_rig(tmp_path, test, GpuSharing())
 
 
-def test_hamicore_adds_limits_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
+def test_hamicore_adds_a_limit_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
+        await rig.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.memory": "16001"}}})
+        await rig.hear(Node, "n1")
         await shared(rig)
         await attempt(rig, "web", (GROUP, "GPU-7"))
-        told = (await rig.get(CONFIG_MAPS, "web-gpu-0-evar"))["data"]
-        assert told["CUDA_DEVICE_SM_LIMIT"] == "50"
+        told = (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]
+        assert told["CUDA_DEVICE_MEMORY_LIMIT"] == "8000m"
         assert told["NVIDIA_VISIBLE_DEVICES"] == "k8s.device-plugin.nvidia.com/gpu=GPU-7"
 
     on_rig(tmp_path, test, GpuSharing(cdi=True), HamiCore())
+
+
+def test_hamicore_refuses_a_node_that_does_not_say_how_much_a_device_has(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        assert 'the label nvidia.com/gpu.memory of node n1 is ""' in (await rig.status())["reason"]
+        assert await rig.find(CONFIG_MAPS, "web-gpu-0") is None
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test, GpuSharing(), HamiCore())
 
 
 def test_several_devices_have_a_label_each(tmp_path: Path) -> None:

@@ -259,3 +259,78 @@ def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
                 await each
 
     asyncio.run(run())
+
+
+# where the watch tells of failures alone
+
+
+def failures_only(*pods: Pod) -> World:
+    world = World(*pods)
+    world.book.only_failures = True
+    return world
+
+
+def test_a_pod_that_is_placed_takes_its_request_with_it_where_nobody_tells_of_its_end() -> None:
+    world = failures_only(WEB)
+    world.book.made(world.request(WEB), WEB)
+    assert set(world.book.known) == {WEB.key}
+    world.engine.pods.clear()
+    world.book.pod_placed(WEB)
+    assert world.book.known == {}
+    world.book.made(world.request(WEB), WEB)  # the answer was slower than the binder
+    assert world.book.known == {}
+    assert not world.book.in_doubt
+
+
+def test_what_is_there_at_the_start_counts_as_far_as_its_pods_wait() -> None:
+    world = failures_only(WEB)
+    for pod in (WEB, make_pod("other", uid="u9")):
+        world.book.hear(None, world.request(pod))
+    assert world.node_of(WEB) == "n1"
+    assert set(world.book.known) == {WEB.key}  # the other is bound, or not ours
+
+
+def test_a_request_of_which_nobody_hears_is_asked_for_and_freed_where_it_is_gone() -> None:
+    world = failures_only(WEB)
+    world.book.hear(None, world.request(WEB))
+    assert not world.book.in_doubt
+    world.clock.advance(16)
+    assert world.book.in_doubt
+    world.book.still_there(world.book.uids, world.book.uids)
+    assert not world.book.in_doubt
+    assert world.node_of(WEB) == "n1"
+    world.clock.advance(16)
+    world.book.still_there(frozenset(), world.book.uids)
+    assert world.engine.done[-1] == ("released", "web from n1")
+    assert not world.book.in_doubt
+
+
+def test_a_request_that_was_made_while_that_was_asked_is_not_taken_for_gone() -> None:
+    world = failures_only(WEB)
+    before = world.book.uids
+    world.book.hear(None, world.request(WEB))
+    world.book.still_there(frozenset(), before)
+    assert world.node_of(WEB) == "n1"
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "tried again"])
+def test_a_failure_that_leaves_the_watch_was_tried_again_or_deleted(deleted: bool) -> None:
+    world = failures_only(WEB)
+    failed = world.request(WEB, phase="Failed", failed_attempts=1)
+    world.book.hear(None, failed)
+    world.book.hear(failed, None)
+    assert world.node_of(WEB) == "n1"
+    assert world.book.in_doubt
+    world.book.still_there(frozenset() if deleted else world.book.uids, world.book.uids)
+    assert world.node_of(WEB) == (None if deleted else "n1")
+    assert not world.book.in_doubt
+
+
+def test_one_that_was_given_up_leaves_the_watch_only_when_it_is_deleted() -> None:
+    world = failures_only(WEB)
+    world.book.hear(None, world.request(WEB))
+    given_up = world.request(WEB, phase="Failed", failed_attempts=3)
+    world.book.hear(None, given_up)
+    world.book.hear(given_up, None)
+    assert world.book.known == {}
+    assert not world.book.in_doubt

@@ -19,6 +19,7 @@ from bayplan.client import PODS, Client
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.preemption import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER
+from bayplan.framework.steps import EVICTED
 from bayplan.objects import volcano
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import NORMAL, WARNING
@@ -55,6 +56,7 @@ class PodEvictions:
         try:
             if await self.statuses.patch(pod, self._farewell(pod, text)):
                 await self._delete(pod)
+                self.writes.reached(EVICTED)
         except BayplanError as fault:
             self._spare(pod, f"cannot evict pod {pod.key} ({reason}): {fault}; it stays until a session wants it to go")
             return

@@ -9,12 +9,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from bayplan.framework.steps import Reached
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 
 
 class Writer(Protocol):
     """Performs intents, and runs work that nobody waits for."""
+
+    reached: Reached
+    """Told of every step at which a test may want the process to die."""
 
     async def perform(self, intent: object) -> Any: ...
 

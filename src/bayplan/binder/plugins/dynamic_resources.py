@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from datetime import timedelta
 
-from bayplan.binder.plugin import Arguments, BinderHandle, BindingState
-from bayplan.binder.plugins.volume_binding import seconds
+from bayplan.binder.plugin import BinderHandle, BindingState
+from bayplan.binder.plugins.patience import Patient
 from bayplan.client import Selection, resource_of
 from bayplan.devices import extended, intents
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for
@@ -24,17 +24,10 @@ from bayplan.objects.resource import AllocationResult, ResourceClaim
 _CLAIMS = resource_of(kind_of(ResourceClaim))
 
 
-class DynamicResources:
+class DynamicResources(Patient):
     """Allocates and reserves device claims as a request says."""
 
     name = "dynamicresources"
-
-    def __init__(self, timeout_s: float = 120.0) -> None:
-        self._timeout_s = timeout_s
-
-    @classmethod
-    def factory(cls, arguments: Arguments, handle: BinderHandle) -> DynamicResources:  # noqa: ARG003
-        return cls(seconds(arguments, "bindTimeoutSeconds", 120.0))
 
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
@@ -51,12 +44,7 @@ class DynamicResources:
         await self._until_ready(ctx, pod, node, [claim for claim, _ in done])
 
     async def rollback(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        bind_request: BindRequest,
-        state: BindingState,
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         """Nobody else has to wait for what this pod does not get. A claim that others use keeps its devices."""
         state.kept.pop(self.name, None)
@@ -120,7 +108,7 @@ class DynamicResources:
         """Wait for devices that must be made ready for this node."""
         if not any(map(has_binding_conditions, claims)):
             return
-        keys, timeout = tuple(claim.key for claim in claims), timedelta(seconds=self._timeout_s)
+        keys, timeout = tuple(claim.key for claim in claims), timedelta(seconds=self.timeout_s)
 
         def done() -> bool:
             ctx.cache.devices.sync(ctx.cache.catalog)
@@ -128,7 +116,7 @@ class DynamicResources:
 
         note = f"waiting for binding conditions for device on node {node.name}"
         try:
-            await ctx.writes.perform(intents.AwaitDevices(pod, note, done, self._timeout_s))
+            await ctx.writes.perform(intents.AwaitDevices(pod, note, done, self.timeout_s))
         except TimeoutError:
             raise DeviceBindingTimeout from None
 

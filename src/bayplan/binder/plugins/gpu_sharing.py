@@ -1,12 +1,14 @@
 """What does a container that shares a GPU see? Two ConfigMaps of the pod's say: which devices, and how much of each.
 
-The names stand in the pod's annotation, where admission has put them together with the references of the containers.
-Written as often as the pod is tried: what is there is brought up to date.
+The names stand in the pod's annotation, where admission has put them together with the references of the containers:
+by key to the one, as a whole to the other (`-evar`). Keys are KAI's. It names the devices in whichever of the two the
+container refers to; here they stand in both. Written as often as the pod is tried: what is there is brought up to date.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +25,8 @@ CONTAINER = "gpu-fraction-container-name"
 """The annotation that says which container shares the device; the first one where it is missing."""
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 PORTION = "GPU_PORTION"
-DEVICES = "RUNAI_NUM_OF_GPUS"
+PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
+"""What the portion was called before: despite its name no number of devices."""
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
 
@@ -43,12 +46,7 @@ class GpuSharing:
         return cls(cdi=cdi)
 
     async def pre_bind(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        bind_request: BindRequest,
-        state: BindingState,
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         if not bind_request.is_fraction:
             return
@@ -56,22 +54,29 @@ class GpuSharing:
             raise InvalidRequest("no device was reserved for a pod that shares one")
         devices = [_CDI.format(each) if self._cdi else each for each in state.reserved_gpu_ids]
         visible = ",".join(devices)
-        given = bind_request.spec.received_gpu
-        portion = given.portion if given is not None and given.portion else "1.00"
+        share = f"{portion_of(bind_request):.2f}"
         capabilities, variables = config_map_names(pod)
-        await upsert(ctx, pod, capabilities, {PORTION: portion, DEVICES: str(len(devices)), VISIBLE_DEVICES: visible})
-        await upsert(ctx, pod, variables, {VISIBLE_DEVICES: visible, PORTION: portion, DEVICES: str(len(devices))})
+        await upsert(ctx, pod, capabilities, {PORTION: share, PORTION_BEFORE: share, VISIBLE_DEVICES: visible})
+        await upsert(ctx, pod, variables, {VISIBLE_DEVICES: visible})
 
     async def rollback(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        bind_request: BindRequest,
-        state: BindingState,
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         if bind_request.is_fraction and CONFIG_MAP_NAME in pod.metadata.annotations:
             await delete(ctx, pod, config_map_names(pod))
+
+
+def portion_of(request: BindRequest) -> float:
+    """The share of each device, above 0 and at most 1."""
+    given = request.spec.received_gpu
+    text = given.portion if given is not None else ""
+    try:
+        portion = float(text)
+    except ValueError:
+        portion = math.nan
+    if not 0 < portion <= 1:
+        raise InvalidRequest(f'receivedGPU.portion is "{text}"; it takes a share such as 0.50')
+    return portion
 
 
 def config_map_names(pod: Pod) -> tuple[str, str]:

@@ -6,8 +6,8 @@ whose claims are all bound costs a few lookups.
 
 from __future__ import annotations
 
-from bayplan.binder.plugin import Arguments, BinderHandle, BindingState
-from bayplan.errors import PluginError
+from bayplan.binder.plugin import BinderHandle, BindingState
+from bayplan.binder.plugins.patience import Patient
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.storage import CsiNode
@@ -21,33 +21,13 @@ from bayplan.volumes.promises import assume, revert
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
 
-def seconds(arguments: Arguments, key: str, default: float) -> float:
-    """A time of a plugin's arguments."""
-    value = arguments.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise PluginError(f"{key} is {value!r}; it takes a number of seconds above 0")
-    return float(value)
-
-
-class VolumeBinding:
+class VolumeBinding(Patient):
     """Binds volumes that wait for their first consumer."""
 
     name = "volumebinding"
 
-    def __init__(self, timeout_s: float = 120.0) -> None:
-        self._timeout_s = timeout_s
-
-    @classmethod
-    def factory(cls, arguments: Arguments, handle: BinderHandle) -> VolumeBinding:  # noqa: ARG003
-        return cls(seconds(arguments, "bindTimeoutSeconds", 120.0))
-
     async def pre_bind(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        bind_request: BindRequest,
-        state: BindingState,
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         if not any(True for _ in claim_uses(pod)):
             return
@@ -77,15 +57,10 @@ class VolumeBinding:
 
         perform = ctx.writes.perform
         written = await write_assumed(info, perform, volumes, noted)
-        await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self._timeout_s)
+        await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
 
     async def rollback(
-        self,
-        ctx: BinderHandle,
-        pod: Pod,
-        node: Node,
-        bind_request: BindRequest,
-        state: BindingState,
+        self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         info = state.kept.pop(self.name, None)
         if isinstance(info, BindingInfo):

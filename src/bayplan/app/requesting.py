@@ -1,0 +1,97 @@
+"""How does an engine's process follow BindRequests? By a watch of those that failed, where the server can select them.
+
+Two events less a pod: that a request was made we know by the answer, that it was carried out by the pod itself. What
+such a watch does not tell is asked for: everything before the first decision, and whether those are still there of
+which nobody has heard for long, by their uids alone. A server whose definition of the kind is an older one, or
+KAI-Scheduler's, tells of all requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from bayplan.app.wiring import Wiring
+from bayplan.cache.bind_requests import BindRequests
+from bayplan.client import EVERYTHING, Client, Selection, resource_of
+from bayplan.client.backoff import Backoff
+from bayplan.client.informer import Handler
+from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError, Invalid
+from bayplan.objects.bind_requests import FAILED, BindRequest
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import Api
+from bayplan.scheduler.request_following import look_after
+
+log = logging.getLogger(__name__)
+
+FAILURES = Selection(field_selector=f"status.phase={FAILED}")
+_RESOURCE = resource_of(kind_of(BindRequest))
+_BARE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWatch:
+    """The requests of one engine; None where it binds its pods by itself."""
+
+    requests: BindRequests | None
+    client: Client
+    selection: Selection = EVERYTHING
+
+    @classmethod
+    async def of(cls, requests: BindRequests | None, wiring: Wiring) -> RequestWatch:
+        """Ask the server what it can select by."""
+        if requests is None:
+            return cls(None, wiring.client)
+        try:
+            await wiring.client.list(_RESOURCE, FAILURES)
+        except Invalid:
+            return cls(requests, wiring.client)
+        requests.only_failures = True
+        return cls(requests, wiring.client, FAILURES)
+
+    def before_deciding(self, hear: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Nobody decides before it is known which pods are on their way already. `hear`: who is told of pods, too, so
+        that each request is told after its pod."""
+        return (partial(self._first_look, hear),) if self.selection is FAILURES else ()
+
+    def beside(self, clock: LoopClock) -> tuple[Work, ...]:
+        """What runs beside an engine whose pods are bound by the binder."""
+        return () if self.requests is None else (partial(look_after, self.requests, clock, self._uids),)
+
+    async def _first_look(self, hear: Handler) -> None:
+        backoff = Backoff(self.client.clock, self.client.chance)
+        while True:
+            try:
+                listed = await self.client.list(_RESOURCE)
+            except BayplanError as fault:
+                log.warning("cannot list bind requests: %s; trying again", fault)
+                await backoff.wait()
+            else:
+                break
+        for request in listed.items:
+            if isinstance(request, BindRequest):
+                hear(None, request)
+
+    async def _uids(self) -> frozenset[str]:
+        answer = await self.client.transport.request("GET", _RESOURCE.path(), accept=_BARE)
+        return frozenset(each.metadata.uid for each in msgspec.json.decode(answer.body, type=_List).items)
+
+
+class _Meta(Api, frozen=True):
+    uid: str = ""
+
+
+class _Item(Api, frozen=True):
+    metadata: _Meta = _Meta()
+
+
+class _List(Api, frozen=True):
+    items: tuple[_Item, ...] = ()

@@ -1,0 +1,80 @@
+"""What does a pod say that wants a part of a GPU, and how is it told which one? KAI-Scheduler's annotations and labels.
+
+Pods that share one device are a GPU group. A reservation pod holds the device for the group, so that no kubelet hands
+it to others; it and the group's pods carry the group's name as a label.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bayplan.errors import ObjectError
+from bayplan.objects.core import Node, Pod
+
+GPU = "nvidia.com/gpu"
+MIG_PREFIX = "nvidia.com/mig-"
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
+FRACTION = "gpu-fraction"
+MEMORY = "gpu-memory"
+NUMBER = "gpu-fraction-num-devices"
+GROUP_LABEL = "runai-gpu-group"
+RESERVATIONS = "kai-resource-reservation"
+"""The namespace of reservation pods."""
+_STEP_MIB = 100
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """A part of each of so many devices: a fraction, or an amount of memory."""
+
+    devices: int = 1
+    fraction: float = 0.0
+    memory_mib: int = 0
+
+    def memory_on(self, device_mib: int) -> int:
+        """How much of a device of this size it takes."""
+        return self.memory_mib or round(self.fraction * device_mib)
+
+    def portion_of(self, device_mib: int) -> float:
+        """The same as a share, in whole hundredths."""
+        return self.fraction or math.ceil(100 * self.memory_mib / device_mib) / 100
+
+
+def wanted_share(pod: Pod) -> GpuShare | None:
+    """What part of GPUs a pod asks for; None where it asks for none. `ObjectError` says what makes no sense."""
+    said = pod.metadata.annotations
+    fraction, memory, number = said.get(FRACTION), said.get(MEMORY), said.get(NUMBER)
+    if fraction is None and memory is None:
+        return None
+    if fraction is not None and memory is not None:
+        raise ObjectError(f"pod {pod.key} has both annotations, {FRACTION} and {MEMORY}; one of them says it")
+    devices = _whole(pod, NUMBER, number) if number is not None else 1
+    if memory is not None:
+        return GpuShare(devices, memory_mib=_whole(pod, MEMORY, memory))
+    assert fraction is not None
+    try:
+        share = float(fraction)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise ObjectError(f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1')
+    return GpuShare(devices, fraction=share)
+
+
+def _whole(pod: Pod, key: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ObjectError(f'pod {pod.key}: the annotation {key} is "{text}"; it takes a whole number above 0')
+    return int(text)
+
+
+def device_memory(node: Node) -> int:
+    """What each GPU of a node has, in MiB; 0 where the node does not say."""
+    text = node.labels.get(GPU_MEMORY_LABEL, "")
+    return int(text) // _STEP_MIB * _STEP_MIB if text.isdecimal() else 0
+
+
+def groups_of(pod: Pod) -> set[str]:
+    """The groups whose devices a pod holds or uses."""
+    found = {value for key, value in pod.labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
+    return {group for group in found if group}

@@ -1,0 +1,192 @@
+"""Which nodes have room on a GPU for a pod that wants a part of one, and which device is it?
+
+Asked at Filter about pods with KAI's annotations `gpu-fraction` and `gpu-memory`, and, while devices are being reserved
+on a node, about pods that want whole GPUs. At Reserve devices are chosen: groups that are used most come first, then a
+GPU that nobody uses becomes a group of its own. The choice goes with the BindRequest; the binder makes it true. Cost: a
+look at each pod on nodes with GPUs, for such pods; nothing for others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bayplan.errors import ObjectError
+from bayplan.framework.bind_requests import name_in_request
+from bayplan.framework.cycle import Cycle, Key
+from bayplan.framework.events import Action, Cure, Resource
+from bayplan.framework.handle import Handle
+from bayplan.framework.plugin import Rejection, row_alone
+from bayplan.framework.status import SKIP, Status, unresolvable, unschedulable
+from bayplan.objects.bind_requests import FRACTION, MIG_INSTANCE, ReceivedGpu
+from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import GPU, MIG_PREFIX, RESERVATIONS, GpuShare, device_memory, groups_of, wanted_share
+from bayplan.objects.resources import accounted_requests
+from bayplan.snapshot import NodeTable, NodeView, PodInfo
+
+NO_ROOM = "node(s) had no GPU with enough room for a part of it"
+NO_MEMORY = "node(s) did not say how much memory their GPUs have"
+BEING_SHARED = "node(s) had GPUs that are about to be shared"
+
+
+@dataclass(slots=True)
+class SharedDevices:
+    """The GPUs of one node that are shared, and those that nobody uses."""
+
+    device_mib: int
+    used_mib: dict[str, int] = field(default_factory=dict)  # by group
+    idle: int = 0
+
+    def fitting(self, share: GpuShare) -> list[str]:
+        """Groups with room for a share, the fullest first."""
+        asked = share.memory_on(self.device_mib)
+        fits = [group for group, used in self.used_mib.items() if used + asked <= self.device_mib]
+        return sorted(fits, key=lambda group: (-self.used_mib[group], group))
+
+    def has_room(self, share: GpuShare, pod_slots: int) -> bool:
+        """`pod_slots`: pods that may still come to the node, reservations among them."""
+        fresh = share.devices - len(self.fitting(share))
+        return fresh <= self.idle and 1 + max(0, fresh) <= pod_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was given to a pod that the API server does not show so yet."""
+
+    groups: tuple[str, ...]
+    share: GpuShare
+
+
+_WANTED: Key[GpuShare | int] = Key("GpuSharing/wanted")
+"""A part of GPUs, or how many whole ones."""
+
+
+class GpuSharing:
+    """Gives out parts of GPUs."""
+
+    name = "GpuSharing"
+    depends_on = row_alone
+    cured_by = (
+        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL),
+        Cure(Resource.ASSIGNED_POD, Action.DELETE),
+    )
+
+    def __init__(self, handle: Handle) -> None:
+        self._chance = handle.chance
+        self._requests = handle.bind_requests
+        self._choices: dict[str, Choice] = {}  # by the uid of the pod
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> GpuSharing:  # noqa: ARG003
+        return cls(handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        try:
+            return wanted_share(pod), whole_gpus(pod)
+        except ObjectError:
+            return None
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        try:
+            share = wanted_share(cycle.pod)
+        except ObjectError as fault:
+            return unresolvable(str(fault))
+        whole = whole_gpus(cycle.pod)
+        if share is None and not whole:
+            return SKIP
+        if share is not None and whole:
+            return unresolvable(f"pod {cycle.pod.key} wants whole GPUs and a part of one; it gets either")
+        cycle.put(_WANTED, share or whole)
+        return None
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        wanted = cycle.get(_WANTED)
+        full, silent = np.zeros(len(nodes), dtype=np.bool_), np.zeros(len(nodes), dtype=np.bool_)
+        for position, node in enumerate(nodes):
+            if not node.allocatable(GPU):
+                full[position] = isinstance(wanted, GpuShare)
+                continue
+            devices = self._devices(node)
+            if isinstance(wanted, int):
+                full[position] = devices.idle < wanted <= node.free(GPU)  # less than that is for others to say
+            elif not devices.device_mib:
+                silent[position] = True
+            else:
+                slots = node.allocatable("pods") - int(node.columns.pod_count[node.row])
+                full[position] = not devices.has_room(wanted, slots)
+        yield Rejection(full, BEING_SHARED if isinstance(wanted, int) else NO_ROOM)
+        if silent.any():
+            yield Rejection(silent, NO_MEMORY, resolvable=False)
+
+    def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
+        wanted, pod = cycle.find(_WANTED), cycle.pod
+        if wanted is None:
+            if is_mig(pod):
+                name_in_request(cycle, received_resource_type=MIG_INSTANCE)
+            return None
+        if isinstance(wanted, int):
+            name_in_request(cycle, received_gpu=ReceivedGpu(wanted, "1.00"))
+            return None
+        columns = cycle.snapshot.nodes
+        devices = self._devices(NodeView(columns, columns.index[node_name]), spare=pod.uid)
+        known = devices.fitting(wanted)[: wanted.devices]
+        fresh = wanted.devices - len(known)
+        if fresh > devices.idle:
+            return unschedulable(NO_ROOM)
+        groups = (*known, *(self._new_group() for _ in range(fresh)))
+        self._choices[pod.uid] = Choice(groups, wanted)
+        given = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
+        name_in_request(cycle, received_resource_type=FRACTION, received_gpu=given, selected_gpu_groups=groups)
+        return None
+
+    def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+        self._choices.pop(cycle.pod.uid, None)
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _devices(self, node: NodeView, spare: str = "") -> SharedDevices:
+        """How the GPUs of a node are used; `spare`: as if this pod were not there."""
+        found = SharedDevices(device_memory(node.node), idle=node.free(GPU))
+        held: set[str] = set()
+        for info in node.pods:
+            if info.pod.namespace == RESERVATIONS:
+                held |= groups_of(info.pod)
+            elif info.uid != spare and (choice := self._choice(info)) is not None:
+                taken = choice.share.memory_on(found.device_mib)
+                for group in choice.groups:
+                    found.used_mib[group] = found.used_mib.get(group, 0) + taken
+        found.idle -= len(found.used_mib.keys() - held)  # their devices are reserved in a moment
+        return found
+
+    def _choice(self, info: PodInfo) -> Choice | None:
+        """What a pod has: by its labels, by our own memory, or by the request that somebody before us has made."""
+        pod = info.pod
+        try:
+            share = wanted_share(pod)
+        except ObjectError:
+            return None  # nobody gave it anything
+        if share is None:
+            return None
+        groups: Sequence[str] = sorted(groups_of(pod))
+        if groups:
+            self._choices.pop(pod.uid, None)
+        elif (chosen := self._choices.get(pod.uid)) is not None:
+            return chosen
+        else:
+            groups = self._requests.desk.groups_of(pod)
+        return Choice(tuple(groups), share) if groups else None
+
+    def _new_group(self) -> str:
+        return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+
+
+def whole_gpus(pod: Pod) -> int:
+    """How many whole GPUs a pod asks for."""
+    return accounted_requests(pod).get(GPU, 0)
+
+
+def is_mig(pod: Pod) -> bool:
+    return any(name.startswith(MIG_PREFIX) for name in accounted_requests(pod))

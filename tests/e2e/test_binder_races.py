@@ -1,0 +1,273 @@
+"""Engines that die between two writes, and writers that meet: the rows of the crash table that are not the binder's."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from binder_corner import BY_BINDER, SETTINGS, BinderCorner, armed
+from cluster.api import Tree
+from cluster.run import Cluster
+from fault_proxy import Fault, faulty, refusal
+from scenario import QUICK, quick
+from scheduling import node_of, until
+
+STOPPING = '''
+import os, signal
+
+
+class Stopping:
+    """Stops its process between the decision and the write."""
+
+    name = "Stopping"
+
+    def mutate_bind_request(self, cycle, node_name):
+        os.kill(os.getpid(), signal.SIGSTOP)
+'''
+STOPPED = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: Stopping}, {name: BindRequestBinder}]")
+
+REPLACING = '''
+from bayplan.client import resource_of
+from bayplan.objects.bind_requests import BindRequest, manifest
+from bayplan.objects.kinds import kind_of
+
+
+class Replacing:
+    """Puts another request in the place of the one that was just carried out, before its status is written."""
+
+    name = "replacing"
+
+    async def post_bind(self, ctx, pod, node, bind_request, state):
+        if "example.com/second" in bind_request.metadata.annotations:
+            return
+        resource = resource_of(kind_of(BindRequest))
+        await ctx.client.delete(resource, name=bind_request.name, namespace=bind_request.namespace)
+        again = manifest(bind_request)
+        again["metadata"] = {
+            "name": bind_request.name,
+            "labels": again["metadata"]["labels"],
+            "annotations": {"example.com/second": "yes"},
+            "ownerReferences": again["metadata"]["ownerReferences"],
+        }
+        await ctx.client.create(resource, again, namespace=bind_request.namespace)
+'''
+
+DELETING = '''
+from bayplan.client import resource_of
+from bayplan.errors import NotFound
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.kinds import kind_of
+
+
+class Deleting:
+    """Deletes the request that is being carried out, as an engine may, the first time."""
+
+    name = "deleting"
+    done = False
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        if not Deleting.done:
+            Deleting.done = True
+            resource = resource_of(kind_of(BindRequest))
+            await ctx.client.delete(resource, name=bind_request.name, namespace=bind_request.namespace)
+'''
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    (tmp_path / "plugins").mkdir(mode=0o755)
+    yield mine
+    mine.close()
+
+
+def plugin(corner: BinderCorner, text: str) -> str:
+    folder = corner.folder / "plugins"
+    (folder / "racing.py").write_text(text)
+    return f"--plugins-dir={folder}"
+
+
+def stopping(corner: BinderCorner) -> tuple[str, str]:
+    """For a process that stands still for as long as it takes: nobody is to call that a fault."""
+    settings = corner.folder / "patient.yaml"
+    settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
+    return plugin(corner, STOPPING), f"--settings={settings}"
+
+
+def scheduled(corner: BinderCorner) -> list[str]:
+    return [each["note"] for each in corner.api.list("Event") if each["reason"] == "Scheduled"]
+
+
+def requests(corner: BinderCorner) -> dict[str, Tree]:
+    return {each["spec"]["podName"]: each for each in corner.api.list("BindRequest")}
+
+
+def killed(process: Popen[bytes], corner: BinderCorner) -> None:
+    assert process.wait(60) == -signal.SIGKILL, corner.log()
+
+
+def is_stopped(process: Popen[bytes]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_scheduler_dies_after_two_of_four_requests_of_a_gang(corner: BinderCorner) -> None:
+    """What was requested counts; the next one asks for the rest, and nobody is asked for twice."""
+    corner.add_nodes(2)
+    names = corner.gang("ring", 4)
+    one_by_one = f"{SETTINGS}writesAtOnce: 1\n"
+    with armed("requested:2"), corner.gangs_by_requests(settings=one_by_one) as dying:
+        killed(dying, corner)
+    first = requests(corner)
+    assert len(first) == 2
+    with corner.gangs_by_requests(), corner.binder():
+        corner.bound(names)
+        for name in names:
+            corner.ends(name, "Succeeded")
+    found = requests(corner)
+    assert set(found) == set(names)
+    for name, request in first.items():
+        assert found[name]["metadata"]["uid"] == request["metadata"]["uid"]
+        assert node_of(corner.api.pod(name)) == request["spec"]["selectedNode"]
+    corner.holds()
+
+
+def test_a_scheduler_dies_after_evictions_before_the_request(corner: BinderCorner) -> None:
+    """The victims are gone and the pod waits: the next scheduler places it, and evicts nobody else."""
+    (node,) = corner.add_nodes(1, cpu="4")
+    high = corner.priority("high", 1000)
+    with corner.by_requests(), corner.binder():
+        corner.api.create(*(corner.pod(f"weak-{number}", cpu="1") for number in range(4)))
+        corner.bound()
+    corner.api.create(corner.pod("strong", cpu="2", priorityClassName=high))
+    with armed("evicted"), corner.by_requests() as dying:
+        killed(dying, corner)
+    until(lambda: len(corner.api.pods()) == 3, "the victims are gone", why=lambda: str(list(corner.api.pods())))
+    assert "strong" not in requests(corner)
+    assert node_of(corner.api.pod("strong")) == ""
+    with corner.by_requests() as scheduler, corner.binder():
+        corner.settles(scheduler)
+    assert node_of(corner.api.pod("strong")) == node
+    assert len(corner.api.pods()) == 3
+    corner.holds()
+
+
+def test_sessions_die_after_evictions_before_the_requests(corner: BinderCorner) -> None:
+    """The same of the batch engine: what was made free is taken by the gang for which it was."""
+    (node,) = corner.add_nodes(1, cpu="4")
+    high = corner.priority("high", 1000)
+    with corner.gangs_by_requests(), corner.binder():
+        weak = corner.gang("weak", 4, minimum=1)
+        corner.bound(weak)
+    corner.start(*weak)
+    strong = corner.gang("strong", 2, group={"priorityClassName": high}, priorityClassName=high)
+    with armed("evicted"), corner.gangs_by_requests() as dying:
+        killed(dying, corner)
+    assert not any(name in requests(corner) for name in strong)
+    with corner.gangs_by_requests(), corner.binder():
+        corner.bound(strong)
+    assert corner.nodes_of(strong) == [node, node]
+    assert [name for name in weak if name in corner.api.pods()] != []
+    corner.holds()
+
+
+def elected(corner: BinderCorner, profiles: str) -> str:
+    lease = (
+        "leaderElection: {leaderElect: true, leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms, "
+        f"resourceNamespace: {corner.namespace}, resourceName: racing}}"
+    )
+    return QUICK.replace("leaderElection: {leaderElect: false}", lease).replace("PROFILES", profiles)
+
+
+def test_a_new_leader_decides_while_the_old_one_commits(corner: BinderCorner) -> None:
+    """The old one stands still between its decision and its write. When it goes on it may not write any more."""
+    corner.add_nodes(1)
+    corner.api.create(corner.pod("web"))
+    with corner.running(*stopping(corner), config=elected(corner, STOPPED), may_end_with=1) as old:
+        until(lambda: is_stopped(old), "the old leader stands between decision and write", why=corner.log)
+        assert requests(corner) == {}
+        with corner.running(config=elected(corner, BY_BINDER)), corner.binder():
+            corner.bound(["web"])
+            made = corner.ends("web", "Succeeded")
+            old.send_signal(signal.SIGCONT)
+            assert old.wait(60) == 1
+    found = requests(corner)
+    assert [each["metadata"]["uid"] for each in found.values()] == [made["metadata"]["uid"]]
+    corner.holds()
+
+
+def test_two_schedulers_ask_for_the_same_pod(corner: BinderCorner) -> None:
+    """Nobody elects: the second to write finds the request of the first, and takes it for its own."""
+    corner.add_nodes(1)
+    corner.api.create(corner.pod("web"))
+    with corner.running(*stopping(corner), config=quick(STOPPED)) as late:
+        until(lambda: is_stopped(late), "one stands between decision and write", why=corner.log)
+        with corner.by_requests():
+            until(lambda: "web" in requests(corner), "the other has written")
+            late.send_signal(signal.SIGCONT)
+            with corner.binder():
+                corner.bound(["web"])
+                until(lambda: len(scheduled(corner)) == 2, "both know that the pod has its node")
+    assert set(scheduled(corner)) == {f"Successfully assigned {corner.namespace}/web to {corner.nodes[0]}"}
+    assert len(requests(corner)) == 1
+    corner.holds()
+
+
+def test_a_conflict_of_the_status_is_tried_again(cluster: Cluster, corner: BinderCorner, tmp_path: Path) -> None:
+    corner.add_nodes(1)
+    corner.requested("web", corner.nodes[0])
+    with faulty(cluster, tmp_path) as proxy:
+        conflict = refusal(409, "Conflict", "the object has been modified")
+        fault = proxy.add(
+            Fault(
+                lambda ask: ask.method == "PATCH" and "/bindrequests/web/status" in ask.path, times=2, refuse=conflict
+            )
+        )
+        with corner.binder(f"--kubeconfig={proxy.kubeconfig()}"):
+            request = corner.ends("web", "Succeeded")
+    assert len(fault.seen) == 2
+    assert request["status"].get("failedAttempts", 0) == 0
+    corner.holds()
+
+
+def test_a_request_replaced_under_the_binder_gets_a_status_of_its_own(corner: BinderCorner) -> None:
+    """The status of the first is refused, by its uid, for the second."""
+    corner.add_nodes(1)
+    corner.requested("web", corner.nodes[0])
+    with corner.binder(plugin(corner, REPLACING)):
+        request = corner.ends("web", "Succeeded")
+    assert request["metadata"]["annotations"]["example.com/second"] == "yes"
+    assert node_of(corner.api.pod("web")) == corner.nodes[0]
+    corner.holds()
+
+
+def test_a_request_deleted_while_the_binder_is_inside_it(corner: BinderCorner) -> None:
+    """Whether the pod was bound by then or not: the scheduler sees which, and in the end it is bound once."""
+    corner.add_nodes(2)
+    with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING)):
+        corner.api.create(corner.pod("web"))
+        corner.settles(scheduler)
+    assert node_of(corner.api.pod("web")) in corner.nodes
+    corner.holds()
+
+
+def test_requests_that_no_binder_takes_up_are_complained_about_and_then_made_anew(corner: BinderCorner) -> None:
+    corner.add_nodes(1)
+    settings = corner.folder / "stale.yaml"
+    settings.write_text(f"{SETTINGS}staleRequestSeconds: 1\n".replace("bindRequests: true\n", ""))
+    with corner.by_requests(f"--settings={settings}"):
+        corner.api.create(corner.pod("web"))
+        until(lambda: "web" in requests(corner), "the request is made")
+        first = requests(corner)["web"]["metadata"]["uid"]
+        until(lambda: any("no binder has taken up" in each for each in corner.told("web")), "somebody complains")
+        until(
+            lambda: requests(corner).get("web", {}).get("metadata", {}).get("uid", first) != first,
+            "another request is made in the place of the forgotten one",
+        )
+        with corner.binder():
+            corner.bound(["web"])
+    assert any("see whether `bayplan binder` runs" in each for each in corner.told("web"))
+    corner.holds()

@@ -1,0 +1,99 @@
+"""How a process follows requests: failures alone where the server can select them, everything where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bayplan.app.requesting import FAILURES, RequestWatch
+from bayplan.app.wiring import Wiring
+from bayplan.cache import Cache
+from bayplan.cache.bind_requests import BindRequests, Engine
+from bayplan.client import EVERYTHING, Client
+from bayplan.clock import ManualClock
+from bayplan.framework.bind_requests import BindFailures
+from bayplan.objects.bind_request_definition import bind_request_definition
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.meta import KubeObject
+from binder_rig import REQUESTS, BinderRig, binder_rig
+
+
+def wired(client: Client) -> Wiring:
+    return cast(Wiring, SimpleNamespace(client=client))
+
+
+def book() -> BindRequests:
+    clock = ManualClock()
+    nobody = cast(Engine, SimpleNamespace(waiting_pod=lambda _: None))
+    return BindRequests(Cache(), nobody, BindFailures(clock), clock, asyncio.get_running_loop().create_future)
+
+
+def older() -> dict[str, Any]:
+    definition = copy.deepcopy(bind_request_definition())
+    del definition["spec"]["versions"][0]["selectableFields"]
+    return definition
+
+
+@pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
+def test_what_is_watched_follows_from_what_the_server_can_select(tmp_path: Path, selects: bool) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, definition=bind_request_definition() if selects else older()) as rig:
+            requests = book()
+            watch = await RequestWatch.of(requests, wired(rig.client))
+            assert watch.selection is (FAILURES if selects else EVERYTHING)
+            assert requests.only_failures is selects
+            assert len(watch.before_deciding(lambda *_: None)) == selects
+            assert len(watch.beside(rig.client.clock)) == 1
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_binds_by_itself_asks_for_nothing() -> None:
+    async def run() -> RequestWatch:
+        return await RequestWatch.of(None, wired(cast(Client, None)))
+
+    watch = asyncio.run(run())
+    assert watch.selection is EVERYTHING
+    assert watch.beside(cast(Any, None)) == watch.before_deciding(lambda *_: None) == ()
+
+
+def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path) as rig:
+            for name in ("one", "two"):
+                await rig.request(await rig.pod(name), name=name)
+            watch = await RequestWatch.of(book(), wired(rig.client))
+            told: list[str] = []
+            (first_look,) = watch.before_deciding(lambda _, new: told.append(new.metadata.name if new else ""))
+            await first_look()
+            assert sorted(told) == ["one", "two"]
+            uids = {(await rig.get(REQUESTS, name))["metadata"]["uid"] for name in told}
+            assert await watch._uids() == uids
+            assert await told_by_watch(rig, watch) == ["two"]
+
+    asyncio.run(run())
+
+
+async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:
+    """Which requests the watch tells of when the second fails, and when the first succeeds before."""
+    told: list[str] = []
+    failed = asyncio.Event()
+
+    def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+        assert isinstance(new, BindRequest)
+        told.append(new.name)
+        failed.set()
+
+    watching = asyncio.ensure_future(rig.client.informer(REQUESTS, hear, selection=watch.selection).run())
+    await rig.patch(REQUESTS, "one", {"status": {"phase": "Succeeded"}}, sub="status")
+    await rig.patch(REQUESTS, "two", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
+    async with asyncio.timeout(60):
+        await failed.wait()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    return told

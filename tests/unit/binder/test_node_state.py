@@ -1,0 +1,96 @@
+"""The example that binds only on nodes which the binder knows as well as the scheduler did, with a watch that lags."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.plugin import BinderHandle
+from bayplan.framework.discovery import Kind, found_in
+from bayplan.objects.core import Node
+from binder_rig import NODES, BinderRig, binder_rig
+from docs.fences import ROOT
+
+(NODE_STATE,) = (
+    each
+    for each in found_in(ROOT / "examples" / "binder", Kind.BINDER_PLUGIN, trust_writable=True)
+    if each.name == "nodestate"
+)
+
+
+@pytest.fixture
+def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nodes that were asked for once more, in order."""
+    asked: list[str] = []
+    fresh = BinderHandle.fresh_node
+
+    async def noting(handle: BinderHandle, name: str) -> Node:
+        asked.append(name)
+        return await fresh(handle, name)
+
+    monkeypatch.setattr(BinderHandle, "fresh_node", noting)
+    return asked
+
+
+async def seen(rig: BinderRig, **change: Any) -> str:
+    """The scheduler has seen a version of the node that the binder's watch has not told yet."""
+    await rig.patch(NODES, "n1", change or {"metadata": {"labels": {"example.com/seen": "yes"}}})
+    version: str = (await rig.get(NODES, "n1"))["metadata"]["resourceVersion"]
+    return version
+
+
+async def bound(rig: BinderRig, version: str) -> dict[str, Any]:
+    handed = {"nodestate.kai.scheduler/handler": "nodestate", "nodestate.kai.scheduler/resource-version": version}
+    await rig.request(await rig.pod(), annotations=handed, backoffLimit=3)
+    assert await rig.sync() is None
+    return await rig.status()
+
+
+def test_a_node_that_the_watch_lags_behind_is_refreshed_once_then_accepted(
+    tmp_path: Path, refreshed: list[str]
+) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, await seen(rig))
+            assert status["phase"] == "Succeeded"
+            assert await rig.node_of() == "n1"
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]
+
+
+def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refreshed: list[str]) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig)
+            await rig.hear(Node, "n1")
+            assert (await bound(rig, version))["phase"] == "Succeeded"
+
+    asyncio.run(run())
+    assert refreshed == []
+
+
+def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed: list[str]) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, str(10**9 + int(await seen(rig))))
+            assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
+            assert "is known in a version before" in status["reason"]
+            assert await rig.node_of() == ""
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]
+
+
+def test_a_node_that_the_refresh_shows_cordoned_is_refused(tmp_path: Path, refreshed: list[str]) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, await seen(rig, spec={"unschedulable": True}))
+            assert status["phase"] == "Failed"
+            assert "was cordoned after the pod was placed" in status["reason"]
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]

@@ -1,0 +1,249 @@
+"""Parts of GPUs: who may ask for what, which nodes have room, which device is chosen, what the request then says."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bayplan.clock import ManualClock
+from bayplan.errors import ObjectError
+from bayplan.framework.bind_requests import REQUEST_FIELDS, BindRequestDesk
+from bayplan.objects.bind_requests import BindRequest, ReceivedGpu, new_request
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.gpu_sharing import GpuShare, device_memory, wanted_share
+from bayplan.plugins.gpu_sharing import BEING_SHARED, NO_MEMORY, NO_ROOM, GpuSharing, SharedDevices
+from builders import (
+    FITS,
+    FakeHandle,
+    make_cycle,
+    make_filtering,
+    make_node,
+    make_plugin,
+    make_pod,
+    make_snapshot,
+    rejected,
+)
+from builders import run_filter as filtered
+from builders import unresolvable as never
+
+GPU = "nvidia.com/gpu"
+
+
+def gpu_node(name: str = "a", gpus: int = 2, memory: str = "16000", pods: int = 110) -> Node:
+    labels = {"nvidia.com/gpu.memory": memory} if memory else {}
+    return make_node(name, labels=labels, capacity={GPU: str(gpus), "pods": str(pods)})
+
+
+def part(name: str = "part", fraction: str = "0.5", node: str = "", group: str = "", **said: str) -> Pod:
+    labels = {"runai-gpu-group": group} if group else {}
+    return make_pod(name, node=node, labels=labels, annotations={"gpu-fraction": fraction, **said})
+
+
+def reservation(group: str, node: str = "a") -> Pod:
+    return make_pod(
+        f"r-{group}",
+        namespace="kai-resource-reservation",
+        node=node,
+        labels={"runai-gpu-group": group},
+        requests={GPU: "1"},
+    )
+
+
+def whole(count: int, name: str = "whole", node: str = "") -> Pod:
+    return make_pod(name, node=node, requests={GPU: str(count)})
+
+
+# what is asked for
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        pytest.param({}, None, id="nothing"),
+        pytest.param({"gpu-fraction": "0.25"}, GpuShare(1, fraction=0.25), id="a fraction"),
+        pytest.param({"gpu-memory": "2000"}, GpuShare(1, memory_mib=2000), id="memory"),
+        pytest.param(
+            {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "3"}, GpuShare(3, fraction=0.5), id="of several"
+        ),
+    ],
+)
+def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> None:
+    assert wanted_share(make_pod(annotations=said)) == share
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        pytest.param({"gpu-fraction": "1"}, 'gpu-fraction is "1"; it is between 0 and 1', id="all of it"),
+        pytest.param({"gpu-fraction": "half"}, 'gpu-fraction is "half"', id="no number"),
+        pytest.param({"gpu-memory": "0"}, 'gpu-memory is "0"; it takes a whole number above 0', id="no memory"),
+        pytest.param({"gpu-memory": "1", "gpu-fraction": "0.1"}, "has both annotations", id="both"),
+        pytest.param({"gpu-fraction": "0.1", "gpu-fraction-num-devices": "x"}, "gpu-fraction-num-devices is", id="x"),
+    ],
+)
+def test_what_makes_no_sense_is_told_to_the_pod(said: dict[str, str], words: str) -> None:
+    with pytest.raises(ObjectError, match=words):
+        wanted_share(make_pod(annotations=said))
+    ((code, reasons),) = filtered(GpuSharing, make_pod(annotations=said), gpu_node()).values()
+    assert code == "UnschedulableAndUnresolvable"
+    assert words in reasons[0]
+
+
+def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() -> None:
+    assert device_memory(gpu_node(memory="16376")) == 16300
+    assert device_memory(gpu_node(memory="")) == 0
+    assert GpuShare(memory_mib=2001).portion_of(16000) == 0.13
+    assert GpuShare(fraction=0.5).memory_on(16300) == 8150
+
+
+# where there is room
+
+
+def test_nodes_without_room_for_a_part_are_turned_down() -> None:
+    pods = [reservation("g", "full"), part("one", "0.7", "full", "g"), whole(1, node="taken")]
+    nodes = [gpu_node("free", 1), gpu_node("full", 1), gpu_node("taken", 1), make_node("none"), gpu_node("dumb", 1, "")]
+    assert filtered(GpuSharing, part(), *nodes, pods=pods) == {
+        "free": FITS,
+        "full": rejected(NO_ROOM),
+        "taken": rejected(NO_ROOM),
+        "none": rejected(NO_ROOM),
+        "dumb": never(NO_MEMORY),
+    }
+    assert filtered(GpuSharing, part(fraction="0.3"), nodes[1], pods=pods) == {"full": FITS}
+
+
+def test_a_new_group_needs_a_place_for_its_reservation_pod() -> None:
+    assert filtered(GpuSharing, part(), gpu_node(pods=1)) == {"a": rejected(NO_ROOM)}
+    assert filtered(GpuSharing, part(), gpu_node(pods=2)) == {"a": FITS}
+
+
+def test_several_devices_are_several_groups() -> None:
+    pods = [reservation("g"), part("one", "0.5", "a", "g")]
+    two = {"gpu-fraction-num-devices": "2"}
+    assert filtered(GpuSharing, part(**two), gpu_node(gpus=2), pods=pods) == {"a": FITS}
+    assert filtered(GpuSharing, part(fraction="0.6", **two), gpu_node(gpus=2), pods=pods) == {"a": rejected(NO_ROOM)}
+
+
+def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
+    """A group whose reservation pod is not there yet has a device all the same."""
+    pods = [part("one", "0.5", "a", "g")]
+    assert filtered(GpuSharing, whole(2), gpu_node(gpus=2), pods=pods) == {"a": rejected(BEING_SHARED)}
+    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=pods) == {"a": FITS}
+    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=[*pods, reservation("g")]) == {"a": FITS}
+    assert filtered(GpuSharing, make_pod(), gpu_node(gpus=1), pods=pods) == {"a": FITS}
+
+
+def test_whole_and_part_is_too_much() -> None:
+    both = make_pod(requests={GPU: "1"}, annotations={"gpu-fraction": "0.5"})
+    ((_, reasons),) = filtered(GpuSharing, both, gpu_node()).values()
+    assert "wants whole GPUs and a part of one" in reasons[0]
+
+
+# what is given
+
+
+def given_to(pod: Pod, *pods: Pod, plugin: Any = None) -> Any:
+    """The fields of the request of a pod that goes to node a."""
+    plugin = plugin or make_plugin(GpuSharing)
+    snapshot = make_snapshot([gpu_node()], pods)
+    cycle, filtering = make_cycle(pod, snapshot), make_filtering(plugin)
+    filtering.pre_filter(cycle)
+    status = plugin.reserve(cycle, "a")
+    assert status is None or status.ok
+    return cycle.find(REQUEST_FIELDS)
+
+
+def test_the_fullest_group_with_room_is_chosen_and_a_new_one_where_there_is_none() -> None:
+    pods = [reservation("g1"), part("one", "0.2", "a", "g1"), reservation("g2"), part("two", "0.4", "a", "g2")]
+    assert given_to(part(), *pods)["selected_gpu_groups"] == ("g2",)
+    assert given_to(part(fraction="0.7"), *pods)["selected_gpu_groups"] == ("g1",)
+    fields = given_to(part(fraction="0.75"))
+    assert (fields["received_resource_type"], fields["received_gpu"]) == ("Fraction", ReceivedGpu(1, "0.75"))
+    (group,) = fields["selected_gpu_groups"]
+    assert len(group) == 36
+
+
+def test_memory_becomes_a_portion_of_the_device() -> None:
+    asking = make_pod(annotations={"gpu-memory": "4000"})
+    assert given_to(asking)["received_gpu"] == ReceivedGpu(1, "0.25")
+
+
+def test_whole_devices_and_slices_are_named_in_the_request_too() -> None:
+    assert given_to(whole(2)) == {"received_gpu": ReceivedGpu(2, "1.00")}
+    assert given_to(make_pod(requests={"nvidia.com/mig-1g.5gb": "1"})) == {"received_resource_type": "MigInstance"}
+    assert given_to(make_pod()) is None
+
+
+class Known:
+    """The request that an earlier scheduler has made."""
+
+    def __init__(self, *groups: str) -> None:
+        self.groups = groups
+
+    def made(self, request: BindRequest, pod: Pod) -> None: ...
+
+    def request_of(self, pod: Pod) -> BindRequest:
+        return new_request(pod, "a", annotations={}, backoff_limit=3, selected_gpu_groups=self.groups)
+
+
+def on_desk(*groups: str) -> GpuSharing:
+    handle: Any = FakeHandle()
+    desk = BindRequestDesk(ManualClock())
+    desk.following = Known(*groups)
+    handle.bind_requests = SimpleNamespace(desk=desk)
+    return GpuSharing.factory(None, handle)
+
+
+def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_taken_back() -> None:
+    plugin, first, second = on_desk(), part("first", "0.6"), part("second", "0.4")
+    (group,) = given_to(first, plugin=plugin)["selected_gpu_groups"]
+    assumed = replace(first, spec=replace(first.spec, node_name="a"))
+    assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
+    plugin.unreserve(make_cycle(first, make_snapshot([gpu_node()], [])), "a")
+    assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] != (group,)
+
+
+def test_after_a_restart_what_requests_say_counts() -> None:
+    restored = part("first", "0.6", node="a")
+    assert given_to(part("second", "0.4"), restored, plugin=on_desk("g"))["selected_gpu_groups"] == ("g",)
+    assert given_to(part("second", "0.5"), restored, plugin=on_desk("g"))["selected_gpu_groups"] != ("g",)
+
+
+# all of it, against a stupid account
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 3), st.booleans()), max_size=14), st.integers(0, 99))
+def test_no_device_is_ever_given_out_twice(steps: list[tuple[int, int, bool]], seed: int) -> None:
+    """Pods come and go; whatever happens the devices in use are at most those of the node, none above its memory."""
+    chance, gpus, memory = random.Random(seed), 3, 16000
+    there: dict[int, tuple[GpuShare, list[str]]] = {}
+    for number, (percent, devices, goes) in enumerate(steps):
+        if goes and there:
+            del there[chance.choice(sorted(there))]
+            continue
+        share, used = GpuShare(devices, fraction=percent / 100), usage(there, memory)
+        account = SharedDevices(memory, used, gpus - len(used))
+        known = account.fitting(share)[: share.devices]
+        fresh = share.devices - len(known)
+        assert account.has_room(share, 110) == (fresh <= gpus - len(used))
+        if account.has_room(share, 110):
+            there[number] = share, [*known, *(f"{number}-{each}" for each in range(fresh))]
+        after = usage(there, memory)
+        assert len(after) <= gpus
+        assert all(taken <= memory for taken in after.values())
+
+
+def usage(there: dict[int, tuple[GpuShare, list[str]]], memory: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for share, groups in there.values():
+        assert len(set(groups)) == share.devices
+        for group in groups:
+            found[group] = found.get(group, 0) + share.memory_on(memory)
+    return found
