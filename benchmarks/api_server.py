@@ -81,6 +81,10 @@ class Server:
         self.pid = json.loads((self._home / "running.json").read_text())["pid"]
         return took
 
+    @property
+    def kubeconfig(self) -> Path:
+        return self._home / "kubeconfig"
+
     def stop(self) -> None:
         self._run("down")
 

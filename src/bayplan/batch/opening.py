@@ -54,6 +54,7 @@ def opening(
         fence=Fence.around(nodes, handle.shard, ledger.manages),
         favourites=handle.favourites,
         desk=handle.desk,
+        records=handle.records,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

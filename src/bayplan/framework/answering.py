@@ -10,15 +10,20 @@ from msgspec.structs import replace
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.suggesting import Suggestions
 from bayplan.snapshot import BoolVector
-from bayplan.telemetry.answers import MOST_NAMED, Answer, Refused
+from bayplan.telemetry.answers import MOST_NAMED, RECORD, Answer, Refused, candidates_of, choice_of
 from bayplan.telemetry.decisions import DecisionRecord
+from bayplan.telemetry.explain import why
 
 NOTHING_HELPS = (
     "no lower request, toleration, dropped selector term, looser spread constraint, freed host port, removed gate, "
     "eviction from one node or missing object would make it fit, alone or together"
 )
 NOT_ALONE = "no single change is enough"
+NOTHING_FOUND = "nothing that was tried helps, alone or together; there was more to try, so something may"
+NONE_FOUND_ALONE = "no single change that was tried is enough"
+"""The same where not everything was tried: that nothing helps is said only where it is certain."""
 NO_NODE = "there is no node in the cluster"
+NO_RECORD = "the record of the decision is no longer kept"
 
 
 def refusals_in(diagnosis: Diagnosis) -> tuple[Refused, ...]:
@@ -48,11 +53,35 @@ def refused_in(record: DecisionRecord, names: Sequence[str]) -> tuple[Refused, .
     return tuple(found)
 
 
+def as_recorded(answer: Answer, record: DecisionRecord, reasons: tuple[Refused, ...]) -> Answer:
+    """The answer with what was decided."""
+    best = record.best
+    return replace(
+        answer,
+        source=RECORD,
+        decided_at=record.at,
+        nodes=record.nodes,
+        feasible=record.feasible,
+        best=candidates_of(best),
+        choice=choice_of(best),
+        reasons=reasons,
+        nominated=record.nominated,
+        victims=record.victims,
+    )
+
+
+def placed_as_recorded(answer: Answer, record: DecisionRecord) -> Answer:
+    """Why a pod went to the node that it is on."""
+    told = as_recorded(answer, record, refused_in(record, ()))
+    return replace(told, sentence=f"{answer.pod} is on {answer.node}: {why(record)}")
+
+
 def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:
     """The answer with what would help, or why nothing is suggested."""
     if not has_nodes:
         return replace(answer, no_change=NO_NODE)
     if found.fits:
         return replace(answer, closest=found.fits, no_change=f"none is needed: it fits {found.fits} now")
-    no_change = "" if found.alone else NOT_ALONE if found.together else NOTHING_HELPS
+    nothing, not_alone = (NOTHING_FOUND, NONE_FOUND_ALONE) if found.cut_short else (NOTHING_HELPS, NOT_ALONE)
+    no_change = "" if found.alone else not_alone if found.together else nothing
     return replace(answer, closest=found.closest, changes=found.alone, together=found.together, no_change=no_change)
