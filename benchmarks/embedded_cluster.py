@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path

@@ -88,6 +88,7 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("base", 0),
         ("monitoring", 1),
         ("pod-groups", 2),
+        ("shared-gpus", 2),
         ("batch", -3),
         ("batch-controllers", -4),
         ("batch-admission", -5),
@@ -110,7 +111,11 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
     base = comparable(kustomized(prepared, "base"))
     del base["Namespace", "", "bayplan-system"]  # which helm makes itself: --create-namespace
     assert comparable(rendered()) == base
-    for overlay, value in (("monitoring", "serviceMonitor"), ("pod-groups", "podGroups")):
+    for overlay, value in (
+        ("monitoring", "serviceMonitor"),
+        ("pod-groups", "podGroups"),
+        ("shared-gpus", "sharedGpus"),
+    ):
         values = tmp_path / "values.yaml"
         values.write_text(f"{value}: {{enabled: true}}")
         wanted = comparable(kustomized(prepared, overlay))
