@@ -60,6 +60,6 @@ def pod(number: int, *, cpu: str, memory: str) -> Tree:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time that a process's threads have taken. To the nanosecond: one that idles takes less than a tick."""
+    """The processor time of a process's threads. To the nanosecond: one that idles takes less than a tick."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9

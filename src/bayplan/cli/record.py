@@ -85,7 +85,7 @@ def command(
         plugin_folders,
         trust_writable=trust_writable_plugins,
         batch_schedulers=batch_schedulers,
-        recorded=source and source.recording,
+        recorded=source.recording if source is not None else None,
     )
     if source is None:
         recording = followed(connection, setup, for_s)

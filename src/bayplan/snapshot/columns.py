@@ -216,10 +216,10 @@ class NodeColumns:
                 self._image_columns[name][:, row] = 0
         rows_of, columns = self.image_rows, self._image_columns
         for name, state in images.items():
-            rows = rows_of.get(name)
-            if rows is None:
-                rows = rows_of[name] = {}
-            rows[row] = state
+            having = rows_of.get(name)
+            if having is None:
+                having = rows_of[name] = {}
+            having[row] = state
             if name in columns:
                 columns[name][:, row] = state.size_bytes, state.node_count
         self.images[row] = images
