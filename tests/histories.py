@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,7 @@ from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet
 from bayplan.scheduler.cycle import Decision
 from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.snapshot import PodInfo
 from bayplan.testing.conformance.world import first_by_name
 from outsiders import OUTSIDERS
 
@@ -211,9 +213,10 @@ class History:
         for engine in self.engines:  # a nomination would take both engines off the shared way
             engine.nominations.withdraw(pod.uid)
 
-    def decided(self, pod: Pod) -> list[Placed]:
-        """What becomes of a pod with either engine: the same."""
-        both = [engine.place(pod) for engine in self.engines]
+    def decided(self, pod: Pod, infos: Sequence[PodInfo] = ()) -> list[Placed]:
+        """What becomes of a pod with either engine: the same. `infos`: the pod as each engine knows it already."""
+        known = infos or [pod for _ in self.engines]
+        both = [engine.place(each) for engine, each in zip(self.engines, known, strict=True)]
         shared, alone = both
         self.shared += shared.decision.standing is not None
         assert (shared.node, shared.status) == (alone.node, alone.status)

@@ -11,7 +11,7 @@ cdef class Kind:
 cdef class Classes:
     cdef public object _boundary
     cdef public str _name
-    cdef public list _roles, _filters, _scores, _parts
+    cdef public list _roles, _filters, _scores, _parts, _restless
     cdef public bint _usable
     cdef public Py_ssize_t _limit, _attempt
     cdef public CEvaluationClock _clock

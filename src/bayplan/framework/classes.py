@@ -119,6 +119,7 @@ class Classes:
         order = {name: number for number, name in enumerate(asked)}
         self._filters = [order[plugin.name] for plugin in points[FILTER]]
         self._scores = [order[plugin.name] for plugin in points[SCORE]]
+        self._restless = [number for number, role in enumerate(self._roles) if role.signs_anew]
         self._usable = all(role.scores_tables for role in self._roles if role.scores)
         self._limit = limit
         self._clock = EvaluationClock()
@@ -134,11 +135,16 @@ class Classes:
         return len(self._standings)
 
     def kind_of(self, info: PodInfo) -> Kind:
-        """The kind of a pod, found out once a pod and set of device classes."""
+        """The kind of a pod, found out once a pod and set of device classes, and when a plugin takes its word back."""
         revision: int
         kind: Kind | None
         revision, kind = info.kinds.get(self._name, (-1, None))
-        if kind is None or revision != self._revision or kind.home is not self._clock:
+        if (
+            kind is None
+            or revision != self._revision
+            or kind.home is not self._clock
+            or (self._restless and self._differs(kind, info))
+        ):
             kind = self._signed(info)
             info.kinds[self._name] = (self._revision, kind)
         return kind
@@ -149,6 +155,13 @@ class Classes:
             for role, shelf in zip(self._roles, self._parts, strict=True)
         )
         return Kind(places, None if None in places else self._standings.place(places), self._clock)
+
+    def _differs(self, kind: Kind, info: PodInfo) -> bool:
+        """Whether a plugin that says more than once how it sees a pod sees it differently now."""
+        return any(
+            self._place(self._roles[number], self._parts[number], info) is not kind.parts[number]
+            for number in self._restless
+        )
 
     def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
         """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""

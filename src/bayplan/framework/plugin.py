@@ -21,7 +21,8 @@ the call.
 
 Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
 everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release
-what the plugin holds). A factory gets `(args, handle)`; see `registry`.
+what the plugin holds). A factory gets `(args, handle)`; see `registry`. A signature is asked for once a pod; a plugin
+that may see a pod differently later, though nothing of the pod has changed, says `signs_anew = True`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Role:
         self.pre_filters, self.filters = PRE_FILTER.key in points, FILTER.key in points
         self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
         self.signs = hasattr(plugin, "signature")
+        self.signs_anew = self.signs and bool(getattr(plugin, "signs_anew", False))
         self.outside = not type(plugin).__module__.startswith(_SHIPPED)  # then whatever it does is watched for its time
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.filters_tables = hasattr(plugin, "filter_nodes")

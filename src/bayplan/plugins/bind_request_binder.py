@@ -28,6 +28,7 @@ class BindRequestBinder:
 
     name = "BindRequestBinder"
     looks_at_pods = False
+    signs_anew = True  # a binding that is given up makes a pod like no other, and nothing of the pod has changed
     cured_by = (Cure(Resource.NODE, Action.ADD),)
 
     def __init__(self, handle: Handle) -> None:
