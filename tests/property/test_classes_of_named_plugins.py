@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
 from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_MODEL, GpuAsk, annotations_for
+from bayplan.plugins.gpu.fragmentation import GpuFragmentation
 from bayplan.scheduler.engine import Placed
 from bayplan.snapshot import PodInfo
 from histories import HEAD, STEPS, History, live, told
@@ -23,8 +25,11 @@ from histories import HEAD, STEPS, History, live, told
 
 def with_plugin(name: str) -> str:
     typical = [{"gpuMilli": 500, "gpuCount": 1, "pods": 3}, {"gpuMilli": 1000, "gpuCount": 2}]
-    args = f"  pluginConfig: [{{name: {name}, args: {{typicalPods: {typical}}}}}]\n" if "Fragment" in name else ""
-    return f"{HEAD}- schedulerName: default-scheduler\n  plugins: {{multiPoint: {{enabled: [{{name: {name}}}]}}}}\n{args}"
+    profile: dict[str, Any] = {"schedulerName": "default-scheduler"}
+    profile["plugins"] = {"multiPoint": {"enabled": [{"name": name}]}}
+    if name == GpuFragmentation.name:
+        profile["pluginConfig"] = [{"name": name, "args": {"typicalPods": typical}}]
+    return f"{HEAD}- {json.dumps(profile)}\n"
 
 
 def profile_of(history: History) -> Profile:
@@ -39,7 +44,7 @@ class Handed(History):
         self.left_out = self.blocked = 0
         super().__init__(chance, profiles=with_plugin(BindRequestBinder.name), nodes=6, templates=3)
 
-    def template(self, number: int) -> dict[str, Any]:
+    def template(self, number: int) -> dict[str, Any]:  # noqa: ARG002
         """Pods that are alike for everybody else, so that whoever was given up would share with whoever was not."""
         template = super().template(0)
         kept = {"containers", "schedulerName"}
@@ -58,6 +63,7 @@ class Handed(History):
     def place(self) -> None:
         if self.given_up and self.chance.random() < 0.5:
             pod, infos = self.given_up.pop(self.chance.choice(sorted(self.given_up)))
+            self.count += 1  # an attempt like any other
         else:
             pod = self.pod()
             infos = [engine.prepare(pod) for engine in self.engines]

@@ -163,6 +163,23 @@ class Classes:
             for number in self._restless
         )
 
+    def _check_founders(self, kind: Kind) -> None:
+        """Let go of answers that were found out about a pod which is seen differently by now: it speaks for itself."""
+        together = kind.together
+        for number in self._restless:
+            kept = kind.parts[number]
+            if kept is None:
+                continue
+            if kept.value is not None and not self._speaks_for(kept, number, kept.value):
+                self._parts[number].drop(kept)
+            if together is None or together.value is None:
+                continue
+            if not self._speaks_for(kept, number, together.value.part(number)):
+                self._standings.drop(together)
+
+    def _speaks_for(self, kept: Kept[Part], number: int, part: Part) -> bool:
+        return self._place(self._roles[number], self._parts[number], part.cycle.info) is kept
+
     def _place(self, role: Role, shelf: Shelf[Part], info: PodInfo) -> Kept[Part] | None:
         """Where the plugin's answers about such pods are; None where it is asked about this pod alone."""
         try:
@@ -192,6 +209,8 @@ class Classes:
                 shelf.clear()
         self._attempt += 1
         kind = self.kind_of(cycle.info)
+        if self._restless:
+            self._check_founders(kind)
         try:
             return self._caught_up(kind, cycle)
         except CannotShare:

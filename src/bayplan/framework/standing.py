@@ -73,6 +73,10 @@ class Standing:
         self._by_amounts: dict[bytes, tuple[int, ...]] = {}  # what followers gave to rows that they did not reject
         self._rebuild()
 
+    def part(self, number: int) -> Part:
+        """What one plugin of the profile says, by the plugin's number there."""
+        return self._parts[number]
+
     # keeping up -------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:

@@ -15,7 +15,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
 from bayplan.framework.intents import CreateBindRequest
-from bayplan.framework.plugin import Rejection
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status, error, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
@@ -28,6 +28,7 @@ class BindRequestBinder:
 
     name = "BindRequestBinder"
     looks_at_pods = False
+    depends_on = row_alone  # of pods that have not failed it says nothing at all, and all others are asked about alone
     signs_anew = True  # a binding that is given up makes a pod like no other, and nothing of the pod has changed
     cured_by = (Cure(Resource.NODE, Action.ADD),)
 
@@ -42,10 +43,6 @@ class BindRequestBinder:
     def signature(self, pod: Pod) -> Hashable | None:
         """A pod that has failed before is like no other."""
         return None if pod.uid in self._requests.desk.failures else ()
-
-    def depends_on(self, cycle: Cycle) -> Hashable:
-        """Time passes, and nodes are free again that have not changed."""
-        return self._requests.desk.failures.excluded(cycle.pod.uid)
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         failures = self._requests.desk.failures
