@@ -71,7 +71,7 @@ class Handed(History):
         answer = told(both[1].decision)
         self.left_out += BindRequestBinder.name in answer.get("rejectors", ())
         self.blocked += "bindings of the pod were given up" in answer["message"]
-        if both[0].node is None or self.chance.random() < 0.5:
+        if both[0].node is None or self.chance.random() < 0.75:
             self.give_up(pod, infos, both)
 
     def give_up(self, pod: Pod, infos: list[PodInfo], both: list[Placed]) -> None:
