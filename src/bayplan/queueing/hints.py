@@ -79,6 +79,8 @@ class HintTable:
             profile: tuple(Registration(plugin, cure) for plugin, cures in plugins.items() for cure in cures)
             for profile, plugins in profiles.items()
         }
+        cures = [each.cure for registered in self._registered.values() for each in registered]
+        self._readers = frozenset(each.reads for each in cures if each.hint is not None and each.reads is not None)
         self._matching: dict[tuple[str, str, Action], tuple[Registration, ...]] = {}
         self._interesting: dict[tuple[str, Action], bool] = {}
 
@@ -120,8 +122,7 @@ class HintTable:
 
     def all_readers(self) -> frozenset[Reads]:
         """What the hints of all plugins look at."""
-        cures = (each.cure for registered in self._registered.values() for each in registered)
-        return frozenset(cure.reads for cure in cures if cure.hint is not None and cure.reads is not None)
+        return self._readers
 
     def knows(self, profile: str) -> bool:
         return profile in self._registered

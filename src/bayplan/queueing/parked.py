@@ -86,6 +86,7 @@ class ParkedPods:
     def __init__(self, table: HintTable) -> None:
         self._table = table
         self._families: dict[Rejected, _Family] = {}
+        self._former: list[_Family] = []  # told apart by hints that no longer hold; their pods are on their way out
         self._parkings = count(1)
         self._last = 0
         self._count = 0
@@ -102,21 +103,43 @@ class ParkedPods:
         return self._gated
 
     def __iter__(self) -> Iterator[QueuedPod]:
-        for family in self._families.values():
+        for family in self._everybody():
             for kin in family.kins.values():
                 yield from kin.pods.values()
 
-    def emptied(self, table: HintTable) -> ParkedPods:
-        """An empty place for the same pods where other hints hold. What has been read off them need not be read again,
-        except for hints that are gone: nothing of theirs is kept."""
-        other = ParkedPods(table)
+    def _everybody(self) -> list[_Family]:
+        return [*self._former, *self._families.values()]
+
+    def regrouping(self, table: HintTable) -> Iterator[QueuedPod]:
+        """Other hints hold from this call on: the pods that are parked now, each as soon as it is told apart anew.
+
+        To read them all may take a second, so between two of them the others may have a turn, and pods may come, go and
+        be woken: one whose turn has not come yet is asked alone by hints that nobody has read it for.
+        """
+        self._table = table
         kept = table.all_readers()
-        other._readings = {reads: known for reads, known in self._readings.items() if reads in kept}
-        for queued in self:
-            queued.readings = {reads: part for reads, part in queued.readings.items() if reads in kept}
-        return other
+        self._readings = {reads: known for reads, known in self._readings.items() if reads in kept}
+        self._former += self._families.values()
+        self._families = {}
+        return self._regrouped(list(self._former))
+
+    def _regrouped(self, families: list[_Family]) -> Iterator[QueuedPod]:
+        for family in families:
+            for kin in list(family.kins.values()):
+                for queued in list(kin.pods.values()):
+                    if queued.kin is kin:
+                        self.remove(queued)
+                        kept = self._table.all_readers()  # what was read off it for other hints is of use to nobody
+                        queued.readings = {reads: part for reads, part in queued.readings.items() if reads in kept}
+                        self._enter(queued)
+                        yield queued
+            self._former = [each for each in self._former if each is not family]
 
     def add(self, queued: QueuedPod) -> None:
+        self._enter(queued)
+        queued.parked = self._last = next(self._parkings)
+
+    def _enter(self, queued: QueuedPod) -> None:
         pod = queued.pod
         rejected = Rejected(pod.scheduler_name, queued.unschedulable_plugins, queued.pending_plugins, queued.gated_by)
         family = self._families.get(rejected)
@@ -129,7 +152,6 @@ class ParkedPods:
             kin = family.kins[readings] = Kin(family, readings)
         kin.pods[queued.key] = queued
         queued.kin = kin
-        queued.parked = self._last = next(self._parkings)
         self._count += 1
         self._gated += bool(rejected.gated_by)
 
@@ -143,7 +165,7 @@ class ParkedPods:
         self._gated -= bool(family.rejected.gated_by)
         if not kin.pods:
             del family.kins[kin.readings]
-            if not family.kins:
+            if not family.kins and self._families.get(family.rejected) is family:
                 del self._families[family.rejected]
 
     def _reading(self, reads: Reads, queued: QueuedPod) -> Reading | None:
@@ -192,7 +214,7 @@ class ParkedPods:
         if occasion.event.is_wildcard and occasion.new is not None:
             return  # it means that pod and no other
         steps = 0
-        for family in list(self._families.values()):
+        for family in self._everybody():
             plan = self._plan(family, occasion)
             if plan is None:
                 continue
@@ -239,7 +261,7 @@ class ParkedPods:
             if cure.hint is None:
                 plan.at_least = max(plan.at_least, meaning)
             else:
-                number = None if cure.reads is None else family.readers[cure.reads]
+                number = None if cure.reads is None else family.readers.get(cure.reads)
                 plan.questions.append(_Question(registration, number, meaning, {}))
         plan.questions = [each for each in plan.questions if each.meaning > plan.at_least]
         plan.questions.sort(key=lambda question: -question.meaning)

@@ -81,14 +81,6 @@ class Pools:
         else:
             self._heaps[pool].push(queued)
 
-    def regroup(self, hints: HintTable) -> list[QueuedPod]:
-        """Other hints hold from now on: parked pods are told apart anew. Returns them."""
-        parked = list(self.parked)
-        self.parked = self.parked.emptied(hints)
-        for queued in parked:
-            self.parked.add(queued)
-        return parked
-
     def count_rejectors(self, queued: QueuedPod, by: int) -> None:
         for plugin in queued.rejectors:
             self._recorder.rejected(plugin, queued.pod.scheduler_name, by)

@@ -9,7 +9,7 @@ does I/O. One owner calls it: whoever pops, the routing of watch events, and `fl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bayplan.clock import Clock
@@ -329,17 +329,23 @@ class SchedulingQueue:
     def flushing_parked(self) -> Iterator[int]:
         """Pods that were parked for too long are tried again: a hint may be wrong, and nothing waits for ever."""
         now = self._now()
-        limit = timedelta(seconds=self._settings.max_parked_s)
-        late = [
-            each for each in self._pools.parked if now - max(each.timestamp, each.flushed_at or each.timestamp) > limit
-        ]
-        if not late:
-            return iter(())
-        for queued in late:
-            queued.flushed, queued.flushed_at = True, now
-        self._in_flight.note(UNSCHEDULABLE_TIMEOUT, None, None)
-        still = _one_by_one(late, lambda queued: queued.pool is Pool.PARKED and queued.flushed)
-        return self._move(still, UNSCHEDULABLE_TIMEOUT.name)
+        return self._move(self._late(list(self._pools.parked), now), UNSCHEDULABLE_TIMEOUT.name)
+
+    def _late(self, pods: Sequence[QueuedPod], now: datetime) -> Iterator[tuple[QueuedPod, Strategy] | None]:
+        """Those of the pods that were parked for too long by then, and still are; None: a slice is over."""
+        before, steps, found = now - timedelta(seconds=self._settings.max_parked_s), 0, False
+        for queued in pods:
+            steps += 1
+            if queued.pool is Pool.PARKED and queued.last_tried < before:
+                if not found:  # an event like others for pods in flight, where there is anything to tell
+                    self._in_flight.note(UNSCHEDULABLE_TIMEOUT, None, None)
+                found = queued.flushed = True
+                queued.flushed_at = now
+                yield queued, Strategy.AFTER_BACKOFF
+                steps += WAKING
+            if steps >= SLICE:
+                steps = 0
+                yield None
 
     def _now(self) -> datetime:
         """The wall clock as it was at the start, carried on by the one that never jumps: a wall clock that is set
@@ -367,14 +373,24 @@ class SchedulingQueue:
     # profiles ---------------------------------------------------------------------------------------------------
 
     def install(self, profiles: Mapping[str, QueueProfile], changed: Iterable[str] = ()) -> Iterator[int]:
-        """Go on with other profiles. Pods that the `changed` plugins rejected or hold back are woken, in slices."""
+        """Go on with other profiles, from this call on. In slices, parked pods are told apart by what their hints look
+        at, and those that the `changed` plugins rejected or hold back are woken."""
         plugins = frozenset(changed)
         self._profiles = profiles
         self._hints = self._hint_table(profiles)
-        hit = [each for each in self._pools.regroup(self._hints) if plugins & each.rejectors]
         if plugins:  # pods in flight may yet be rejected by one that is no longer there
             self._in_flight.note(FORCE_ACTIVATE, None, None)
-        return self._move(_one_by_one(hit, lambda queued: queued.pool is Pool.PARKED), FORCE_ACTIVATE.name)
+        return self._regrouping(self._pools.parked.regrouping(self._hints), plugins)
+
+    def _regrouping(self, regrouped: Iterator[QueuedPod], plugins: frozenset[str]) -> Iterator[int]:
+        """Have parked pods told apart anew, then wake those whom these plugins rejected."""
+        hit = []
+        for number, queued in enumerate(regrouped, 1):
+            if plugins & queued.rejectors:
+                hit.append(queued)
+            if number % (SLICE // WAKING) == 0:
+                yield 0
+        yield from self._move(_one_by_one(hit, lambda queued: queued.pool is Pool.PARKED), FORCE_ACTIVATE.name)
 
     def _hint_table(self, profiles: Mapping[str, QueueProfile]) -> HintTable:
         cures = {name: profile.cures for name, profile in profiles.items()}

@@ -481,6 +481,22 @@ def test_nothing_is_parked_for_ever() -> None:
     assert not queued.flushed
 
 
+def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
+    world = World()
+    queued = [world.fail(f"p{number}", "P") for number in range(1_000)]
+    world.clock.advance(299)
+    world.fail("late", "P")
+    world.clock.advance(2)
+    slices = world.queue.flushing_parked()
+    moved = [next(slices)]
+    world.queue.delete(queued[-1].pod)
+    moved += slices
+    assert sum(moved) == 999
+    assert max(moved) <= parked.SLICE // parked.WAKING
+    assert world.where("late") == "unschedulable"
+    assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 999
+
+
 def test_the_queue_says_when_it_wants_to_be_asked_again() -> None:
     world = World()
     assert world.queue.next_wakeup_s() is None
@@ -620,6 +636,42 @@ def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
     world.queue.delete(queued[-1].pod)
     assert first + sum(waking) == 199
     assert world.where("p199") == ""
+
+
+def test_parked_pods_are_read_for_other_profiles_in_slices_between_which_the_queue_is_used() -> None:
+    """Ten thousand pods take the best part of a second to read. An event between two slices finds each pod once, be
+    it read or not, and what comes or goes meanwhile is neither lost nor counted twice."""
+    read: Counter[str] = Counter()
+
+    def name(pod: Pod) -> str:
+        read[pod.name] += 1
+        return pod.name
+
+    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if pod.name in ("p0", "p199") else Hint.SKIP
+
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.QUEUE), reads=lambda _: "all alike"),)})
+    queued = [world.fail(f"p{number}", "P") for number in range(200)]
+    profile = QueueProfile({"P": (Cure(Resource.NODE, Action.ADD, hint, reads=name),)}, world.gate)
+    slices = world.queue.install({DEFAULT_SCHEDULER_NAME: profile})
+    assert not read
+    next(slices)
+    assert 0 < len(read) <= parked.SLICE // parked.WAKING
+    world.queue.delete(queued[198].pod)
+    newcomer = world.fail("newcomer", "P")
+    world.clock.advance(5)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 2
+    assert (world.where("p0"), world.where("p199"), world.where("p198")) == ("active", "active", "")
+    again = world.pop()
+    world.queue.requeue(again, ["P"])
+    assert sum(slices) == 0
+    assert world.queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 199, "gated": 0}
+    assert sorted(each.key for each in world.queue.listing(Pool.PARKED)) == sorted(
+        each.key for each in (*queued[1:198], again, newcomer)
+    )
+    assert read == Counter(f"p{number}" for number in range(198)) + Counter({"newcomer": 1})
+    world.clock.advance(5)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1  # the one that came back
 
 
 @pytest.mark.parametrize(
