@@ -210,8 +210,9 @@ class NodeResourcesFit:
         offered = offer.amounts
         served = False
         for name, amount in demands:
-            if amount > offered.get(name, 0):
-                if offered.get(name, 0) > 0 or not self._has_class(name):
+            there = offered.get(name, 0)
+            if amount > there:
+                if there > 0 or not self._has_class(name):
                     return Hint.SKIP
                 served = True
         if offered.get(PODS, 0) < 1:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from bayplan.framework.boundary import FAULTS
 from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Judge, Reads, Resource
@@ -21,8 +21,6 @@ from bayplan.queueing.queued import QueuedPod
 from bayplan.queueing.recording import QueueRecorder
 
 log = logging.getLogger(__name__)
-
-K = TypeVar("K")
 
 Cures = Mapping[str, Sequence[Cure]]
 """What the plugins of a profile have registered, by plugin."""
@@ -132,34 +130,30 @@ class HintTable:
         hint = registration.cure.hint
         return hint is None or self._call(hint, pod, registration.plugin, occasion)
 
-    def judged(
+    def judge(
         self,
         registration: Registration,
-        parts: Iterable[tuple[K, Reading]],
+        readings: Iterable[Reading | None],
         answers: dict[Reading, bool],
         occasion: Occasion,
-    ) -> list[K]:
-        """Those of whose part the plugin says yes. It is asked unless the answer is known, and that is noted."""
+    ) -> None:
+        """Note what the plugin says of each part of which that is not known yet. One event may ask about ten thousand
+        of them, so nothing is done for each but that."""
         judge, plugin = registration.cure.judge, registration.plugin
         assert judge is not None
         old, new, skip = occasion.old, occasion.new, Hint.SKIP
-        agreed: list[K] = []
         timed = False
-        for key, part in parts:
-            answer = answers.get(part)
-            if answer is None:
-                if timed:
-                    try:
-                        answer = judge(part.part, old, new) is not skip
-                    except FAULTS as fault:
-                        self._complain(plugin, occasion, fault)
-                        answer = True
-                else:  # one of so many enters the statistics
-                    timed, answer = True, self._call_timed(judge, part.part, plugin, occasion)
-                answers[part] = answer
-            if answer:
-                agreed.append(key)
-        return agreed
+        for part in readings:
+            if part is None or part in answers:
+                continue
+            if timed:
+                try:
+                    answers[part] = judge(part.part, old, new) is not skip
+                except FAULTS as fault:
+                    self._complain(plugin, occasion, fault)
+                    answers[part] = True
+            else:  # one of so many enters the statistics
+                timed, answers[part] = True, self._call_timed(judge, part.part, plugin, occasion)
 
     def _call(self, hint: Judge, subject: Any, plugin: str, occasion: Occasion) -> bool:
         self._asked += 1

@@ -297,8 +297,9 @@ class ParkedPods:
         registration, number, _, answers = question
         assert number is not None
         if registration.cure.judge is not None:
-            parts = [(kin, reading) for kin in kins if (reading := kin.readings[number]) is not None]
-            return self._table.judged(registration, parts, answers, occasion)
+            readings = [kin.readings[number] for kin in kins]
+            self._table.judge(registration, readings, answers, occasion)
+            return [kin for kin, part in zip(kins, readings, strict=True) if part is not None and answers[part]]
         agreed = []
         for kin in kins:
             reading = kin.readings[number]

@@ -154,7 +154,7 @@ class PodEngine:
         self.desk = BindRequestDesk(clock)
         self._held: dict[str, Held] = {}
         self.timings = timings or PluginTimings()
-        self.records = records or DecisionRing()
+        self.records = DecisionRing() if records is None else records  # an empty one is false, and meant all the same
         self._clock = clock
         self._chance = chance
         self._writes: Writes = writes or NoWrites()

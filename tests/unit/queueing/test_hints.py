@@ -102,10 +102,10 @@ def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
 
     hints = table(P=(Cure.sharing(Resource.NODE, Action.ADD, nothing, judge),))
     (registration,) = hints.matching(PROFILE, NODE_ADD)
-    parts = [(name, Reading(number)) for number, name in enumerate("abcd", 1)]
-    answers = {parts[1][1]: True}
-    assert hints.judged(registration, [*parts, ("again", parts[0][1])], answers, ADDED) == ["a", "b", "c", "again"]
-    assert list(answers.values()) == [True, True, True, False]
+    parts = [Reading(number) for number in (1, 2, 3, 4)]
+    answers = {parts[1]: True}
+    hints.judge(registration, [*parts, None, parts[0]], answers, ADDED)
+    assert [answers[part] for part in parts] == [True, True, True, False]
     assert asked == [1, 3, 4]
 
 

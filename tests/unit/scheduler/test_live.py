@@ -209,3 +209,17 @@ async def test_what_is_abandoned_ends_at_once() -> None:
         await rig.live.abandon()
         assert not rig.live._binding
         assert not rig.live.writes.busy
+
+
+@on_loop
+async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> None:
+    many = [make_pod(f"p{number}", cpu="1m") for number in range(3)]
+    nodes = [make_node(f"{'n' * 200}{number}", cpu="100") for number in range(5)]
+    async with running(*nodes, settings=OwnSettings(records_mebibytes=1)) as rig:
+        rig.hear(*many)
+        await rig.asked("POST", "/binding", len(many))
+        records = rig.live.engine.records
+        (first, *_) = records
+        for _ in range(2 * (1 << 20) // first.size_bytes):
+            records.add(first)
+        assert 0.9 * (1 << 20) < records.size_bytes <= 1 << 20
