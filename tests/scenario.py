@@ -119,8 +119,10 @@ class Corner:
         waiting = {name: condition(each).get("message", "nothing said") for name, each in found.items()}
         return json.dumps({name: text for name, text in waiting.items() if not node_of(found[name])})[:2000]
 
-    def settles(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> None:
-        """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth."""
+    def settles(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> dict[str, str]:
+        """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth.
+
+        Returns the nodes of those that have one."""
         waits = set(waiting)
         self.bound(self.api.pods().keys() - waits)
         for name in waits:
@@ -128,6 +130,7 @@ class Corner:
         self.fits()
         until(lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last))
         self.bound_once()
+        return {name: node_of(each) for name, each in self.api.pods().items() if node_of(each)}
 
     _last: Tree = {}
 

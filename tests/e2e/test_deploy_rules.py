@@ -19,7 +19,7 @@ from cluster.run import Cluster, free_ports
 from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import Corner
-from scheduling import Endpoint, condition, scheduler, until
+from scheduling import Endpoint, condition, node_of, scheduler, until
 from served import get
 
 DEPLOYED = Deployed("base", "bayplan-system", "bayplan")
@@ -211,6 +211,7 @@ def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Pa
         corner.api.create(user, special)
         until(lambda: "forbidden" in told(corner, "mine"), "a claim is not allocated")
         until(lambda: "forbidden" in told(corner, "special"), "a claim is not made")
+    assert not any(node_of(each) for each in corner.api.pods().values())
 
 
 def told(corner: Corner, name: str) -> str:

@@ -43,7 +43,7 @@ def test_the_api_server_stops_and_starts(cluster: Cluster, corner: Corner) -> No
         cluster.end("kube-apiserver", kill=True)  # some are bound, some on their way, some not tried
         cluster.start_api_server()
         names(corner, "late", 20)
-        corner.settles(process)
+        assert len(corner.settles(process)) == 64
 
 
 def test_history_is_compacted_while_nobody_watches(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_pod_goes_between_its_choice_and_its_binding(cluster: Cluster, corner:
         corner.api.delete("Pod", "first-0")
         corner.bound(["second-0"])
         proxy.remove(held)
-        corner.settles(process)
+        assert corner.settles(process) == {"second-0": corner.nodes[0]}
 
 
 def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
@@ -139,10 +139,12 @@ def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corn
         names(corner, "pod", 10)
         until(lambda: len(held.seen) == 10, "ten bindings are on their way")
         corner.api.delete("Node", first)
-        corner.add_nodes(1)
+        (second,) = corner.add_nodes(1)
         until(lambda: first not in corner.comparison(process)["nodes"], "the process knows that the node is gone")
         proxy.remove(held)
-        corner.settles(process)
+        settled = corner.settles(process)
+        assert len(settled) == 10
+        assert set(settled.values()) <= {first, second}
 
 
 def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:

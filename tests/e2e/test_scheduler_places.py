@@ -101,6 +101,9 @@ def test_weaker_pods_make_room(
         cluster.apply(pod("strong", namespace, cpu="2", priorityClassName=namespace, **mine(request)))
         until(lambda: bool(node_of(pods(cluster, namespace)["strong"])), "the strong pod has a node")
         until(lambda: len(pods(cluster, namespace)) == 3, "one weak pod is gone")
+        left = pods(cluster, namespace)
+        assert "strong" in left
+        assert all(map(node_of, left.values()))
 
 
 @pytest.mark.usefixtures("nodes")

@@ -338,7 +338,7 @@ def test_a_pod_that_shrinks_in_place_makes_room(corner: Corner) -> None:
         until(lambda: bool(condition(corner.api.pod("next"))), "there is no room")
         smaller = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]}}
         corner.api.patch("Pod", "wide", smaller, sub="resize", strategic=True)
-        corner.settles(process)
+        assert corner.settles(process) == dict.fromkeys(("wide", "next"), corner.nodes[0])
 
 
 # many
