@@ -1,4 +1,4 @@
-"""Device claims on an API server that has only older versions of them, as servers of 1.32 and 1.33 do."""
+"""API servers that offer less than today's: older versions of device claims, as 1.32 and 1.33 have, or none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.api import Tree
 from cluster.run import Cluster
 from needs import device_claim, devices
 from scenario import Corner
-from scheduling import node_of
+from scheduling import condition, node_of
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -79,3 +79,29 @@ def test_devices_are_allocated_where_only_an_older_version_is_offered(
         corner.settles(process, waiting=["yours"])
         assert "allocation" not in claim("yours").get("status", {})
     corner.close()
+
+
+def test_what_a_server_of_1_33_lacks_is_done_without(tmp_path: Path) -> None:
+    """It has no device claims unless asked for them, and does not stream lists: the one is told once and switched off,
+    the other is done in pages, and pods are placed, refused and preempted as ever."""
+    beta = ",".join(f"{GROUP}/{version}=false" for version in VERSIONS)
+    flags = ["--emulated-version=1.33", f"--runtime-config={beta}"]
+    with Cluster(tmp_path / "cluster", flags=flags) as cluster:
+        assert json.loads(cluster.kubectl("get", "--raw", "/version"))["emulationMinor"] == "33"
+        cluster.kubectl("create", "namespace", "work")
+        corner = Corner(cluster, "work", tmp_path)
+        corner.add_nodes(2)
+        strong = corner.priority("strong", 1000)
+        with corner.running() as process:
+            corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+            corner.bound()
+            corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
+            corner.bound(["strong"])
+            settled = corner.settles(process, waiting=["large"])
+            assert "strong" in settled
+            assert len(settled) == 4  # one of the weak ones had to go
+            assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+        said = corner.log()
+        assert said.count("has no resourceclaims; what needs them is switched off") == 1
+        assert "pods: the server does not stream lists; listing in pages" in said
+        corner.close()
