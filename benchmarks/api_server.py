@@ -11,18 +11,17 @@ seconds of the clock. Prints a table and writes build/bench/api.json.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import aiohttp
 import click
@@ -32,15 +31,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.calibration import Calibration
+from benchmarks.embedded_cluster import CONNECTIONS, PODS, Tree, cpu_s, home_below, pod, post_all, session_with
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "api.json"
-CONNECTIONS = 16
 WATCHES = 20
-_TICKS = os.sysconf("SC_CLK_TCK")
 _LARGE = 1 << 20
-
-Tree = dict[str, Any]
-PODS = "/api/v1/namespaces/default/pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +70,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self._env = {**os.environ, "XDG_STATE_HOME": str(folder)}
-        self._home = folder / "bayplan" / "clusters" / "bayplan"
-        self.url = self.token = ""
+        self._home = home_below(folder)
         self.pid = 0
 
     def start(self) -> float:
@@ -84,9 +78,7 @@ class Server:
         began = perf_counter()
         self._run("up", "--detach", "--nodes", "0", "--no-scheduler", "--no-controllers")
         took = perf_counter() - began
-        running = json.loads((self._home / "running.json").read_text())
-        self.url, self.pid = running["url"], running["pid"]
-        self.token = (self._home / "token").read_text()
+        self.pid = json.loads((self._home / "running.json").read_text())["pid"]
         return took
 
     def stop(self) -> None:
@@ -97,21 +89,14 @@ class Server:
         subprocess.run(command, env=self._env, check=True, stdout=subprocess.DEVNULL)
 
     def cpu_s(self) -> float:
-        """The processor time that it has taken."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_s(self.pid)
 
     def resident_mb(self) -> float:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / _LARGE
 
-    @contextlib.asynccontextmanager
-    async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        trust = ssl.create_default_context(cafile=str(self._home / "ca.crt"))
-        connector = aiohttp.TCPConnector(ssl=trust, limit=0)
-        headers = {"Authorization": f"Bearer {self.token}"}
-        async with aiohttp.ClientSession(self.url, connector=connector, headers=headers) as session:
-            yield session
+    def session(self) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+        return session_with(self._home)
 
 
 def node(number: int) -> Tree:
@@ -128,14 +113,7 @@ def node(number: int) -> Tree:
     }
 
 
-def pod(number: int) -> Tree:
-    amounts = {"cpu": "500m", "memory": "512Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"pod-{number}", "labels": {"app": f"app-{number % 100}"}},
-        "spec": {"containers": [{"name": "main", "image": "example.com/app:1", "resources": {"requests": amounts}}]},
-    }
+small_pod = partial(pod, cpu="500m", memory="512Mi")
 
 
 def lease(number: int) -> Tree:
@@ -145,20 +123,6 @@ def lease(number: int) -> Tree:
         "metadata": {"name": f"lease-{number}"},
         "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 40},
     }
-
-
-async def post_all(session: aiohttp.ClientSession, path: str, bodies: Iterable[Tree]) -> None:
-    """Create all of these, over a few connections at once."""
-    waiting: Iterator[Tree] = iter(bodies)
-
-    async def work() -> None:
-        for body in waiting:
-            async with session.post(path, json=body) as answer:
-                text = await answer.read()
-                if answer.status != 201:
-                    raise click.ClickException(f"{path}: {answer.status} {text.decode()}")
-
-    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
 
 
 async def cost(server: Server, work: Callable[[], Awaitable[object]]) -> float:
@@ -256,7 +220,7 @@ async def measure_lives(server: Server, count: int) -> Found:
 
     async def live(session: aiohttp.ClientSession, number: int) -> None:
         here = f"{PODS}/life-{number}"
-        made = pod(number)
+        made = small_pod(number)
         made["metadata"]["name"] = f"life-{number}"
         for method, path, body, headers in (
             ("POST", PODS, made, {}),
@@ -299,7 +263,7 @@ async def _await_running(session: aiohttp.ClientSession, count: int) -> None:
 async def measure_memory(server: Server, count: int) -> list[Found]:
     before = server.resident_mb()
     async with server.session() as session:
-        took = await cost(server, lambda: post_all(session, PODS, map(pod, range(count))))
+        took = await cost(server, lambda: post_all(session, PODS, map(small_pod, range(count))))
         grown = server.resident_mb() - before
         listing = await cost(server, lambda: _read(session, f"{PODS}?resourceVersion=0"))
     return [

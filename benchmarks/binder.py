@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import subprocess
@@ -36,6 +35,7 @@ from bayplan.objects.bind_requests import BindRequest, manifest, new_request
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject, micro_time, whole_time
+from benchmarks.embedded_cluster import cpu_s
 from benchmarks.report import machine, print_wide
 from cluster.run import Cluster
 
@@ -157,11 +157,6 @@ def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait(60)
 
 
-def cpu_s(process: subprocess.Popen[bytes]) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measured:
     """`bayplan scheduler` alone, or with `bayplan binder`. What they need to start is not counted."""
     config = folder / ("requests.yaml" if with_binder else "direct.yaml")
@@ -180,11 +175,11 @@ async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measu
     async def counted(*processes: subprocess.Popen[bytes]) -> None:
         while not stage._seen:
             await asyncio.sleep(0.01)
-        before = [cpu_s(each) for each in processes]
+        before = [cpu_s(each.pid) for each in processes]
         try:
             await asyncio.Event().wait()
         finally:
-            spent[:] = [cpu_s(each) - then for each, then in zip(processes, before, strict=True)]
+            spent[:] = [cpu_s(each.pid) - then for each, then in zip(processes, before, strict=True)]
 
     rate = await stage.bound_by(work)
     each_ms = [1e3 * seconds / stage.pods for seconds in spent]

@@ -16,16 +16,15 @@ import asyncio
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import aiohttp
 import click
@@ -35,17 +34,13 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.calibration import Calibration
+from benchmarks.embedded_cluster import PODS, cpu_s, home_below, pod, post_all, session_with
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "demo.json"
-CONNECTIONS = 16
 NODES = 1000
-PODS = 10_000
+POD_COUNT = 10_000
 FIRST_POD_S = 10.0
 LEAST_A_SECOND = 500.0
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PODS = "/api/v1/namespaces/default/pods"
-
-Tree = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,58 +95,33 @@ def cluster_up(folder: Path, nodes: int, sampling: Path | None) -> Iterator[tupl
                     break
             else:
                 raise click.ClickException("the cluster did not come up")
-            yield process.pid, folder / "bayplan" / "clusters" / "bayplan"
+            yield process.pid, home_below(folder)
         finally:
             process.terminate()
             process.wait(30)
 
 
-def pod(number: int) -> Tree:
-    amounts = {"cpu": "100m", "memory": "64Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"pod-{number}", "labels": {"app": f"app-{number % 100}"}},
-        "spec": {"containers": [{"name": "main", "image": "example.com/app:1", "resources": {"requests": amounts}}]},
-    }
+tiny_pod = partial(pod, cpu="100m", memory="64Mi")
 
 
 async def fill(home: Path, pid: int, pods: int, *, sampled: bool) -> Throughput:
     """Create pods, and wait until the last of them is Running."""
-    trust = ssl.create_default_context(cafile=str(home / "ca.crt"))
-    headers = {"Authorization": f"Bearer {(home / 'token').read_text()}"}
-    url = json.loads((home / "running.json").read_text())["url"]
-    connector = aiohttp.TCPConnector(ssl=trust, limit=0)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(url, connector=connector, headers=headers, timeout=timeout) as session:
+    async with session_with(home) as session:
         watching = asyncio.Event()
         running = asyncio.create_task(_all_running(session, pods, watching))
         await watching.wait()
         if sampled:
             os.kill(pid, signal.SIGUSR1)
         began, before = perf_counter(), cpu_s(pid)
-        await _create(session, pods)
+        await post_all(session, PODS, map(tiny_pod, range(pods)))
         await running
         return Throughput(pods, perf_counter() - began, cpu_s(pid) - before)
-
-
-async def _create(session: aiohttp.ClientSession, pods: int) -> None:
-    bodies = map(pod, range(pods))
-
-    async def work() -> None:
-        for body in bodies:
-            async with session.post(_PODS, json=body) as answer:
-                text = await answer.read()
-                if answer.status != 201:
-                    raise click.ClickException(f"{answer.status} {text.decode()}")
-
-    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
 
 
 async def _all_running(session: aiohttp.ClientSession, pods: int, watching: asyncio.Event) -> None:
     """Watch for pods that are Running: such pods alone, so that the watch costs one line a pod."""
     chosen = {"watch": "true", "fieldSelector": "status.phase=Running", "resourceVersion": "0"}
-    async with session.get(_PODS, params=chosen) as answer:
+    async with session.get(PODS, params=chosen) as answer:
         watching.set()
         seen = 0
         async for piece in answer.content.iter_any():
@@ -159,11 +129,6 @@ async def _all_running(session: aiohttp.ClientSession, pods: int, watching: asyn
             if seen >= pods:
                 return
     raise click.ClickException(f"the watch ended after {seen} pods")
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def throughput(nodes: int, pods: int, sampling: Path | None = None) -> Throughput:
@@ -193,7 +158,7 @@ def where_the_time_goes(nodes: int, pods: int) -> tuple[Throughput, dict[str, fl
 def main(quick: bool, check: bool, file: Path) -> None:
     """Measure the first five minutes. Budgets are multiplied by the machine's calibration."""
     calibration = Calibration()
-    nodes, pods = (50, 500) if quick else (NODES, PODS)
+    nodes, pods = (50, 500) if quick else (NODES, POD_COUNT)
     first = first_pod_s()
     run = throughput(nodes, pods)
     sampled, parts = where_the_time_goes(nodes, pods)

@@ -38,6 +38,8 @@ from bayplan.cluster.tokens import Tokens
 from bayplan.cluster.writing import Writer
 from bayplan.errors import BayplanError
 
+_VERSIONS_A_SECOND = 100_000
+
 
 class ListenError(BayplanError):
     """The address of the cluster cannot be listened on."""
@@ -73,7 +75,8 @@ class EmbeddedCluster:
         self._chance = chance or random.SystemRandom()
         self._journal = SqliteJournal(data) if data is not None else None
         self.resources = Resources()
-        self.store = Store(self._journal, version=self._journal.version if self._journal else 0)
+        kept = self._journal.version if self._journal else 0
+        self.store = Store(self._journal, version=max(kept, _first_version(self._clock)))
         self._definitions: Definitions | None = None
         self._restore()
         self._lookup = StoreLookup(self.store)
@@ -150,3 +153,12 @@ class EmbeddedCluster:
                 self._definitions = Definitions(self.store, self.resources)
             self.store.restore((group, plural), raw, version)
         self._definitions = self._definitions or Definitions(self.store, self.resources)
+
+
+def _first_version(clock: Clock) -> int:
+    """Beyond every version that a cluster at this address may have told of before: none writes so fast as this counts.
+
+    Who still watches from such a version, after a reset or a new start, hears that it is gone and lists anew; a count
+    from one would leave him with objects that are no more.
+    """
+    return int(clock.now().timestamp() * _VERSIONS_A_SECOND)

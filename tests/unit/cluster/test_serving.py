@@ -12,6 +12,7 @@ import pytest
 
 from api_world import config_map, pod
 from bayplan.client.resources import resource_of
+from bayplan.clock import ManualClock
 from bayplan.cluster import serving
 from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
@@ -38,6 +39,21 @@ async def test_without_a_token_nobody_gets_in(tmp_path: Path) -> None:
         assert (answer.code, answer.json["message"]) == (401, "Unauthorized")
         for path in ("/healthz", "/readyz", "/livez", "/version"):
             assert (await cluster.ask("GET", path, Authorization="")).code == 200
+
+
+@on_loop
+async def test_a_watch_from_before_a_new_start_learns_that_its_version_is_gone(tmp_path: Path) -> None:
+    """With nothing kept on disk too: its objects are no more, and no change will ever tell it so."""
+    clock = ManualClock()
+    async with served(tmp_path, clock=clock) as cluster:
+        for number in range(20):
+            await cluster.make(CONFIG_MAPS, config_map(f"old-{number}"))
+        seen = (await cluster.ask("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"]
+    clock.advance(1.0)
+    async with served(tmp_path, clock=clock) as cluster:
+        watch = f"{CONFIG_MAPS}?watch=true&resourceVersion={seen}&timeoutSeconds=1"
+        told = (await cluster.ask("GET", watch)).json
+    assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
 @on_loop
