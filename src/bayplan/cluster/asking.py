@@ -135,6 +135,8 @@ class Writing:
     options: WriteOptions
     manager: str = ""
     subresource: str = ""
+    sent_as: Resource | None = None
+    """The version of the kind that it was written in, where that is not the one that is kept."""
     tracked: bool = False
     """Whether the new state says already who manages which field."""
     warnings: list[str] = field(default_factory=list)

@@ -13,7 +13,8 @@ from typing import Any
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.objects.go_text import json_text
 
-_OLD = "autoscaling/v1"
+AUTOSCALERS = "horizontalpodautoscalers"
+OLD_AUTOSCALING = "autoscaling/v1"
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
 _METRICS, _BEHAVIOR, _CONDITIONS = (f"{_PREFIX}{name}" for name in ("metrics", "behavior", "conditions"))
 _CPU = "targetCPUUtilizationPercentage"
@@ -26,7 +27,7 @@ def is_old_autoscaler(resource: Resource) -> bool:
 
 def to_old(tree: Tree) -> Tree:
     """The first version of an autoscaler that is given in the second."""
-    spec, status, metadata = dict(tree["spec"]), dict(tree.get("status") or {}), dict(tree["metadata"])
+    spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     metrics, behavior = spec.pop("metrics", None) or [], spec.pop("behavior", None)
     others = []
     for metric in metrics:
@@ -46,12 +47,12 @@ def to_old(tree: Tree) -> Tree:
         metadata["annotations"] = annotations
     status.setdefault("currentReplicas", 0)
     status.setdefault("desiredReplicas", 0)
-    return {**tree, "apiVersion": _OLD, "metadata": metadata, "spec": spec, "status": status}
+    return {**tree, "apiVersion": OLD_AUTOSCALING, "metadata": metadata, "spec": spec, "status": status}
 
 
 def to_new(tree: Tree) -> Tree:
     """The second version of an autoscaler that is given in the first."""
-    spec, status, metadata = dict(tree.get("spec") or {}), dict(tree.get("status") or {}), dict(tree["metadata"])
+    spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     annotations = dict(metadata.get("annotations") or {})
     others, behavior, conditions = (_read(annotations.pop(key, "")) for key in (_METRICS, _BEHAVIOR, _CONDITIONS))
     metrics = [_new_metric(each) for each in others] if isinstance(others, list) else []

@@ -19,13 +19,22 @@ from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
 from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.parts import Parts, is_special
-from bayplan.cluster.reading import ListOptions, Reader
+from bayplan.cluster.reading import ListOptions, Reader, asked_version
 from bayplan.cluster.replies import Reply, Stream
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.schema.applying import apply
 from bayplan.cluster.schema.decoding import Decoded
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from bayplan.cluster.shapes import APPLY, managed_type, media_type, read_applied, read_body, read_patch, reread
+from bayplan.cluster.shapes import (
+    APPLY,
+    converter,
+    managed_type,
+    media_type,
+    read_applied,
+    read_body,
+    read_patch,
+    reread,
+)
 from bayplan.cluster.showing import Shown
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import Watch
@@ -79,6 +88,7 @@ class Endpoints:
         return Reader(ask.resource, self.store.place(ask.resource.storage))
 
     def _get(self, ask: Ask) -> Reply:
+        asked_version(ask.query)  # there is one state, the newest; but nonsense is no version of it
         entry = self._reader(ask).get(ask.namespace, ask.name)
         return self._shown(ask, forms.whole(ask.resource, entry))
 
@@ -174,6 +184,7 @@ class Endpoints:
             type=managed_type(ask.resource),
             now=timestamp(self.clock.now()),
             subresource=write.subresource,
+            convert=converter(ask.resource),
         )
         return reread(ask.resource, tree)
 

@@ -1,8 +1,9 @@
 """What happens by itself after a deletion? The work that a cluster's own controllers do on every kind.
 
 Dependents of what is gone are deleted, or orphaned, or waited for (`ownerReferences`); a namespace that is deleted is
-emptied and then removed; claims and volumes lose the finalizers that protect them once nobody uses them; a new
-namespace gets its service account and the cluster's certificate; roles that are put together of others follow them.
+emptied, after a pause, and then removed; claims and volumes lose the finalizers that protect them once nobody uses
+them; a new namespace gets its service account and the cluster's certificate; roles that are put together of others
+follow them.
 Changes are noted down as they happen and worked off in turns of the loop, so that no request waits for them.
 Cost: two dictionary writes a change; an index of uids.
 """
@@ -31,11 +32,16 @@ LOG = logging.getLogger(__name__)
 
 NAMESPACES: PlaceName = ("", "namespaces")
 PODS: PlaceName = ("", "pods")
+EVENTS: PlaceName = ("", "events")
 CLUSTER_ROLES: PlaceName = ("rbac.authorization.k8s.io", "clusterroles")
 CLAIMS: PlaceName = ("", "persistentvolumeclaims")
 VOLUMES: PlaceName = ("", "persistentvolumes")
 _PROTECTS = {CLAIMS: "kubernetes.io/pvc-protection", VOLUMES: "kubernetes.io/pv-protection"}
+_FURNITURE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
 _AT_ONCE = 50
+PAUSE_S = 2.0
+"""How long a namespace that is deleted keeps what is in it. Who deletes a manifest deletes the namespace in it first,
+and then, one by one, what he put there: that must not be gone before he comes to it. Upstream waits five seconds."""
 _GATHERER = "clusterrole-aggregation-controller"
 _WHO = User("system:bayplan:housekeeping", (MASTERS,))
 
@@ -53,12 +59,20 @@ class Housekeeping:
     """Looks after what was deleted."""
 
     def __init__(
-        self, store: Store, writer: Writer, resources: Resources, furnish: Callable[[str], None] | None = None
+        self,
+        store: Store,
+        writer: Writer,
+        resources: Resources,
+        furnish: Callable[[str], None] | None = None,
+        *,
+        pause_s: float = PAUSE_S,
     ) -> None:
         self._store = store
         self._writer = writer
         self._resources = resources
         self._furnish = furnish
+        self._pause_s = pause_s
+        self._pauses: dict[str, bool] = {}  # of namespaces, by uid: whether they are over
         self._living: dict[str, Where] = {}
         self._dependents: dict[str, dict[Where, None]] = defaultdict(dict)
         self._leaving: dict[Where, None] = {}
@@ -94,6 +108,7 @@ class Housekeeping:
 
     def _forget(self, where: Where, change: Change) -> None:
         entry = change.before or change.entry
+        self._pauses.pop(entry.uid, None)
         if self._living.get(entry.uid) == where:
             del self._living[entry.uid]
         for dependent in self._dependents.pop(entry.uid, ()):
@@ -263,17 +278,44 @@ class Housekeeping:
             if self._furnish is not None:
                 self._furnish(entry.name)
             return
+        if not self._pauses.get(entry.uid) and self._holds_anything(entry.name):
+            self._pause(entry)
+            return
         left = False
-        for place in self._store.places():
-            kind = self._resource(place.name)
-            if kind is None or not kind.namespaced:
-                continue
+        for kind, place in self._namespaced():
             for each in list(place.entries(entry.name)):
                 if not each.deleting:
                     self._delete(kind, each, "Background")
             left = left or next(place.entries(entry.name), None) is not None
         if not left:
             self._revise(resource, entry, _without_namespace_finalizers, subresource="finalize")
+
+    def _namespaced(self) -> Iterator[tuple[Resource, Place]]:
+        for place in self._store.places():
+            kind = self._resource(place.name)
+            if kind is not None and kind.namespaced:
+                yield kind, place
+
+    def _holds_anything(self, namespace: str) -> bool:
+        """Whether there is more in it than every namespace starts with."""
+        return any(
+            (place.name[1], entry.name) not in _FURNITURE
+            for _, place in self._namespaced()
+            if place.name != EVENTS
+            for entry in place.entries(namespace)
+        )
+
+    def _pause(self, namespace: Entry) -> None:
+        if namespace.uid in self._pauses:
+            return
+        self._pauses[namespace.uid] = False
+
+        def over() -> None:
+            if namespace.uid in self._pauses:
+                self._pauses[namespace.uid] = True
+                self._enqueue(Where(NAMESPACES, "", namespace.name))
+
+        asyncio.get_running_loop().call_later(self._pause_s, over)
 
     # Writing.
 

@@ -49,14 +49,15 @@ class ListOptions:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> ListOptions:
+        watch = flag(query.get("watch", ""))
         options = cls(
             label_selector=query.get("labelSelector", ""),
             field_selector=query.get("fieldSelector", ""),
-            version=_version(query.get("resourceVersion", "")),
+            version=asked_version(query, "" if watch else "invalid resource version: "),
             match=query.get("resourceVersionMatch", ""),
             limit=_number(query.get("limit", "")) or 0,
             token=query.get("continue", ""),
-            watch=flag(query.get("watch", "")),
+            watch=watch,
             bookmarks=flag(query.get("allowWatchBookmarks", "")),
             initial_events=flag(query["sendInitialEvents"]) if query.get("sendInitialEvents") else None,
             timeout_s=_number(query.get("timeoutSeconds", "")),
@@ -165,14 +166,17 @@ def _number(text: str) -> int | None:
         raise answers.bad_request(f"strconv.ParseInt: parsing {shown}: invalid syntax") from None
 
 
-def _version(text: str) -> int | None:
+def asked_version(query: Mapping[str, str], complaint: str = "") -> int | None:
+    """The version that a request names. Nonsense is a bad request in a list, a mishap of the server's own elsewhere."""
+    text = query.get("resourceVersion", "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
-        faults = Faults()
-        faults.invalid("resourceVersion", text, f'strconv.ParseUint: parsing "{text}": invalid syntax')
-        raise invalid_options("ListOptions", faults)
-    return int(text)
+    why = "value out of range" if text.isascii() and text.isdigit() else "invalid syntax"
+    if why == "value out of range" and int(text) < 1 << 64:
+        return int(text)
+    shown = json.dumps(text)
+    told = f"{complaint}resourceVersion: Invalid value: {shown}: strconv.ParseUint: parsing {shown}: {why}"
+    raise answers.bad_request(told) if complaint else answers.Refusal(500, "", told)
 
 
 def _token(version: int, key: str) -> str:

@@ -21,7 +21,7 @@ from bayplan.cluster.rules.strategies import prepare_create, prepare_update
 from bayplan.cluster.rules.validating import on_create, on_update
 from bayplan.cluster.rules.warning import warnings_for
 from bayplan.cluster.schema.applying import track
-from bayplan.cluster.shapes import custom_type, managed_type
+from bayplan.cluster.shapes import converter, custom_type, managed_type
 
 _REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
 
@@ -104,15 +104,20 @@ class Rulebook:
         """Note down who manages what from now on."""
         if write.tracked:
             return
-        resource = write.resource
+        resource, before, after = write.resource, old, tree
+        convert = converter(resource)
+        if convert is not None and write.sent_as is not None:
+            resource = write.sent_as
+            before, after = (each and convert(each, resource.api_version)[0] for each in (old, tree))
         fields = track(
-            old,
-            tree,
+            before,
+            after,
             manager=write.manager,
             api_version=resource.api_version,
             type=managed_type(resource),
             now=timestamp(self._clock.now()),
             subresource=write.subresource,
+            convert=convert,
         )
         if fields:
             tree["metadata"]["managedFields"] = fields

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from bayplan.cluster import answers
+from bayplan.cluster.autoscalers import AUTOSCALERS, OLD_AUTOSCALING, to_new, to_old
 from bayplan.cluster.kinds import Resource, SubResource, Tree
-from bayplan.cluster.schema.applying import described
+from bayplan.cluster.schema.applying import Convert, described
 from bayplan.cluster.schema.decoding import BuiltIn, Decoded, Expected, Validation, decode, decode_applied
 from bayplan.cluster.schema.patching import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, patched
 from bayplan.cluster.schema.types import Type, built_in_types
@@ -47,6 +48,17 @@ def custom_type(resource: Resource) -> CustomType:
 def managed_type(resource: Resource) -> Type | CustomType:
     """The type that managed fields are about."""
     return custom_type(resource) if resource.custom else body_type(resource)[0]
+
+
+def converter(resource: Resource) -> Convert | None:
+    """How an object of the kind looks in its other versions, if that is more than another name."""
+    return _converted_autoscaler if resource.plural == AUTOSCALERS and resource.group == "autoscaling" else None
+
+
+def _converted_autoscaler(tree: Tree, api_version: str) -> tuple[Tree, Type]:
+    if tree.get("apiVersion") != api_version:
+        tree = to_old(tree) if api_version == OLD_AUTOSCALING else to_new(tree)
+    return tree, type_of(*api_version.split("/"), "HorizontalPodAutoscaler")
 
 
 def _is_custom(resource: Resource, sub: SubResource | None) -> bool:

@@ -219,7 +219,8 @@ class Writer:
 
     def _as_new(self, write: Writing, work: Callable[[Writing], Written]) -> Written:
         """A write in an old version: done in the one that is kept, shown in the old one."""
-        written = work(replace(write, resource=built_in(write.resource.kind, write.resource.group)))
+        kept = built_in(write.resource.kind, write.resource.group)
+        written = work(replace(write, resource=kept, sent_as=write.resource))
         tree = to_old(written.tree)
         return replace(written, tree=tree, text=encode(tree))
 

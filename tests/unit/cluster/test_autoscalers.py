@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from api_world import Tree
+from api_world import Tree, World
 from bayplan.cluster.autoscalers import to_new, to_old
 
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
@@ -75,3 +76,29 @@ def test_an_annotation_that_cannot_be_read_breaks_nothing() -> None:
     old = to_old(autoscaler(CPU))
     old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"] = "{nonsense"
     assert to_new(old)["spec"]["metrics"] == [CPU]
+
+
+def test_each_version_has_the_fields_of_its_own_writers() -> None:
+    """Who wrote in the first keeps what it calls by its own names, until somebody changes that in the second."""
+    world = World()
+    newer = world.write("HorizontalPodAutoscaler", "autoscaling", manager="new")
+    first = next(each for each in world.resources.stored_in(newer.resource.storage) if each.version == "v1")
+    spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
+    body = {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v1", "metadata": {"name": "a"}, "spec": spec}
+    made = world.writer.create(replace(newer, resource=first, manager="old"), body).tree
+    assert fields(made, "old") == (
+        "autoscaling/v1",
+        {"f:maxReplicas", "f:minReplicas", "f:scaleTargetRef", "f:targetCPUUtilizationPercentage"},
+    )
+
+    def doubled(live: Tree) -> Tree:
+        return {**live, "spec": {**live["spec"], "metrics": [MEMORY]}}
+
+    changed = world.writer.revise(replace(newer, manager="new"), "a", doubled).tree
+    assert fields(changed, "old") == ("autoscaling/v1", {"f:maxReplicas", "f:minReplicas", "f:scaleTargetRef"})
+    assert fields(changed, "new") == ("autoscaling/v2", {"f:metrics"})
+
+
+def fields(tree: Tree, manager: str) -> tuple[str, set[str]]:
+    entry = next(each for each in tree["metadata"]["managedFields"] if each["manager"] == manager)
+    return entry["apiVersion"], set(entry["fieldsV1"]["f:spec"])

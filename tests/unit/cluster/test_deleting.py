@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -179,3 +180,31 @@ async def test_an_owner_that_never_was_takes_its_dependents_along() -> None:
     Housekeeping(world.store, world.writer, world.resources)
     world.create(owned("child", {"metadata": {"name": "nobody", "uid": "none"}}))
     await until(lambda: metadata(world, "ConfigMap", "child") is None)
+
+
+def inhabited(pause_s: float) -> World:
+    """A namespace with something in it, that is being deleted."""
+    world = World()
+    Housekeeping(world.store, world.writer, world.resources, pause_s=pause_s)
+    world.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
+    world.writer.create(world.write("ConfigMap", namespace="team"), config_map("kept", namespace="team"))
+    world.delete("Namespace", "team")
+    return world
+
+
+@on_loop
+async def test_a_namespace_keeps_what_is_in_it_until_its_pause_is_over() -> None:
+    """So that who deletes it together with all that he put there finds all of it."""
+    world = inhabited(pause_s=3600.0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.place("ConfigMap").get("team", "kept") is not None
+    world.writer.delete(world.write("ConfigMap", namespace="team"), "kept", DeleteOptions())
+    await until(lambda: world.place("Namespace").get("", "team") is None)
+
+
+@on_loop
+async def test_a_namespace_is_emptied_after_its_pause() -> None:
+    world = inhabited(pause_s=0.0)
+    await until(lambda: world.place("Namespace").get("", "team") is None)
+    assert world.place("ConfigMap").get("team", "kept") is None

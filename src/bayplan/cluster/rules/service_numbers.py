@@ -50,19 +50,18 @@ def _keep(spec: Tree, before: Tree) -> None:
     has_address = "ExternalName" not in (before.get("type"), spec.get("type"))
     if has_address:
         spec["clusterIP"] = spec.get("clusterIP") or before.get("clusterIP", "")
-        if not spec.get("clusterIPs") and spec["clusterIP"] == before.get("clusterIP", ""):
-            spec["clusterIPs"] = before.get("clusterIPs", [])
+        spec["clusterIPs"] = spec.get("clusterIPs") or before.get("clusterIPs", [])
     elif spec.get("type") == "ExternalName" and before.get("internalTrafficPolicy") == spec.get(
         "internalTrafficPolicy"
     ):
         spec.pop("internalTrafficPolicy", None)
     outside = ("NodePort", "LoadBalancer")
     if before.get("type") in outside and spec.get("type") in outside:
-        known = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in before.get("ports", ())}
-        used = {port.get("nodePort") for port in spec.get("ports", ())}
+        known = {port.get("name"): port.get("nodePort") for port in before.get("ports", ())}
+        kept = {port.get("nodePort") for port in spec.get("ports", ())} & set(known.values())
         for port in spec.get("ports", ()):
-            number = known.get((port.get("protocol"), port.get("port")))
-            if not port.get("nodePort") and number and number not in used:
+            number = known.get(port.get("name"))
+            if not port.get("nodePort") and number and number not in kept:
                 port["nodePort"] = number
     if needs_health_check(before) and needs_health_check(spec) and not spec.get("healthCheckNodePort"):
         spec["healthCheckNodePort"] = before["healthCheckNodePort"]

@@ -144,7 +144,7 @@ def _prepare_job(job: Tree) -> None:
 def _prepare_job_labels(job: Tree) -> None:
     """A job without labels of its own has those of its pods, the ones that were just made included."""
     own = job["metadata"].get("labels")
-    shares = not own or own == (job["spec"]["template"].get("metadata") or {}).get("labels")
+    shares = not own or own is (job["spec"]["template"].get("metadata") or {}).get("labels")
     _prepare_job(job)
     if shares:
         job["metadata"]["labels"] = dict(job["spec"]["template"]["metadata"].get("labels") or {})

@@ -70,6 +70,9 @@ class CustomType(Protocol):
 
 
 AnyType = Type | CustomType
+Convert = Callable[[Tree, str], tuple[Tree, AnyType]]
+"""An object as the version of another writer has it, and the type that it has there: for kinds whose versions differ in
+more than their names. All others need none."""
 
 
 def track(
@@ -82,6 +85,7 @@ def track(
     now: str,
     subresource: str = "",
     operation: str = UPDATE,
+    convert: Convert | None = None,
 ) -> list[Tree]:
     """The managed fields after a write that made `after` of `before` (None: it is created)."""
     live = before if before is not None else _empty(type)
@@ -90,7 +94,7 @@ def track(
         return []  # nobody ever kept account of this object
     writer = Manager(manager or "unknown", operation, api_version, subresource)
     try:
-        return entries(_updated(managers, live, after, writer, type, now))
+        return entries(_updated(managers, live, after, writer, type, now, convert))
     except MergeError:
         return []  # an object that is not as its schema says has no managers; validation has the last word on it
 
@@ -107,16 +111,16 @@ def _current(live: Tree, after: Tree, subresource: str) -> Managers:
     return managers_of(live.get("metadata", {}).get("managedFields"))
 
 
-def _updated(managers: Managers, live: Tree, after: Tree, writer: Manager, type_: AnyType, now: str) -> Managers:
-    allowed = _filter(type_, after, writer.subresource)
-    removed, modified, added = (allowed(part) for part in compare(live, after, _rule(type_)))
-    changed = fieldsets.union(modified, added)
+def _updated(
+    managers: Managers, live: Tree, after: Tree, writer: Manager, type_: AnyType, now: str, convert: Convert | None
+) -> Managers:
+    change = _Change(live, after, writer.version, type_, writer.subresource, convert)
+    changed, _ = change.seen_in(writer.version)
     if writer.subresource == "scale" and not any(
         fieldsets.intersection(owned.fields, changed) for owned in managers.values()
     ):
         return managers  # a number of replicas that nobody managed stays so
-    left = taken_from(managers, changed)
-    left = taken_from(left, removed)
+    left = change.taken_from(managers)
     mine = _tracked(changed)
     if mine:
         before = left.get(writer)
@@ -125,6 +129,41 @@ def _updated(managers: Managers, live: Tree, after: Tree, writer: Manager, type_
         time = now if writer.subresource != "scale" else before.time if before else ""
         left = {**left, writer: Owned(fields, writer.version, time)}
     return capped(left)
+
+
+class _Change:
+    """The fields that a write touches, as each version calls them."""
+
+    def __init__(
+        self, live: Tree, after: Tree, version: str, type_: AnyType, subresource: str, convert: Convert | None
+    ) -> None:
+        self._live, self._after, self._subresource, self._convert = live, after, subresource, convert
+        self._seen = {version: self._compared(live, after, type_)}
+        self._own = version
+
+    def _compared(self, live: Tree, after: Tree, type_: AnyType) -> tuple[FieldSet, FieldSet]:
+        allowed = _filter(type_, after, self._subresource)
+        removed, modified, added = (allowed(part) for part in compare(live, after, _rule(type_)))
+        return fieldsets.union(modified, added), removed
+
+    def seen_in(self, version: str) -> tuple[FieldSet, FieldSet]:
+        """The fields with a new value, and those that are gone."""
+        if self._convert is None:
+            return self._seen[self._own]
+        if version not in self._seen:
+            (live, type_), (after, _) = self._convert(self._live, version), self._convert(self._after, version)
+            self._seen[version] = self._compared(live, after, type_)
+        return self._seen[version]
+
+    def taken_from(self, managers: Managers, *, spare: Manager | None = None) -> Managers:
+        """The managers without what the write took from them."""
+        left: Managers = {}
+        for version in dict.fromkeys(owned.api_version if self._convert else "" for owned in managers.values()):
+            those = {each: owned for each, owned in managers.items() if version in ("", owned.api_version)}
+            for gone in self.seen_in(version):
+                those = taken_from(those, gone, spare=spare)
+            left |= those
+        return left
 
 
 def _tracked(fields: FieldSet) -> FieldSet:
@@ -203,6 +242,7 @@ def apply(
     type: AnyType,  # noqa: A002
     now: str,
     subresource: str = "",
+    convert: Convert | None = None,
 ) -> Tree:
     """The object that an applied configuration makes, managed fields included; it still has to be read and defaulted.
 
@@ -214,9 +254,9 @@ def apply(
     managers = managers_of(mine["metadata"].get("managedFields") if "metadata" in mine else None)
     if not managers:
         first = Manager(_BEFORE, UPDATE, api_version, subresource)
-        managers = _updated({}, _empty(type), mine, first, type, now)
+        managers = _updated({}, _empty(type), mine, first, type, now, convert)
     who = Manager(manager, APPLY, subresource=subresource)
-    attempt = _Attempt(mine, applied, managers, who, api_version, type, now)
+    attempt = _Attempt(mine, applied, managers, who, api_version, type, now, convert)
     result, managers = attempt.run(force=force)
     made = dict(result)
     made["metadata"] = {**(made.get("metadata") or {}), "managedFields": entries(managers)}
@@ -249,9 +289,17 @@ class _Attempt:
     """One try to apply; kubectl's may be repeated with force."""
 
     def __init__(
-        self, live: Tree, applied: Tree, managers: Managers, who: Manager, api_version: str, type_: AnyType, now: str
+        self,
+        live: Tree,
+        applied: Tree,
+        managers: Managers,
+        who: Manager,
+        api_version: str,
+        type_: AnyType,
+        now: str,
+        convert: Convert | None,
     ) -> None:
-        self._live, self._applied, self._managers, self._who = live, applied, managers, who
+        self._live, self._applied, self._managers, self._who, self._convert = live, applied, managers, who, convert
         self._api_version, self._type, self._now = api_version, type_, now
         self._rule = _rule(type_)
         self._allowed = _filter(type_, applied, who.subresource)
@@ -281,34 +329,49 @@ class _Attempt:
         """The merged object without what this manager applied before and dropped, unless others hold it too."""
         if last is None or not last.fields:
             return merged
-        rule = self._rule
+        then, rule = self._in_version(merged, last.api_version)
         previous = named_members(last.fields, rule)
-        pruned = remove(merged, previous, rule) or {}
-        held: FieldSet = {}
-        for owned in managers.values():
-            held = fieldsets.union(held, owned.fields)
-        everything = named_members(field_set(merged, rule), rule)
-        kept = fieldsets.union(named_members(field_set(pruned, rule), rule), named_members(held, rule))
-        pruned = remove(merged, fieldsets.difference(everything, kept), rule) or {}
+        pruned: Tree = remove(then, previous, rule) or {}
+        for version, held in self._held(managers).items():
+            whole, its_rule = self._in_version(merged, version)
+            part, _ = self._in_version(pruned, version)
+            everything = named_members(field_set(whole, its_rule), its_rule)
+            kept = fieldsets.union(named_members(field_set(part, its_rule), its_rule), named_members(held, its_rule))
+            pruned = remove(whole, fieldsets.difference(everything, kept), its_rule) or {}
+        pruned, _ = self._in_version(pruned, last.api_version)
+        everything = named_members(field_set(then, rule), rule)
         still = named_members(field_set(pruned, rule), rule)
         gone = fieldsets.intersection(fieldsets.difference(everything, still), previous)
-        left: Tree = remove(merged, gone, rule) or {}
-        return left
+        left: Tree = remove(then, gone, rule) or {}
+        return self._in_version(left, self._api_version)[0]
+
+    def _held(self, managers: Managers) -> dict[str, FieldSet]:
+        """What anybody has, by the version in which he has it; one and the same where versions do not differ."""
+        held: dict[str, FieldSet] = {}
+        for owned in managers.values():
+            version = owned.api_version if self._convert is not None else self._api_version
+            held[version] = fieldsets.union(held.get(version, {}), owned.fields)
+        return held
+
+    def _in_version(self, tree: Tree, version: str) -> tuple[Tree, Rule]:
+        if self._convert is None:
+            return tree, self._rule
+        converted, type_ = self._convert(tree, version)
+        return converted, _rule(type_)
 
     def _settled(self, merged: Tree, managers: Managers, *, force: bool) -> Managers:
         """The managers when this write is through; a `Refusal` if it takes what others hold."""
-        removed, modified, added = (self._allowed(part) for part in compare(self._live, merged, self._rule))
-        changed = fieldsets.union(modified, added)
+        change = _Change(self._live, merged, self._api_version, self._type, self._who.subresource, self._convert)
         conflicts = {}
         for manager, owned in managers.items():
+            changed, _ = change.seen_in(owned.api_version)
             if manager != self._who and (common := fieldsets.intersection(owned.fields, changed)):
                 conflicts[manager] = common
         if conflicts and not force:
             conflicts = self._unforgiven(conflicts)
             if conflicts:
                 raise _conflict(conflicts)
-        left = taken_from(managers, changed, spare=self._who)
-        return taken_from(left, removed, spare=self._who)
+        return change.taken_from(managers, spare=self._who)
 
     def _unforgiven(self, conflicts: dict[Manager, FieldSet]) -> dict[Manager, FieldSet]:
         """kubectl may take what its own client-side apply set before, as the annotation proves."""

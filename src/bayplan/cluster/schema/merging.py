@@ -369,8 +369,8 @@ def _map_problems(value: dict[str, Any], rule: MapRule, path: str) -> Iterator[s
         known = rule.fields.get(key) or rule.element
         if known is None:
             yield f"{path}.{key}: field not declared in schema"
-        else:
-            yield from _problems(each, known, f"{path}.{key}")
+            return  # upstream looks no further into a map that it does not know
+        yield from _problems(each, known, f"{path}.{key}")
 
 
 def _list_problems(values: list[Any], rule: ListRule, path: str) -> Iterator[str]:

@@ -100,7 +100,10 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
         "Type, NominalConcurrencyShares, Queues, HandSize, QueueLengthLimit, Age",
         basics.priority_level,
     ),
-    ("networking.k8s.io", "IPAddress"): ("ParentRef, Age", networks.ip_address),
+    ("networking.k8s.io", "IPAddress"): (
+        "ParentRef",
+        networks.ip_address,
+    ),  # upstream too sends an age without a column
     ("networking.k8s.io", "Ingress"): ("Class, Hosts, Address, Ports, Age", networks.ingress),
     ("networking.k8s.io", "IngressClass"): ("Controller, Parameters, Age", networks.ingress_class),
     ("networking.k8s.io", "NetworkPolicy"): ("Pod-Selector, Age", networks.network_policy),

@@ -161,7 +161,7 @@ def check_volume(out: Faults, volume: Tree) -> None:
     check_metadata(out, volume["metadata"], dns_subdomain, namespaced=False)
     spec = volume["spec"]
     _check_access(out, spec.get("accessModes", []), "spec.accessModes", "")
-    _check_capacity(out, spec.get("capacity") or {})
+    _check_capacity(out, spec.get("capacity"))
     policy = spec.get("persistentVolumeReclaimPolicy")
     if policy and policy not in ("Delete", "Recycle", "Retain"):
         supported = ("Delete", "Recycle", "Retain")
@@ -177,11 +177,12 @@ def check_volume(out: Faults, volume: Tree) -> None:
         out.unsupported("spec.volumeMode", spec["volumeMode"], _MODES)
 
 
-def _check_capacity(out: Faults, capacity: Tree) -> None:
+def _check_capacity(out: Faults, given: Tree | None) -> None:
+    capacity = given or {}
     if not capacity:
         out.required("spec.capacity")
     if "storage" not in capacity or len(capacity) > 1:
-        out.unsupported("spec.capacity", capacity or None, ("storage",))
+        out.unsupported("spec.capacity", given, ("storage",))
     for name, text in capacity.items():
         quantity, where = parse_quantity(text), f"spec.capacity[{name}]"
         if quantity.value() < 0:

@@ -320,14 +320,20 @@ def fill_flow_schema(item: Tree) -> None:
 def fill_priority_level(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     if (exempt := spec.get("exempt")) is not None:
-        _given(exempt, nominalConcurrencyShares=0, lendablePercent=0)
+        _fill_shares(exempt, 0)
     if (limited := spec.get("limited")) is not None:
-        _given(limited, nominalConcurrencyShares=30, lendablePercent=0)
+        _fill_shares(limited, 30)
         queuing = limited.setdefault("limitResponse", {}).get("queuing")
         if queuing is not None:
             for name, value in (("queues", 64), ("handSize", 8), ("queueLengthLimit", 50)):
                 queuing[name] = queuing.get(name) or value
     item.setdefault("status", {})
+
+
+def _fill_shares(level: Tree, shares: int) -> None:
+    if level.get("nominalConcurrencyShares") is None:  # the field is always shown, and null is none
+        level["nominalConcurrencyShares"] = shares
+    _given(level, lendablePercent=0)
 
 
 def fill_service_cidr(item: Tree) -> None:

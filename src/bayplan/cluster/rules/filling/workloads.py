@@ -124,7 +124,7 @@ def fill_job_spec(item: Tree, spec: Tree) -> None:
     _template(spec)
     labels = spec["template"]["metadata"].get("labels")
     if labels and not item["metadata"].get("labels"):
-        item["metadata"]["labels"] = dict(labels)
+        item["metadata"]["labels"] = labels  # the very same: what is added to the pods' is the job's too
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
     spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
