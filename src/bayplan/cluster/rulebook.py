@@ -108,7 +108,8 @@ class Rulebook:
         convert = converter(resource)
         if convert is not None and write.sent_as is not None:
             resource = write.sent_as
-            before, after = (each and convert(each, resource.api_version)[0] for each in (old, tree))
+            after = convert(tree, resource.api_version)[0]
+            before = old and convert(old, resource.api_version)[0]
         fields = track(
             before,
             after,

@@ -58,7 +58,8 @@ def converter(resource: Resource) -> Convert | None:
 def _converted_autoscaler(tree: Tree, api_version: str) -> tuple[Tree, Type]:
     if tree.get("apiVersion") != api_version:
         tree = to_old(tree) if api_version == OLD_AUTOSCALING else to_new(tree)
-    return tree, type_of(*api_version.split("/"), "HorizontalPodAutoscaler")
+    group, _, version = api_version.partition("/")
+    return tree, type_of(group, version, "HorizontalPodAutoscaler")
 
 
 def _is_custom(resource: Resource, sub: SubResource | None) -> bool:
