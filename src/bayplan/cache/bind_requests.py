@@ -154,9 +154,11 @@ class BindRequests:
 
     async def settled(self, pod: Pod) -> Status:
         """What became of the request of a pod, which somebody has just made; success where there is none."""
+        if self.cache.pod(pod.uid) is not None and not self.cache.is_assumed(pod.uid):
+            return SUCCESS  # the binder was quicker than the answer to us
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod):
-            return SUCCESS if self.cache.pod(pod.uid) is not None and not self.cache.is_assumed(pod.uid) else _LOST
+            return _LOST
         verdict = self._verdict(request)
         if verdict is not None:
             return verdict
@@ -183,6 +185,8 @@ class BindRequests:
             self.engine.wake(uid)
         for request in list(self.known.values()):
             pod = self.engine.waiting_pod(request)
+            if pod is None and self.only_failures:
+                self._drop(request)
             if pod is None or not request.is_for(pod) or not request.is_ours or request.has_succeeded:
                 self.stale.discard(request.metadata.uid)
                 continue
@@ -224,8 +228,7 @@ class BindRequests:
         known = self.known.get(request.pod_key)
         if known is None or known.metadata.uid != request.metadata.uid:
             return
-        del self.known[request.pod_key]
-        self._asked_s.pop(request.pod_key, None)
+        self._drop(request)
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
             self._free(pod, _LOST)
@@ -236,8 +239,11 @@ class BindRequests:
         self._kept_until_s.pop(pod.uid, None)
         self.failures.forget(pod.uid)
         if self.only_failures and (known := self.known.get(pod.key)) is not None and known.is_for(pod):
-            del self.known[pod.key]  # nobody tells when it goes
-            self._asked_s.pop(pod.key, None)
+            self._drop(known)  # nobody tells when it goes
+
+    def _drop(self, request: BindRequest) -> None:
+        del self.known[request.pod_key]
+        self._asked_s.pop(request.pod_key, None)
 
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason

@@ -24,7 +24,7 @@ REFRESH = timedelta(minutes=30)
 MOST_KEPT = 16_384
 """Events that may become a series: without a bound a storm of them would be kept for six minutes."""
 
-_NEVER_AGAIN = {"Scheduled"}
+_NEVER_AGAIN = {"Scheduled", "Bound"}
 """A version of a pod is bound once; keeping each for six minutes would cost a fast scheduler hundreds of megabytes."""
 
 

@@ -334,3 +334,21 @@ def test_one_that_was_given_up_leaves_the_watch_only_when_it_is_deleted() -> Non
     world.book.hear(given_up, None)
     assert world.book.known == {}
     assert not world.book.in_doubt
+
+
+def test_a_binder_that_is_quicker_than_the_answer_leaves_nobody_waiting() -> None:
+    """The pod is seen on its node while the answer to the request is still on its way."""
+
+    async def run() -> Status:
+        world = failures_only(WEB)
+        request = world.request(WEB)
+        world.cache.add_pod(msgspec.structs.replace(WEB, spec=msgspec.structs.replace(WEB.spec, node_name="n1")))
+        world.book.pod_placed(WEB)
+        world.book.made(request, WEB)  # the engine has not come to take the pod from those that wait
+        status = await world.book.settled(WEB)
+        world.engine.pods.clear()
+        world.book.tidy()
+        assert world.book.known == {}
+        return status
+
+    assert asyncio.run(run()).ok
