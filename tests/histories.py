@@ -215,7 +215,7 @@ class History:
 
     def decided(self, pod: Pod, infos: Sequence[PodInfo] = ()) -> list[Placed]:
         """What becomes of a pod with either engine: the same. `infos`: the pod as each engine knows it already."""
-        known = infos or [pod for _ in self.engines]
+        known: Sequence[Pod | PodInfo] = infos or [pod for _ in self.engines]
         both = [engine.place(each) for engine, each in zip(self.engines, known, strict=True)]
         shared, alone = both
         self.shared += shared.decision.standing is not None

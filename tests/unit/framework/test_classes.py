@@ -86,8 +86,26 @@ class Breaks:
         return np.zeros(len(nodes), dtype=np.int64)
 
 
+class Banned:
+    """Keeps pods from the first node that fell out of favour since they were queued."""
+
+    name = "Banned"
+    depends_on = row_alone
+    looks_at_pods = False
+    signs_anew = True
+    uids: ClassVar[set[str]] = set()
+
+    def signature(self, pod: Pod) -> Hashable:
+        return None if pod.uid in self.uids else ()
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        if cycle.pod.uid in self.uids:
+            yield Rejection(nodes.where_named(("n0",)), "banned")
+
+
 @pytest.fixture(autouse=True)
 def _nobody_was_asked() -> None:
+    Banned.uids.clear()
     Counted.asked.clear()
     Silent.seen.clear()
 
@@ -264,6 +282,28 @@ def test_placed_pods_hold_on_to_nothing() -> None:
     gc.collect()
     mine = [each for each in gc.get_objects() if isinstance(each, Standing) and each.snapshot is on.snapshot()]
     assert len(mine) <= 1
+
+
+def test_a_plugin_may_see_a_pod_differently_that_has_not_changed() -> None:
+    """Neither does the pod share with others any longer, nor others with it, whose answers were found out about it."""
+    on = engine(Banned)
+    infos = [on.prepare(make_pod(f"p{number}")) for number in range(4)]
+
+    def refused(number: int) -> list[bool]:
+        placed = on.place(infos[number])
+        assert placed.held is not None
+        on.take_back(placed.held)
+        details = placed.decision.in_detail()
+        assert details.diagnosis is not None
+        return [not details.diagnosis.status(row).ok for row in range(4)]
+
+    nobody, first = [False] * 4, [True, False, False, False]
+    assert [refused(number) for number in range(4)] == [nobody] * 4
+    for number in range(4):  # one of them is the pod that the others share with
+        Banned.uids = {infos[number].uid}
+        assert [refused(each) for each in range(4)] == [first if each == number else nobody for each in range(4)]
+    Banned.uids = set()
+    assert [refused(number) for number in range(4)] == [nobody] * 4
 
 
 def test_device_classes_make_all_signatures_out_of_date() -> None:
