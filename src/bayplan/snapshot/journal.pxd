@@ -1,5 +1,5 @@
 cdef class Journal:
-    cdef public list _entries
+    cdef public object _entries
     cdef public Py_ssize_t _start, _limit
     cdef readonly Py_ssize_t end
     cpdef note(self, Py_ssize_t number)

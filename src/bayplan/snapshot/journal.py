@@ -5,6 +5,8 @@ Keeps a bounded tail. A reader that was away for longer is told so and copies ev
 
 from __future__ import annotations
 
+from array import array
+
 
 class Journal:
     """Numbers (rows or slots) in the order they changed."""
@@ -12,7 +14,7 @@ class Journal:
     __slots__ = ("_entries", "_limit", "_start", "end")
 
     def __init__(self, limit: int = 65_536) -> None:
-        self._entries: list[int] = []
+        self._entries = array("q")  # no objects: kept among others that go soon, they would hold on to their memory
         self._start = 0
         self._limit = limit
         self.end = 0  # the cursor of a reader that has seen everything
