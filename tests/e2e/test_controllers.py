@@ -183,7 +183,9 @@ def test_a_job_can_rest(hands: Hands) -> None:
     hands.until(lambda: not hands.names("pods"), "its pods stop")
     hands("patch", "job/long", "--type=merge", "-p", '{"spec": {"suspend": false}}')
     hands.until(lambda: hands.get("job/long")["status"].get("ready") == 2, "it goes on")
+    assert len(hands.names("pods")) == 2
     hands("delete", "job", "long", "--cascade=foreground", PATIENCE)
+    assert hands.names("pods") == []
 
 
 def test_a_cron_job_makes_jobs_by_the_clock_and_by_hand(hands: Hands) -> None:
@@ -193,8 +195,12 @@ def test_a_cron_job_makes_jobs_by_the_clock_and_by_hand(hands: Hands) -> None:
     hands.until(lambda: hands.get("cronjob/tick")["status"].get("lastSuccessfulTime"), "a job of it succeeds")
     hands("create", "job", "by-hand", "--from=cronjob/tick")
     hands("wait", "--for=condition=complete", "job/by-hand", PATIENCE)
+    made = hands.items("jobs")
+    assert {each["metadata"]["ownerReferences"][0]["name"] for each in made} == {"tick"}
+    assert sum(each["metadata"]["name"].startswith("tick-") for each in made) >= 1
     hands("delete", "cronjob", "tick", PATIENCE)
     hands.until(lambda: hands.names("jobs") in ([], ["by-hand"]), "what it made goes with it")
+    assert hands.names("cronjobs") == []
 
 
 def test_a_namespace_goes_with_everything_in_it(hands: Hands, cluster: Cluster) -> None:
@@ -227,3 +233,4 @@ def test_quotas_and_services_are_counted(hands: Hands) -> None:
     hands.until(lambda: serving() == 2, "both pods serve")
     hands("delete", "deployment", "web", "--cascade=foreground", PATIENCE)
     hands.until(lambda: used() == ("0", "1"), "what is gone is given back")
+    assert hands.get("quota/team")["status"]["hard"]["pods"] == "5"

@@ -27,16 +27,10 @@ RELEASE = 2
 QUEUES = ("research", "product")
 
 SESSIONS = """
-actions: "enqueue, allocate, reclaim, backfill"
+actions: enqueue, allocate, reclaim, backfill
 tiers:
-- plugins:
-  - name: priority
-  - name: gang
-  - name: conformance
-- plugins:
-  - name: predicates
-  - name: proportion
-  - name: nodeorder
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: predicates}, {name: proportion}, {name: nodeorder}]
 """
 """Gangs, and queues that share by weight and take back what is theirs."""
 

@@ -66,7 +66,8 @@ async def test_a_claim_gets_a_volume_without_further_ado() -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     async with Cluster(nodes=1) as cluster:
         await cluster.apply(claim, pod("user", volumes=volumes))
-        await cluster.wait_for(lambda each: each.status.phase == "Running", "user")
+        running = await cluster.wait_for(lambda each: each.status.phase == "Running", "user")
+        assert running.spec.node_name == "node-0"
 
 
 @on_loop

@@ -81,6 +81,8 @@ async def test_a_pod_that_has_ended_is_replaced(tmp_path: Path) -> None:
         first = (await world.pods())[0]["metadata"]["name"]
         await world.patch(PODS, first, {"status": {"phase": "Failed"}}, sub="status")
         await world.gone(PODS, first)
+        (successor,) = await world.until(world.pods, "another one comes")
+        assert successor["metadata"]["name"] != first
         await world.when(DAEMON_SETS, "agent", everywhere(1))
 
 

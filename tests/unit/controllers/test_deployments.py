@@ -129,6 +129,8 @@ async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(t
         # Scaled in the middle: both sets grow in proportion, and the whole is as large as its bounds let it be.
         await world.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 9}})
         await world.until(lambda: sized({"1": 6, "2": 4}), "both grow")
+        told = await world.when(DEPLOYMENTS, "web", lambda it: it["status"]["replicas"] == 10)
+        assert told["status"]["updatedReplicas"] == 4
 
 
 # The arithmetic

@@ -261,6 +261,7 @@ async def test_a_server_that_refuses_for_a_while_gets_its_nodes_later() -> None:
     async with world(api=api, count=1) as w:
         await until(lambda: "/api/v1/nodes/fake-0" in w.api.objects, tick=lambda: w.clock.advance(0.1))
         await w.kubelet.ready()
+        assert next(refusals, None) is None, "it has asked through all of them"
 
 
 @on_loop
@@ -378,3 +379,4 @@ async def test_nodes_are_removed_when_that_is_asked_for() -> None:
 async def test_no_nodes_are_soon_ready() -> None:
     async with world(count=0) as w:
         await w.kubelet.ready()
+        assert not [path for path in w.api.objects if "/nodes/" in path]

@@ -108,7 +108,7 @@ async def test_kinds_that_come_later_are_cleaned_up_too(tmp_path: Path) -> None:
             path, {"apiVersion": "example.com/v1", "kind": "Boat", "metadata": {"name": "b"}}
         )
         await world.make(CONFIG_MAPS, config_map("cargo", owned_by(boat)))
-        await world.served.ask("DELETE", f"{path}/b")
+        assert (await world.served.ask("DELETE", f"{path}/b")).code == 200
         await world.gone(CONFIG_MAPS, "cargo")
 
 
@@ -158,4 +158,5 @@ async def test_what_every_namespace_has_comes_back(tmp_path: Path) -> None:
         uid = before["metadata"]["uid"]
         await world.when(ACCOUNTS, "default", lambda it: it["metadata"]["uid"] != uid)
         await world.patch(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "forged"}})
-        await world.when(CONFIG_MAPS, "kube-root-ca.crt", lambda it: it["data"]["ca.crt"] != "forged")
+        mended = await world.when(CONFIG_MAPS, "kube-root-ca.crt", lambda it: it["data"]["ca.crt"] != "forged")
+        assert mended["data"]["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")

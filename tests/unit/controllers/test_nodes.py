@@ -135,6 +135,7 @@ async def test_where_nothing_is_heard_of_any_node_nobody_is_driven_off(tmp_path:
             return not any(evicting) and clock.monotonic_s() - started > 120
 
         await passing(clock, left_alone_for_long, step_s=5.0)
+        assert [each["metadata"]["name"] for each in await world.list(NODES)] == ["node-0", "node-1"]
 
 
 @on_loop

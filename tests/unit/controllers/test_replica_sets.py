@@ -59,6 +59,7 @@ async def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
         await world.delete(PODS, victim)
         await world.gone(PODS, victim)
         await world.when(REPLICA_SETS, "web", full(2))
+        assert victim not in [each["metadata"]["name"] for each in await owned(world, "web")]
 
 
 @on_loop

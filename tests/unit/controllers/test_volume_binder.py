@@ -88,7 +88,8 @@ async def test_a_class_that_comes_late_serves_those_who_wait_and_a_lost_volume_i
         name = found["spec"]["volumeName"]
         await world.patch(VOLUMES, name, {"metadata": {"finalizers": None}})
         await world.delete(VOLUMES, name)
-        await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Lost")
+        lost = await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Lost")
+        assert lost["spec"]["volumeName"] == name
 
 
 @on_loop
