@@ -105,7 +105,8 @@ bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)
 
 bench-demo: .venv/.dev
-	$(BIN)/python benchmarks/demo.py $(ARGS)
+	$(if $(filter yes,$(KERNEL)),$(BIN)/python tools/build_kernel.py --if-possible)
+	$(MEASURED) $(BIN)/python benchmarks/demo.py $(ARGS)
 
 bench-page: .venv/.dev
 	cd tests && ../$(BIN)/python -m browser.fetch
