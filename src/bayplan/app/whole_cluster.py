@@ -232,7 +232,7 @@ class WholeCluster:
         server = self._server
         door = InsideDoor(server.gateway(), lambda: server.store.told)
         self._stack.callback(door.close)
-        self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), dial=door.connect)
+        self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
         if plan.scheduler is not None and plan.scheduler.batch is not None:
             async with self.client() as client:
                 await create_definitions(client, await lacking_definitions(client))

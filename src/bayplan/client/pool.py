@@ -197,9 +197,9 @@ class Pool:
         return connection
 
     async def _dial(self, context: ssl.SSLContext | None) -> Connection:
-        if self._target.dial is not None:
+        if self._target.inside is not None:
             connection = Connection()
-            self._target.dial(connection)
+            self._target.inside.connect(connection)
             return connection
         loop, url = asyncio.get_running_loop(), self._target.url
         host, port = url.hostname or "", url.port or (443 if context else 80)

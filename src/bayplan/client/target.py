@@ -10,10 +10,10 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from bayplan.client.kubeconfig import Cluster, ExecConfig, Kubeconfig, User, kubeconfig_paths, merged, read_kubeconfig
@@ -26,8 +26,17 @@ EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.i
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _INTERACTIVE = ("", "Never", "IfAvailable", "Always")
 
-Dial = Callable[[asyncio.Protocol], None]
-"""Puts a server behind a client's protocol: calls its `connection_made`, and answers what it writes."""
+
+class Door(Protocol):
+    """A server in this process."""
+
+    def connect(self, client: asyncio.Protocol) -> None:
+        """Put the server behind a client's protocol: call its `connection_made`, and answer what it writes."""
+        ...
+
+    async def ask(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+        """One request, without the wire: status, header lines (each behind its line break) and body of the answer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +67,7 @@ class Target:
     namespace: str = "default"
     origin: str = field(default="", compare=False)
     """Where this was read, for complaints."""
-    dial: Dial | None = None
+    inside: Door | None = None
     """How a server in this process is reached, without a socket; `server` is then only its name."""
 
     @property

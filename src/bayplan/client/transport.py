@@ -7,11 +7,13 @@ the last moment before it is written, each time it is tried.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from bayplan.client.answers import Head
 from bayplan.client.connection import Answer, Connection
 from bayplan.client.credentials import credentials
 from bayplan.client.limiter import Limiter
@@ -34,6 +36,27 @@ Observer = Callable[[str, int, float], None]
 
 
 _BEARER = "Authorization: Bearer "
+
+
+class _Request(NamedTuple):
+    """What is asked, but for the line that says who asks: that may change from one try to the next."""
+
+    method: str
+    path: str
+    lines: bytes
+    body: bytes
+
+    def wire(self, who: bytes) -> bytes:
+        """The bytes of the request."""
+        told = self.body or self.method in ("POST", "PUT", "PATCH")
+        return b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (
+            self.method.encode("ascii"),
+            self.path.encode("ascii"),
+            self.lines,
+            who,
+            b"Content-Length: %d\r\n" % len(self.body) if told else b"",
+            self.body,
+        )
 
 
 class Guard(Protocol):
@@ -83,12 +106,16 @@ class Transport:
         self._pool = Pool(target, self._tls, clock, env=env, limit=connections)
         self._limiter = Limiter(clock, qps=qps, burst=burst)
         self._observer = observer
-        self._base = target.url.path.encode("ascii")
+        self._inside = target.inside
+        self._base = target.url.path
         # A User-Agent of our own: to one that looks like curl the server prints its JSON prettily.
         lines = [("Host", target.url.netloc), ("User-Agent", user_agent), *target.impersonate]
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines).encode("utf-8")
+        self._lines: dict[tuple[str, str], bytes] = {}
+        self._closed = False
 
     async def close(self) -> None:
+        self._closed = True
         await self._pool.close()
 
     async def warm(self, count: int) -> None:
@@ -114,14 +141,14 @@ class Transport:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
         """The answer to one request, if it is below 400; else the refusal as an exception. `headers`: besides ours."""
-        wire = self._wire(method, path, body, content_type, accept)
+        lines = self._header_lines(accept, content_type if body else "")
         if headers:
-            more = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
-            wire = wire[0] + more, wire[1]
+            lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
+        asked = _Request(method, self._base + path, lines, body)
         tries = 0
         while True:
             await self._limiter.take()
-            answer = await self._once(method, path, wire, timeout_s or self.timeout_s)
+            answer = await self._once(asked, timeout_s or self.timeout_s)
             if answer.status < 400:
                 return answer
             tries += 1
@@ -130,15 +157,15 @@ class Transport:
                 raise refusal(f"{method} {path}", answer)
             await self._clock.sleep(wait_s)
 
-    async def _once(self, method: str, path: str, wire: tuple[bytes, bytes], timeout_s: float) -> Answer:
+    async def _once(self, asked: _Request, timeout_s: float) -> Answer:
         """One try; another at once when a kept connection turns out dead under a read, or credentials out of date."""
         second = False
         while True:
             try:
-                answer = await self._exchange(method, wire, timeout_s)
+                answer = await self._exchange(asked, timeout_s)
             except Unreachable as lost:
-                if second or isinstance(lost, TimedOut) or (lost.sent and method != "GET"):
-                    raise self._named(lost, method, path) from None
+                if second or isinstance(lost, TimedOut) or (lost.sent and asked.method != "GET"):
+                    raise self._named(lost, asked.method, asked.path) from None
                 second = True
                 continue
             if answer.status != 401 or second or not self._credentials.refuse():
@@ -146,18 +173,43 @@ class Transport:
             second = True
             self._pool.renounce_idle()
 
-    async def _exchange(self, method: str, wire: tuple[bytes, bytes], timeout_s: float) -> Answer:
+    async def _exchange(self, asked: _Request, timeout_s: float) -> Answer:
         started = self._clock.monotonic_s()
         status = 0
-        connection = await self._connected(timeout_s)
+        if self._credentials.known() is None:
+            await self._credentials.renew()
         try:
-            self._send(connection, method, wire, started + timeout_s)
-            answer = await connection.answer()
+            carry = self._carried if self._inside is None else self._handed
+            answer = await carry(asked, timeout_s)
             status = answer.status
             return answer
         finally:
+            self._observe(asked.method, status, started)
+
+    async def _carried(self, asked: _Request, timeout_s: float) -> Answer:
+        """The answer that a connection brings."""
+        deadline = self._clock.monotonic_s() + timeout_s
+        connection = await self._pool.take(timeout_s)
+        try:
+            self._send(connection, asked, deadline)
+            return await connection.answer()
+        finally:
             self._pool.give(connection)
-            self._observe(method, status, started)
+
+    async def _handed(self, asked: _Request, timeout_s: float) -> Answer:
+        """The answer of a server in this process, which takes no longer than it works on it.
+
+        Everybody else has a turn first, so that whoever asks again and again does not hold the loop.
+        """
+        del timeout_s
+        assert self._inside is not None
+        await asyncio.sleep(0)
+        if self._closed:
+            raise Unreachable("the client is closed")
+        self._may(asked.method)
+        lines = asked.lines + (self._credentials.known() or b"")
+        status, told, body = await self._inside.ask(asked.method, asked.path, lines, asked.body)
+        return Answer(Head(status, told), body)
 
     @asynccontextmanager
     async def stream(
@@ -167,9 +219,12 @@ class Transport:
         await self._limiter.take()
         started = self._clock.monotonic_s()
         timeout_s = timeout_s or self.timeout_s
-        connection = await self._connected(timeout_s, stream=True)
+        if self._credentials.known() is None:
+            await self._credentials.renew()
+        connection = await self._pool.take(timeout_s, stream=True)
         try:
-            self._send(connection, "GET", self._wire("GET", path, b"", "", accept), started + timeout_s)
+            asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
+            self._send(connection, asked, started + timeout_s)
             head = await connection.head()
             self._observe("WATCH", head.status, started)
             if head.status >= 400:
@@ -183,33 +238,22 @@ class Transport:
         finally:
             self._pool.give(connection)
 
-    async def _connected(self, timeout_s: float, *, stream: bool = False) -> Connection:
-        if self._credentials.known() is None:
-            await self._credentials.renew()
-        return await self._pool.take(timeout_s, stream=stream)
-
-    def _send(self, connection: Connection, method: str, wire: tuple[bytes, bytes], deadline: float) -> None:
+    def _may(self, method: str) -> None:
         if method != "GET" and self.guard is not None:
             self.guard.check()
-        connection.deadline = deadline
-        connection.send(wire[0] + (self._credentials.known() or b"") + wire[1])
 
-    def _wire(self, method: str, path: str, body: bytes, content_type: str, accept: str) -> tuple[bytes, bytes]:
-        """A request's bytes before and after the line that says who asks."""
-        first = b"%b %b%b HTTP/1.1\r\n%bAccept: %b\r\n" % (
-            method.encode("ascii"),
-            self._base,
-            path.encode("ascii"),
-            self._head,
-            accept.encode("ascii"),
-        )
-        if not body:
-            return first, b"Content-Length: 0\r\n\r\n" if method in ("POST", "PUT", "PATCH") else b"\r\n"
-        return first, b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            content_type.encode("ascii"),
-            len(body),
-            body,
-        )
+    def _send(self, connection: Connection, asked: _Request, deadline: float) -> None:
+        self._may(asked.method)
+        connection.deadline = deadline
+        connection.send(asked.wire(self._credentials.known() or b""))
+
+    def _header_lines(self, accept: str, content_type: str) -> bytes:
+        """The lines that requests of one form share."""
+        known = self._lines.get((accept, content_type))
+        if known is None:
+            told = f"Accept: {accept}\r\n" + (f"Content-Type: {content_type}\r\n" if content_type else "")
+            known = self._lines[accept, content_type] = self._head + told.encode("ascii")
+        return known
 
     def _observe(self, method: str, status: int, started: float) -> None:
         if self._observer is not None:

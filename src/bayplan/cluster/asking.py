@@ -112,6 +112,8 @@ class WriteOptions:
     @classmethod
     def of(cls, kind: str, query: Mapping[str, str]) -> WriteOptions:
         """Read them; `kind` is the name under which faults are told: CreateOptions and its sisters."""
+        if not query:
+            return _USUAL
         faults = Faults()
         if (dry := query.get("dryRun", "")) not in ("", "All"):
             faults.unsupported("dryRun", [dry], ("All",))
@@ -123,6 +125,9 @@ class WriteOptions:
             raise answers.invalid(kind, "meta.k8s.io", "", faults)
         force = flag(query["force"]) if query.get("force") else None
         return cls(manager, dry == "All", validation or "Warn", force)
+
+
+_USUAL = WriteOptions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,8 @@ class Endpoints:
         return reply
 
     def _shown(self, ask: Ask, text: bytes) -> Reply:
-        return Reply(self._show(ask).one(text) + b"\n")
+        whole = not wanted(ask.headers.get("Accept", "")).shape
+        return Reply((text if whole else self._show(ask).one(text)) + b"\n")
 
     def _show(self, ask: Ask) -> Shown:
         form = wanted(ask.headers.get("Accept", ""))

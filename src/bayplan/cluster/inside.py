@@ -1,9 +1,9 @@
 """How does the same process ask without a socket? A way in for clients that live beside the server.
 
-The client's bytes are the same as on the wire, and so are the answers; TLS, the kernel and aiohttp are left out, which
-are more than half of what a small request costs. Whoever asks is recognised by the token, as everybody is. A request
-gets a task of its own, so that the one who asks never holds the loop for longer than one answer takes.
-Cost: about 40 µs a request, on both sides together.
+Headers and bodies are the same bytes as on the wire, and so are the answers; TLS, the kernel and aiohttp are left out,
+which are more than half of what a small request costs. Whoever asks is recognised by the token, as everybody is. A
+single answer is handed over; a watch comes through a pipe, which waits for its reader as a socket does.
+Cost: about 10 µs a request, on both sides together.
 """
 
 from __future__ import annotations
@@ -15,20 +15,34 @@ from http import HTTPStatus
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from bayplan.cluster.replies import Reply, Stream, warning_header
+from bayplan.cluster.negotiating import JSON
+from bayplan.cluster.replies import DECIDED, Reply, Stream, warning_header
 from bayplan.cluster.serving import Gateway, Raw, Versions, answered, pump
+from bayplan.errors import Unreachable
 
 _HEADS = 4096
 _PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
 
 class InsideDoor:
-    """Where clients of this process come in. `connect` is what their target calls to dial."""
+    """Where clients of this process come in: the `inside` of their target."""
 
     def __init__(self, gateway: Gateway, version: Versions) -> None:
         self.gateway = gateway
         self.version = version
         self._open: set[_Pipe] = set()
+        self._closed = False
+
+    async def ask(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+        """One request: the status, the header lines and the body of its answer."""
+        if self._closed:
+            raise Unreachable("the server has ended")
+        target, _, query = path.partition("?")
+        reply = await answered(self.gateway, Raw(method, target, query, _headers(lines), None, _whole(body)))
+        if not isinstance(reply, Reply):
+            reply.watch.stop()
+            raise Unreachable("a watch is no single answer: stream it")
+        return reply.code, _lines(reply), reply.body
 
     def connect(self, client: asyncio.Protocol) -> None:
         """Put the server behind a client's protocol."""
@@ -40,7 +54,8 @@ class InsideDoor:
         self._open.discard(pipe)
 
     def close(self) -> None:
-        """End every connection."""
+        """End every connection, and answer nobody any more."""
+        self._closed = True
         for pipe in list(self._open):
             pipe.abort()
 
@@ -133,17 +148,28 @@ def _whole(body: bytes) -> Callable[[], Awaitable[bytes]]:
 
 @lru_cache(_HEADS)
 def _headers(lines: bytes) -> CIMultiDictProxy[str]:
-    """A client says the same about itself each time, so its headers are read once for each length of a body."""
+    """A client says the same about itself each time, so its headers are read once."""
     found: CIMultiDict[str] = CIMultiDict()
     for line in lines.decode("utf-8").split("\r\n"):
         name, _, value = line.partition(":")
-        found.add(name, value.strip())
+        if name:
+            found.add(name, value.strip())
     return CIMultiDictProxy(found)
 
 
+_USUAL = "".join(f"\r\n{name}: {value}" for name, value in {"Content-Type": JSON, **DECIDED}.items()).encode()
+
+
+def _lines(reply: Reply) -> bytes:
+    """The header lines of an answer, each behind its line break."""
+    if reply.headers == DECIDED and reply.content_type == JSON and not reply.warnings:
+        return _USUAL
+    lines = [f"\r\nContent-Type: {reply.content_type}"]
+    lines += [f"\r\n{name}: {value}" for name, value in reply.headers.items()]
+    lines += [f"\r\nWarning: {warning_header(text)}" for text in reply.warnings]
+    return "".join(lines).encode("utf-8")
+
+
 def _written(reply: Reply) -> bytes:
-    lines = [f"HTTP/1.1 {reply.code} {_PHRASES.get(reply.code, '')}", f"Content-Type: {reply.content_type}"]
-    lines += [f"{name}: {value}" for name, value in reply.headers.items()]
-    lines += [f"Warning: {warning_header(text)}" for text in reply.warnings]
-    lines.append(f"Content-Length: {len(reply.body)}\r\n\r\n")
-    return "\r\n".join(lines).encode("utf-8") + reply.body
+    first = f"HTTP/1.1 {reply.code} {_PHRASES.get(reply.code, '')}".encode("ascii")
+    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (first, _lines(reply), len(reply.body), reply.body)

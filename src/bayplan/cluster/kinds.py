@@ -54,7 +54,7 @@ class Resource:
     converted: bool = False
     """Whether its objects may have been stored by another version, with another schema."""
     memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
-    """What others worked out from it once: the type of a custom resource."""
+    """What others worked out from it once: the type of a custom resource, as what bodies are read."""
     deprecated: str = field(default="", compare=False)
     """What everybody who asks for it is warned of."""
 

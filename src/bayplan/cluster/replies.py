@@ -14,7 +14,7 @@ from bayplan.cluster.kinds import Tree
 from bayplan.cluster.negotiating import JSON, YAML
 from bayplan.cluster.watching import Watch
 
-_DECIDED = {"Cache-Control": "no-cache, private"}
+DECIDED = {"Cache-Control": "no-cache, private"}
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Reply:
     body: bytes
     code: int = 200
     content_type: str = JSON
-    headers: dict[str, str] = field(default_factory=lambda: dict(_DECIDED))
+    headers: dict[str, str] = field(default_factory=lambda: dict(DECIDED))
     warnings: Sequence[str] = ()
 
 

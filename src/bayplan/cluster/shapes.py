@@ -55,10 +55,14 @@ def _is_custom(resource: Resource, sub: SubResource | None) -> bool:
 
 def body_type(resource: Resource, sub: SubResource | None = None) -> tuple[Type, Expected]:
     """The type of what is sent to a built-in resource, or to a part of any."""
-    group, version, kind = resource.group, resource.version, resource.kind
-    if sub is not None:
-        group, version, kind = sub.group or group, sub.version or version, sub.kind
-    return type_of(group, version, kind), Expected(group, version, kind)
+    key = sub.name if sub is not None else ""
+    known: tuple[Type, Expected] | None = resource.memory.get(key)
+    if known is None:
+        group, version, kind = resource.group, resource.version, resource.kind
+        if sub is not None:
+            group, version, kind = sub.group or group, sub.version or version, sub.kind
+        known = resource.memory[key] = type_of(group, version, kind), Expected(group, version, kind)
+    return known
 
 
 def media_type(content_type: str) -> str:

@@ -50,6 +50,8 @@ class Place:
 
     def entries(self, namespace: str = "", *, after: str = "") -> Iterator[Entry]:
         """In the order of their keys; of one namespace, and behind one key, if given."""
+        if not self._keys:
+            return iter(())
         first = bisect_left(self._keys, f"{namespace}/") if namespace else 0
         last = bisect_left(self._keys, f"{namespace}0") if namespace else len(self._keys)
         if after:

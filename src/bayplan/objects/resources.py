@@ -184,11 +184,20 @@ def _as_written(pod: Pod, variant: _Variant) -> _Written | None:
     spec = pod.spec
     if spec.init_containers or spec.overhead or not (spec.resources is None or variant.skip_pod_level):
         return None
-    if variant.use_status:
-        for status in pod.status.container_statuses:
-            if status.resources is not None:
-                return None
+    if variant.use_status and pod.status.container_statuses and not _runs_as_written(pod):
+        return None
     return tuple([tuple(container.resources.requests.items()) for container in spec.containers])
+
+
+def _runs_as_written(pod: Pod) -> bool:
+    """Whether every container that runs has what it asks for: so it is with all pods but those that are resized."""
+    asked = {container.name: container.resources.requests for container in pod.spec.containers}
+    for status in pod.status.container_statuses:
+        if status.resources is not None:
+            wanted = asked.get(status.name)
+            if status.resources.requests != wanted or (status.allocated_resources or wanted) != wanted:
+                return False
+    return True
 
 
 @lru_cache(maxsize=8192)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[Served, I
     async with served(folder) as outside:
         cluster = outside.cluster
         door = InsideDoor(cluster.gateway(), lambda: cluster.store.told)
-        target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), dial=door.connect)
+        target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), inside=door)
         async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
             yield outside, door, client
 
@@ -86,6 +87,45 @@ async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
             while b"big-5" not in seen:
                 seen += await stream.piece()
         assert re.findall(rb'"name":"big-(\d)"', seen) == [b"%d" % number for number in range(6)]
+
+
+@on_loop
+async def test_who_asks_again_and_again_leaves_others_their_turn(tmp_path: Path) -> None:
+    async with inside(tmp_path) as (_, _, client):
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        for _ in range(5):
+            await client.transport.request("GET", PATH)
+        beside.cancel()
+        assert turns >= 5
+
+
+@on_loop
+async def test_a_watch_is_no_single_answer(tmp_path: Path) -> None:
+    async with inside(tmp_path) as (outside, _, client):
+        listeners = outside.cluster.store.place(("", "configmaps")).ring._listeners
+        before = len(listeners)
+        with pytest.raises(Unreachable, match="stream it"):
+            await client.transport.request("GET", f"{PATH}?watch=true")
+        assert len(listeners) == before
+
+
+@on_loop
+async def test_nobody_is_answered_behind_a_closed_door_or_by_a_closed_client(tmp_path: Path) -> None:
+    async with inside(tmp_path) as (_, door, client):
+        door.close()
+        with pytest.raises(Unreachable, match="the server has ended"):
+            await client.transport.request("GET", PATH)
+        await client.close()
+        with pytest.raises(Unreachable, match="the client is closed"):
+            await client.transport.request("GET", PATH)
 
 
 @on_loop

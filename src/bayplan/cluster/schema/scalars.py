@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -41,9 +42,16 @@ def canonical_time(text: str) -> str:
     return _parse(text, _LAYOUT).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@lru_cache(maxsize=4096)
 def canonical_micro_time(text: str) -> str:
-    """RFC 3339 in UTC with six decimals, which are demanded."""
+    """RFC 3339 in UTC with six decimals, which are demanded.
+
+    No two events have the same, but many share their second: only that is remembered.
+    """
+    whole = _PLAIN_MICRO.fullmatch(text)
+    if whole is not None:
+        with suppress(ScalarError):
+            canonical_time(f"{whole[1]}Z")
+            return text
     return _parse(text, _MICRO_LAYOUT).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -61,6 +69,7 @@ _ELEMENTS = (
     (":", ":", None, ""),
     ("05", r"\d{2}", (0, 59), "second"),
 )
+_PLAIN_MICRO = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{6}Z", re.ASCII)
 _FRACTION = re.compile(r"[.,]\d+")
 _ZONE = re.compile(r"Z|[+-]\d{2}:\d{2}")
 
