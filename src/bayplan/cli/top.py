@@ -49,10 +49,12 @@ def command(interval: float, sort: str, once: bool, connection: Connection) -> N
 async def _top(client: Client, interval: float, sort: str, *, once: bool) -> None:
     view = ClusterView(client)
     console = output()
+    with progress(f"reading {client.target.server}"):
+        await _reached(client)
     following = asyncio.create_task(view.run())
     try:
         with progress(f"reading {client.target.server}"):
-            await _synced(client, view, following)
+            await _synced(view, following)
         if once or not console.is_terminal:
             console.print(picture(view, sort, console, rows=None), crop=False)
             return
@@ -66,10 +68,14 @@ async def _top(client: Client, interval: float, sort: str, *, once: bool) -> Non
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def _synced(client: Client, view: ClusterView, following: asyncio.Task[None]) -> None:
-    """Wait for the first picture. Who cannot be asked at all is found out by asking once: watches never give up."""
+async def _reached(client: Client) -> None:
+    """Who cannot be asked at all is found out by asking once: watches never give up, and say so each time."""
     await client.transport.request("GET", "/api/v1/nodes?limit=1")
     await client.transport.request("GET", "/api/v1/pods?limit=1")
+
+
+async def _synced(view: ClusterView, following: asyncio.Task[None]) -> None:
+    """Wait for the first picture."""
     ready = asyncio.create_task(view.ready())
     await asyncio.wait((ready, following), return_when=asyncio.FIRST_COMPLETED)
     if following.done():

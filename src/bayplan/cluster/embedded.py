@@ -106,7 +106,8 @@ class EmbeddedCluster:
             self._port = await self._http.start(self._host, self._port, tls)
         except OSError as fault:
             where = f"{self._host}:{self._port}"
-            raise ListenError(f"nobody can listen on {where}: {fault.strerror}; name another address") from None
+            why = (fault.strerror or str(fault)).rpartition(": ")[2]  # behind asyncio's own words
+            raise ListenError(f"nobody can listen on {where}: {why}; name another address or port") from None
         self.furnish()
         if self._housekeeping is not None:
             self._housekeeping.wake()

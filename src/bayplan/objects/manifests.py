@@ -85,7 +85,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         elif path.exists():
             yield path
         else:
-            raise ObjectError(f"{path} does not exist")
+            raise ObjectError(f"{path} does not exist; name a file or a folder of manifests")
 
 
 def _flattened(raw: RawObject) -> Iterator[RawObject]:
