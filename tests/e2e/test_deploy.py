@@ -83,7 +83,16 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "more"), [("base", 0), ("monitoring", 1), ("pod-groups", 2), ("batch", -3), ("binder", 8)]
+    ("overlay", "more"),
+    [
+        ("base", 0),
+        ("monitoring", 1),
+        ("pod-groups", 2),
+        ("batch", -3),
+        ("batch-controllers", -4),
+        ("batch-admission", -5),
+        ("binder", 8),
+    ],
 )
 def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:
     trees = kustomized(prepared, overlay)
@@ -115,6 +124,11 @@ def test_the_batch_engines_chart_gives_the_same_objects(prepared: Cluster, tmp_p
     ours: dict[str, Any] = {"name": "bayplan-batch", "namespace": "volcano-system", "chart": BATCH_CHART}
     assert comparable(rendered(**ours)) == wanted
     values = tmp_path / "values.yaml"
+    values.write_text("controllers: {enabled: true}\nadmission: {enabled: true}\n")
+    for overlay in ("batch-controllers", "batch-admission"):
+        wanted |= comparable(kustomized(prepared, overlay))
+    del wanted["Namespace", "", "volcano-system"]
+    assert comparable(rendered(values, **ours)) == wanted
     chosen = {
         "schedulerConf": 'actions: "allocate"\n',
         "plugins": {"mine.py": 'class Mine:\n    """A {{ brace }}."""\n'},

@@ -63,6 +63,7 @@ async def controllers_process(
     burst: int = 400,
     leader_elect: bool = False,
     lease_name: str = LEASE_NAME,
+    lease_namespace: str = LEASE_NAMESPACE,
     listen_address: str = "",
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
@@ -79,7 +80,7 @@ async def controllers_process(
         if leader_elect:
             lease_client = await stack.enter_async_context(Client(target, clock=clock, chance=chance, user_agent=agent))
             identity = f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}"
-            election = Election(lease_client, identity=identity, name=lease_name, namespace=LEASE_NAMESPACE)
+            election = Election(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
             client.guard(election)
         registry = Registry() if listen_address else None
         process = ControllersProcess(Controllers(client, only=only, counted_in=registry), election)

@@ -7,6 +7,7 @@ import logging
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -52,6 +53,8 @@ def _doors(text: str) -> tuple[Door, ...]:
 @click.option("--enable-queue-allocated-pods-check", is_flag=True, help="Keep queues that have pods.")
 @click.option("--enable-root-queue-protection/--no-enable-root-queue-protection", default=True, show_default=True)
 @click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
+@click.option("--webhook-service", default="", metavar="NAMESPACE/NAME", help="Or to ask us by this service.")
+@click.option("--webhook-service-port", type=int, default=443, show_default=True, help="The service's port.")
 @server_options
 @click.pass_context
 def command(
@@ -68,29 +71,36 @@ def command(
     enable_queue_allocated_pods_check: bool,
     enable_root_queue_protection: bool,
     webhook_url: str,
+    webhook_service: str,
+    webhook_service_port: int,
     kubeconfig: Path | None,
     context: str,
     master: str,
 ) -> None:
     """Serve Volcano's admission webhooks: what they fill in, what they refuse, with Volcano's paths and sentences.
 
-    The API server has to be told of them: with --webhook-url this command does so itself, otherwise by
-    `bayplan admission manifests`. A cluster of `bayplan cluster up` knows these webhooks by their names: there the
-    manifests are enough, and this command is not needed.
+    The API server has to be told of them: with --webhook-url or --webhook-service this command does so itself,
+    otherwise by `bayplan admission manifests`. A cluster of `bayplan cluster up` knows these webhooks by their names:
+    there the manifests are enough, and this command is not needed.
 
     \b
     Examples:
       bayplan admission --webhook-url https://127.0.0.1:8443
+      bayplan admission --webhook-service volcano-system/volcano-admission-service
       bayplan admission --tls-cert-file tls.crt --tls-private-key-file tls.key
       bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
     """
     if ctx.invoked_subcommand is not None:
         return
+    if webhook_url and webhook_service:
+        raise UsageError("name either --webhook-url or --webhook-service")
+    namespace, service = _service(webhook_service, "--webhook-service")
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
         host = webhook_url.partition("://")[2].rpartition(":")[0] or listen_address or "localhost"
-        names = [host.strip("[]"), f"{SERVICE}.volcano-system.svc", "localhost", "127.0.0.1"]
+        by_service = f"{service or SERVICE}.{namespace or 'volcano-system'}.svc"
+        names = [host.strip("[]"), by_service, "localhost", "127.0.0.1"]
         made = own_certificate(cert_dir, names)
         certificate, key = (str(each) for each in made)
     settings = AdmissionSettings(
@@ -110,23 +120,51 @@ def command(
         settings=settings,
     )
     target = chosen_server(kubeconfig, context, master)
-    asyncio.run(_serve(target, options, webhook_url, Path(certificate)))
+    way = _Way(webhook_url, namespace, service, webhook_service_port)
+    asyncio.run(_serve(target, options, way, Path(certificate)))
 
 
-async def _serve(target: Target, options: AdmissionOptions, url: str, authority: Path) -> None:
+class _Way(NamedTuple):
+    """How the API server is to reach us, where it is told."""
+
+    url: str
+    namespace: str
+    service: str
+    port: int
+
+    def to(self, port: int) -> str:
+        """For people, and the URL that counts: the port on which we listen is only known now."""
+        if self.service:
+            return f"service {self.namespace}/{self.service}"
+        return self.url if self.url.rpartition(":")[2].isdigit() else f"{self.url}:{port}"
+
+
+def _service(text: str, flag: str) -> tuple[str, str]:
+    """Namespace and name of a service; nothing of nothing."""
+    namespace, slash, name = text.partition("/")
+    if text and not (slash and namespace and name):
+        raise UsageError(f"{flag}: {text!r} is no NAMESPACE/NAME")
+    return namespace, name
+
+
+async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with admission_process(target, options) as server:
         click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
-        if url:
-            way = url if url.rpartition(":")[2].isdigit() else f"{url}:{server.port}"
+        if way.url or way.service:
             bodies = manifests(
-                options.doors(), url=way, service="", namespace="", port=0, authority=authority.read_bytes()
+                options.doors(),
+                url="" if way.service else way.to(server.port),
+                service=way.service,
+                namespace=way.namespace,
+                port=way.port,
+                authority=authority.read_bytes(),
             )
             async with connected(target) as client:
                 await register(client, bodies)
-            click.echo(f"the API server asks {way} from now on")
+            click.echo(f"the API server asks {way.to(server.port)} from now on")
         await stop.wait()
     click.echo("stopped")
 
@@ -145,9 +183,9 @@ def manifests_command(url: str, service: str, service_port: int, ca_file: Path |
       bayplan admission manifests --url https://10.0.0.5:8443 --ca-file webhooks.crt | kubectl apply -f -
       bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
     """
-    namespace, slash, name = service.partition("/")
-    if bool(url) == bool(service) or (service and not (slash and namespace and name)):
+    if bool(url) == bool(service):
         raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
+    namespace, name = _service(service, "--service")
     authority = file_text(ca_file).encode() if ca_file is not None else b""
     bodies = manifests(
         _doors(enabled_admission), url=url, service=name, namespace=namespace, port=service_port, authority=authority

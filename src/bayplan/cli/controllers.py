@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bayplan.app.controlling import LEASE_NAME, ControllersProcess, controllers_process
+from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, ControllersProcess, controllers_process
 from bayplan.cli.stopping import until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
@@ -25,7 +25,7 @@ from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
     default="*",
     show_default=True,
     metavar="LIST",
-    help="Which ones, with commas: * for all, a name for one, a minus before a name for all but that one.",
+    help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that.",
 )
 @click.option("--list", "listing", is_flag=True, help="Print their names and end.")
 @click.option(
@@ -39,6 +39,13 @@ from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
     "--leader-elect", is_flag=True, help="Work only while holding a lease, so that several can stand by for each other."
 )
 @click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
+@click.option(
+    "--leader-elect-resource-namespace",
+    "lease_namespace",
+    default=LEASE_NAMESPACE,
+    show_default=True,
+    help="Of that lease.",
+)
 @click.option("--listen-address", default="", metavar="HOST:PORT", help="Serve /healthz, /livez and /metrics there.")
 @click.option(
     "--default-storage-class",
@@ -55,6 +62,7 @@ def command(
     burst: int,
     leader_elect: bool,
     lease_name: str,
+    lease_namespace: str,
     listen_address: str,
     default_storage_class: bool,
 ) -> None:
@@ -68,6 +76,7 @@ def command(
       bayplan controllers
       bayplan controllers --kubeconfig ./test.kubeconfig --default-storage-class
       bayplan controllers --controllers='*,-job-controller,-cronjob-controller'
+      bayplan controllers --controllers='*,-volcano'
       bayplan controllers --controllers=deployment-controller,replicaset-controller
       bayplan controllers --list
     """
@@ -85,6 +94,7 @@ def command(
         options: dict[str, Any] = {
             "leader_elect": leader_elect,
             "lease_name": lease_name,
+            "lease_namespace": lease_namespace,
             "listen_address": listen_address,
         }
         async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:

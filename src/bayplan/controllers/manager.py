@@ -64,6 +64,9 @@ _ALL: tuple[type[Controller], ...] = (
 CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted((*(each.name for each in _ALL), *BATCH_CONTROLLER_NAMES)))
 """As kube-controller-manager calls them; Volcano's begin with `volcano-`."""
 
+VOLCANOS = "volcano"
+"""The word for all of Volcano's."""
+
 HOUSEKEEPING: frozenset[str] = frozenset(
     {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
     | {"root-ca-certificate-publisher-controller"}
@@ -124,8 +127,9 @@ def chosen(patterns: Iterable[str]) -> list[str]:
     """The controllers that `*,-job-controller` means: all, or those that are named, but for those with a minus.
 
     As kube-controller-manager reads `--controllers`: of a name and its minus the first counts. A word that is no name
-    of Kubernetes' may be one of Volcano's, as short as it has them: `-job`, `-pg-controller`."""
-    wanted = [_meant(each.strip()) for each in patterns if each.strip()]
+    of Kubernetes' may be one of Volcano's, as short as it has them: `-job`, `-pg-controller`; `volcano` is all of
+    them."""
+    wanted = [name for each in patterns if each.strip() for name in _meant(each.strip())]
     for each in wanted:
         if each != "*" and each.removeprefix("-") not in CONTROLLER_NAMES:
             raise UsageError(f"--controllers: {each!r} is no controller; there are {', '.join(CONTROLLER_NAMES)}")
@@ -139,10 +143,12 @@ def chosen(patterns: Iterable[str]) -> list[str]:
     return [name for name in CONTROLLER_NAMES if enabled(name)]
 
 
-def _meant(pattern: str) -> str:
+def _meant(pattern: str) -> list[str]:
     """A pattern with the full name of a controller of Volcano's where it has a short one."""
     name = pattern.removeprefix("-")
+    if name == VOLCANOS:
+        return [pattern.replace(name, each) for each in BATCH_CONTROLLER_NAMES]
     if name == "*" or name in CONTROLLER_NAMES:
-        return pattern
+        return [pattern]
     full = batch_controller_name(name)
-    return pattern if full is None else pattern.replace(name, full)
+    return [pattern if full is None else pattern.replace(name, full)]

@@ -183,7 +183,8 @@ def registrations(doors: Sequence[Door], *, name: str, client: Mapping[str, Any]
         }
         if door.plural == "pods":
             # A cluster whose webhook is away must still be able to start the webhook.
-            not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
+            spared = sorted({"kube-system", str(way.get("service", {}).get("namespace", "kube-system"))})
+            not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared}
             hook["namespaceSelector"] = {"matchExpressions": [not_system]}
         kind = "MutatingWebhookConfiguration" if door.mutating else "ValidatingWebhookConfiguration"
         found.append(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -15,8 +16,12 @@ from bayplan.app.batch import WATCHED
 from bayplan.app.binding import binder_lease
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
+from bayplan.cli.admission import command as admission_command
 from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.binder import command as binder_command
+from bayplan.cli.controllers import command as controllers_command
+from bayplan.controllers import chosen
+from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -156,19 +161,21 @@ def test_the_chart_explains_its_values() -> None:
 BATCH = DEPLOY / "kustomize" / "batch"
 
 
-def batch_manifests() -> dict[str, dict[str, Any]]:
+def batch_manifests(folder: Path = BATCH) -> dict[str, dict[str, Any]]:
     trees = [
         tree
-        for path in sorted(BATCH.glob("*.yaml"))
+        for path in sorted(folder.glob("*.yaml"))
         for tree in yaml.safe_load_all(path.read_text(encoding="utf-8"))
         if tree
     ]
     return {tree["kind"]: tree for tree in trees}
 
 
-def test_every_file_of_the_batch_engine_is_used_and_of_this_version() -> None:
-    kustomization = batch_manifests()["Kustomization"]
-    assert sorted([*kustomization["resources"], "kustomization.yaml"]) == sorted(path.name for path in BATCH.glob("*"))
+@pytest.mark.parametrize("name", ["batch", "batch-controllers", "batch-admission"])
+def test_every_file_of_the_batch_engine_is_used_and_of_this_version(name: str) -> None:
+    folder = DEPLOY / "kustomize" / name
+    kustomization = batch_manifests(folder)["Kustomization"]
+    assert sorted([*kustomization["resources"], "kustomization.yaml"]) == sorted(path.name for path in folder.glob("*"))
     chart = yaml.safe_load((DEPLOY / "helm" / "bayplan-batch" / "Chart.yaml").read_text(encoding="utf-8"))
     versions = {chart["version"], chart["appVersion"], *(image["newTag"] for image in kustomization["images"])}
     assert versions == {bayplan.__version__}
@@ -249,3 +256,33 @@ def test_the_scheduler_beside_a_binder_loses_the_right_to_bind() -> None:
     tested, removed = yaml.safe_load(patch["patch"])
     number = int(removed["path"].rpartition("/")[2])
     assert rules()[number]["resources"] == tested["value"] == ["pods/binding"]
+
+
+# Volcano's controllers and webhooks
+
+
+def test_the_controllers_and_webhooks_have_no_wide_rule_and_read_no_secret() -> None:
+    for name in ("batch-controllers", "batch-admission"):
+        for rule in batch_manifests(DEPLOY / "kustomize" / name)["ClusterRole"]["rules"]:
+            assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
+            assert "secrets" not in rule["resources"] or rule["verbs"] == ["create", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("batch-controllers", controllers_command), ("batch-admission", admission_command)]
+)
+def test_the_flags_of_controllers_and_webhooks_are_taken(name: str, command: click.Command) -> None:
+    (container,) = batch_manifests(DEPLOY / "kustomize" / name)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    verb, *flags = container["args"]
+    assert verb == command.name
+    taken = command.make_context(verb, flags).params
+    if name == "batch-controllers":
+        lease = batch_manifests(DEPLOY / "kustomize" / name)["Role"]
+        named = [
+            each for rule in lease["rules"] if "leases" in rule["resources"] for each in rule.get("resourceNames", ())
+        ]
+        assert (lease["metadata"]["namespace"], named) == (taken["lease_namespace"], [taken["lease_name"]])
+        assert chosen([taken["patterns"]]) == list(BATCH_CONTROLLER_NAMES)
+    else:
+        service = batch_manifests(DEPLOY / "kustomize" / name)["Service"]["metadata"]
+        assert taken["webhook_service"] == f"{service['namespace']}/{service['name']}"

@@ -8,3 +8,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   name: {{ .Release.Name }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{- define "bayplan-batch.controllers-labels" -}}
+app.kubernetes.io/name: bayplan-batch-controllers
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "bayplan-batch.admission-labels" -}}
+app.kubernetes.io/name: bayplan-batch-admission
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
