@@ -228,6 +228,7 @@ def batch_side(
     assert queues is not None
     ways = Ways(wiring.client, writes, statuses, speaker, groups, queues)
     live = live_batch(following, ways, settings.options, clock, observer)
+    wiring.stack.callback(live.aside.close)
     if settings.options.is_sharded:
         live.between_sessions.append(_sharding(settings.options, live, wiring).look)
     if settings.own.bind_requests:

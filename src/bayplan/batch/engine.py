@@ -10,8 +10,9 @@ import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
@@ -44,6 +45,7 @@ from bayplan.objects.volcano import DEFAULT_QUEUE
 log = logging.getLogger(__name__)
 
 _NEWS_A_TURN = 64
+_EXTENDER = "extender"
 _UNBOUND = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 _GOING = COMPLETED | {TaskStatus.RELEASING}
 
@@ -94,8 +96,11 @@ class BatchEngine:
             nominations=self.handle.nominations,
             ignored_provisioners=ignored_provisioners,
         )
+        self.waiting: Callable[[Callable[[], tuple[int, bytes]]], tuple[int, bytes]] = _at_once
+        """How answers from outside are waited for: whoever runs sessions may do something else meanwhile."""
+        self._has_posted = False
         if outside is not None:
-            self.handle.post_now = lambda url, body, timeout_s: Reply(*outside.post(url, body, timeout_s))
+            self.handle.post_now = partial(self._post, outside)
         self._promised: set[str] = set()  # uids of tasks that wait for room on a node since the last session
         self._is_open = False
         self._news: deque[tuple[Pod, bool]] = (
@@ -108,6 +113,15 @@ class BatchEngine:
         self._unready: dict[str, str] = {}  # actions that broke before anything was asked of them, and how
         self.unread: dict[str, tuple[Pod, str]] = {}  # by uid: pods whose amounts are no quantities, and why
         self._make_ready(actions)
+
+    def _post(self, outside: Outside, url: str, body: bytes, timeout_s: float) -> Reply:
+        self._has_posted = True
+        return Reply(*self.waiting(lambda: outside.post(url, body, timeout_s)))
+
+    @property
+    def asks_outside(self) -> bool:
+        """Whether sessions may wait for answers of others: by the plugin for that, or because one did."""
+        return self._has_posted or any(each.name == _EXTENDER for each in self.configuration.plugins)
 
     def _make_ready(self, actions: ActionSet) -> None:
         """One that breaks is refused where it is configured; else it is nobody's loss until it is."""
@@ -406,6 +420,10 @@ class BatchEngine:
                 job.kept_hyper_node = job.allocated_hyper_node
             else:
                 job.allocated_hyper_node = job.kept_hyper_node
+
+
+def _at_once(wait: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+    return wait()
 
 
 def _call(actions: ActionSet, name: str, method: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.aside import Aside
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.evicting import PodEvictions
 from bayplan.batch.live.first_queues import make_queues
@@ -63,6 +64,8 @@ def live_batch(
     engine.handle.writes = ways.writes
     engine.handle.share = options.share
     made = (following, ways.client, ways.writes, ways.statuses, ways.speaker)
+    aside = Aside()
+    engine.waiting = aside.waiting
     return LiveBatch(
         engine,
         following,
@@ -74,5 +77,6 @@ def live_batch(
         period_s=options.schedule_period.seconds,
         slice_s=options.slice_s,
         observer=observer,
+        aside=aside,
         prepare=partial(make_queues, ways.client, ways.queues, clock, _known(following), options.default_queue),
     )

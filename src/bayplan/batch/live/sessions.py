@@ -14,12 +14,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.aside import Aside
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.dumping import lines_of
 from bayplan.batch.live.evicting import PodEvictions
@@ -43,6 +44,7 @@ SHORTEST_PAUSE_S = 0.05
 """Between two sessions: changes seldom come alone, and a gang is worth more when more of it is there."""
 _OTHERS_SHARE = 3
 """So many times as long as the last session took is others' before the next comes before its time."""
+_ENDED = object()
 _DECISIONS, _STEPS = 3, 5
 """Verbosities, as Volcano means them: what came of a session; when each began and ended."""
 
@@ -64,6 +66,8 @@ class LiveBatch:
     period_s: float = PERIOD_S
     slice_s: float = SLICE_S
     observer: BatchObserver = field(default_factory=NoBatchObserver)
+    aside: Aside = field(default_factory=Aside)
+    """Where sessions wait for others."""
     prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
     """What must be there before the first session; only who leads does it."""
     between_sessions: list[Callable[[], None]] = field(default_factory=list)
@@ -181,7 +185,7 @@ class LiveBatch:
         details.info("Start scheduling ...", v=_STEPS)
         turns = self.engine.turns(outcome)
         try:
-            for _ in turns:
+            async for _ in self._steps(turns):
                 if not outcome.session:
                     open_s = self.clock.monotonic_s()
                 if self.clock.monotonic_s() > self._slice_ends_s:
@@ -200,6 +204,15 @@ class LiveBatch:
         self.tries = {key: self.tries.get(key, 0) + 1 for key in outcome.waiting}
         self._observe(outcome, self.clock.monotonic_s() - start_s, open_s - start_s)
         return outcome
+
+    async def _steps(self, turns: Iterator[None]) -> AsyncIterator[None]:
+        """Go through a session; one that may wait for others gives the loop its turn there, too."""
+        if not self.engine.asks_outside:
+            for _ in turns:
+                yield
+            return
+        while await self.aside.step(lambda: next(turns, _ENDED)) is not _ENDED:
+            yield
 
     def _observe(self, outcome: Outcome, seconds: float, open_s: float) -> None:
         self.observer.session(outcome, seconds, open_s)
