@@ -114,6 +114,8 @@ class BatchCorner(Corner):
         conf: str | None = GANGS,
         verb: tuple[str, ...] = ("batch", "run"),
         may_end_with: int = -signal.SIGKILL,
+        program: tuple[str, ...] = ("-m", "bayplan"),
+        env: dict[str, str] | None = None,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """`bayplan batch run`, ended by its own id when the block is left."""
         given = [*arguments]
@@ -126,8 +128,9 @@ class BatchCorner(Corner):
             given.append(f"--scheduler-conf={self.conf}")
         given.append("--schedule-period=100ms")
         log = (self.folder / f"scheduler-{time.monotonic_ns()}.log").open("wb")
-        command = [sys.executable, "-m", "bayplan", *verb, *given]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        command = [sys.executable, *program, *verb, *given]
+        around = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=around)
         try:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]

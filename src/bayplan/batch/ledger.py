@@ -18,6 +18,7 @@ from bayplan.batch.jobs import Job
 from bayplan.batch.legible import legible_group, legible_queue
 from bayplan.batch.queues import Queue, cycles
 from bayplan.batch.room import Dimensions, Room, Sums, offered_by
+from bayplan.batch.shards import Manages
 from bayplan.batch.statuses import TaskStatus, status_of
 from bayplan.batch.tasks import Task
 from bayplan.batch.templates import Templates
@@ -60,6 +61,7 @@ class Ledger:
         self.queues: dict[str, Queue] = {}
         self.queue_faults: dict[str, tuple[str, ...]] = {}  # by sentence: what cannot be read, or be, and whose it is
         self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
+        self.manages: Manages | None = None  # on which nodes sessions work, where others share them; None: on all
         self.places: dict[str, HyperNode] = {}
         self.topology_fault = ""  # why the hypernodes cannot be used
         self.place_faults: list[str] = []  # what cannot be read of them
@@ -351,7 +353,8 @@ class Ledger:
             node = columns.nodes[row]
             if self._read.get(node.name) is not node:
                 self._read[node.name] = node
-                self._offers[node.name] = self._volumes.offered(node.name, offered_by(node))
+                offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
+                self._offers[node.name] = self._volumes.offered(node.name, offered)
                 self._images.read(node)
         if len(self._read) > columns.count:
             self._forget_nodes(columns.index)

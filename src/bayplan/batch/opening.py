@@ -16,6 +16,7 @@ from bayplan.batch.ledger import Ledger
 from bayplan.batch.nodes import Nodes
 from bayplan.batch.pod_amounts import pod_amounts
 from bayplan.batch.session import Cluster, Session
+from bayplan.batch.shards import Fence
 from bayplan.batch.statuses import HOLDING
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.view import ClusterView
@@ -50,7 +51,7 @@ def opening(
         templates=ledger.templates,
         mends=handle.mends,
         share=handle.share,
-        shard=handle.shard,
+        fence=Fence.around(nodes, handle.shard, ledger.manages),
         favourites=handle.favourites,
         desk=handle.desk,
     )

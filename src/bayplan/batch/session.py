@@ -27,7 +27,7 @@ from bayplan.batch.pre_binding import PreBinding
 from bayplan.batch.prospects import Prospect, Prospects
 from bayplan.batch.questions import Questions
 from bayplan.batch.queues import Queue
-from bayplan.batch.shards import Fence, Shard
+from bayplan.batch.shards import Fence
 from bayplan.batch.share import Share
 from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
@@ -94,11 +94,11 @@ class Session(Questions):
         templates: Templates,
         mends: Set[Mend] = frozenset(),
         share: Share | None = None,
-        shard: Shard | None = None,
+        fence: Fence | None = None,
         favourites: Mapping[str, str] | None = None,
         desk: BindRequestDesk | None = None,
     ) -> None:
-        super().__init__(tiers, mends, Fence(shard, nodes) if shard is not None else None)
+        super().__init__(tiers, mends, fence)
         self.uid = uid
         self.jobs = jobs
         self.queues = queues

@@ -1,4 +1,4 @@
-"""Which nodes are one scheduler's own, where several share a cluster by NodeShards?
+"""Which nodes are one scheduler's own, where several share a cluster by NodeShards, or sessions keep to labelled nodes?
 
 A session is told once, when it opens. In `hard` mode no other node will do, in `soft` mode others are tried after them.
 Cost: a look at every node's name a session, and one mask a question.
@@ -6,7 +6,7 @@ Cost: a look at every node's name a session, and one mask a question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +15,17 @@ from bayplan.batch.node_points import NODE_ALONE, NodeFn
 from bayplan.batch.nodes import Nodes
 from bayplan.batch.tasks import Task
 from bayplan.framework.plugin import Rejection
+from bayplan.objects.core import Node
 from bayplan.objects.volcano import NodeShard
 from bayplan.snapshot import BoolVector
 
 NOT_IN_SHARD = "node isn't in scheduler node shard"
-_OWNER = "sharding"
+NOT_SELECTED = "node isn't among those that sessions work on"
+_OWNER, _SELECTOR = "sharding", "node-selector"
+
+
+Manages = Callable[[Node], bool]
+"""Whether sessions work on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +61,44 @@ def usable(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
 
 @dataclass(slots=True)
 class Fence:
-    """A shard over the nodes of one session."""
+    """A shard over the nodes of one session, and which of them it works on at all."""
 
-    shard: Shard
+    shard: Shard | None
     nodes: Nodes
+    manages: Manages | None = None
     inside: BoolVector = field(init=False)
+    managed: BoolVector = field(init=False)
 
     def __post_init__(self) -> None:
-        names = self.shard.names
-        self.inside = np.array([name in names for name in self.nodes.snapshot.nodes.names], dtype=np.bool_)
+        columns, shard, manages = self.nodes.snapshot.nodes, self.shard, self.manages
+        self.inside = np.array([shard is None or name in shard.names for name in columns.names], dtype=np.bool_)
+        self.managed = np.array([manages is None or manages(node) for node in columns.nodes], dtype=np.bool_)
+
+    @classmethod
+    def around(cls, nodes: Nodes, shard: Shard | None, manages: Manages | None) -> Fence | None:
+        """None where every node is as good as any other."""
+        return None if shard is None and manages is None else cls(shard, nodes, manages)
 
     def predicates(self) -> list[NodeFn]:
         """Asked before all others."""
-        if not self.shard.is_hard:
-            return []
-        return [NodeFn(_OWNER, by_table=self._refused, signature=_everybody, depends_on=NODE_ALONE)]
+        found = []
+        if self.manages is not None:
+            found.append(NodeFn(_SELECTOR, by_table=self._not_ours, signature=_everybody, depends_on=NODE_ALONE))
+        if self.shard is not None and self.shard.is_hard:
+            found.append(NodeFn(_OWNER, by_table=self._refused, signature=_everybody, depends_on=NODE_ALONE))
+        return found
+
+    def _not_ours(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(~self.managed[nodes.rows], NOT_SELECTED, resolvable=False)
 
     def _refused(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
         yield Rejection(~self.inside[nodes.rows], NOT_IN_SHARD, resolvable=False)
 
     def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
         """Candidates, those of the shard first."""
-        return (rows,) if self.shard.is_hard else (rows & self.inside, rows & ~self.inside)
+        if self.shard is None or self.shard.is_hard:
+            return (rows,)
+        return rows & self.inside, rows & ~self.inside
 
 
 def _everybody(task: Task) -> tuple[()]:  # noqa: ARG001

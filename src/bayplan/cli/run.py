@@ -24,6 +24,7 @@ _OF_BATCH = (
     "scheduler-conf",
     "schedule-period",
     "default-queue",
+    "node-selector",
     "percentage-nodes-to-find",
     "ignored-provisioners",
     "scheduler-sharding-mode",

@@ -7,7 +7,7 @@ import pytest
 from batch_builders import make_group, make_member
 from batch_world import GANGS, engine_of
 from bayplan.batch.outcome import Outcome
-from bayplan.batch.shards import NOT_IN_SHARD, Shard, ShardStatus, usable
+from bayplan.batch.shards import NOT_IN_SHARD, NOT_SELECTED, Shard, ShardStatus, usable
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano import NodeShard, NodeShardSpec, NodeShardStatus
 from bayplan.objects.workloads import PriorityClass
@@ -81,3 +81,23 @@ def test_room_is_made_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
     )
     engine.handle.shard = Shard(frozenset("b"), is_hard)
     assert list(engine.run_session().evicts) == evicted
+
+
+def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() -> None:
+    idle = make_member("idle", "idle", requests={})
+    members = [make_member(f"job-w-{number}", requests={"cpu": "1"}) for number in range(3)]
+    groups = [make_group("job", min_member=1), make_group("idle", min_member=1)]
+    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[*members, idle], objects=groups)
+    engine.ledger.manages = lambda node: node.name == "b"
+    with engine.session() as session:
+        assert session.total_resource.milli_cpu == 2000
+    outcome = engine.run_session()
+    assert outcome.binds == {"default/idle": "b", "default/job-w-0": "b", "default/job-w-1": "b"}
+    assert outcome.messages["default/job-w-2"].message == "0/2 nodes are unavailable: 2 Insufficient cpu."
+
+
+def test_somebody_who_asks_for_nothing_is_told_whose_nodes_those_are() -> None:
+    idle = make_member("idle", "idle", requests={})
+    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[idle], objects=[make_group("idle", min_member=1)])
+    engine.ledger.manages = lambda _: False
+    assert NOT_SELECTED in engine.run_session().messages["default/idle"].message

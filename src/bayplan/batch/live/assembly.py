@@ -45,6 +45,8 @@ def followed(
 ) -> Following:
     """What keeps an engine in step with the API server."""
     manages: Callable[[Node], bool] = options.manages if options.node_selector or options.division else every_node
+    if Node in left_to_others and manages is not every_node:
+        engine.ledger.manages = manages  # the cache has them all: which of them are ours is the sessions' own affair
     return Following(engine, options.scheduler_name, left_to_others, manages, options.division, freed)
 
 
