@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bayplan import __version__
-from bayplan.app.paging import Heard, page_served
-from bayplan.app.serving import Monitor, served
+from bayplan.app.paging import Heard
+from bayplan.app.serving import Monitor, monitored
 from bayplan.app.wiring import Wiring
 from bayplan.batch.actions import default_actions
 from bayplan.batch.conf import BatchConfiguration
@@ -47,7 +47,6 @@ from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration, Extender
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
-from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import (
     Kind,
     found_in,
@@ -84,7 +83,6 @@ from bayplan.scheduler.request_following import follow_requests, look_after
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import EventRecorder
-from bayplan.telemetry.watchdog import watched_loop
 
 __all__ = [
     "batch_configured",
@@ -199,13 +197,9 @@ async def scheduler_process(
     settings = options.settings
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
-        monitor = Monitor(configuration, options.serving, clock)
-        observer = monitor.observer(target)
-        await stack.enter_async_context(
-            served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
+        monitor, page = await stack.enter_async_context(
+            monitored(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        page = await stack.enter_async_context(page_served(settings.page_address, monitor.showcase, clock))
         watched = watched_kinds(options, configuration)
         wiring = await Wiring.to(
             target,
@@ -213,7 +207,7 @@ async def scheduler_process(
             watched,
             clock=clock,
             chance=chance,
-            observer=observer,
+            observer=monitor.observer(target),
             qps=connection.qps,
             burst=connection.burst,
             needed=[kind for kind in watched if kind.struct is BindRequest],

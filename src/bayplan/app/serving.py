@@ -20,14 +20,15 @@ import yaml
 
 from bayplan import __version__
 from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
-from bayplan.app.paging import Showcase
+from bayplan.app.paging import Showcase, page_served
 from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
 from bayplan.clock import LoopClock
 from bayplan.config.features import RELEASE
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
-from bayplan.config.serving_flags import ServingFlags
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.framework.boundary import call_under_way
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.live_explaining import LiveExplainer
@@ -62,6 +63,7 @@ from bayplan.telemetry.process_metrics import (
 )
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 from bayplan.telemetry.timings import PluginTimings
+from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +183,27 @@ def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
 
 
 # the server
+
+
+@asynccontextmanager
+async def monitored(
+    configuration: Configuration,
+    target: Target,
+    options: ProcessOptions,
+    *,
+    clock: LoopClock,
+    chance: random.Random,
+    set_verbosity: Callable[[int], None] | None = None,
+) -> AsyncIterator[tuple[Monitor, str]]:
+    """A loop that is watched, what is served of it, and where its page is."""
+    settings = options.settings
+    monitor = Monitor(configuration, options.serving, clock)
+    async with (
+        watched_loop(settings.watchdog_seconds, call_under_way),
+        served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity),
+        page_served(settings.page_address, monitor.showcase, clock) as page,
+    ):
+        yield monitor, page
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from typing import Any
 from bayplan.app import beside_requests, freeze_memory, usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, beside_batch_requests, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
-from bayplan.app.paging import Showcase, page_served
-from bayplan.app.serving import Monitor, served
+from bayplan.app.paging import Showcase
+from bayplan.app.serving import Monitor, monitored
 from bayplan.app.wiring import Wiring
 from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.batch.live.sessions import LiveBatch
@@ -26,7 +26,6 @@ from bayplan.client import EVERYTHING, Informers, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.model import Configuration, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
-from bayplan.framework.boundary import call_under_way
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.registry import Registry
 from bayplan.objects.bind_requests import BindRequest
@@ -38,7 +37,6 @@ from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.process import SchedulerProcess, Watching
 from bayplan.scheduler.reloading import PluginSource, Reloading
 from bayplan.telemetry.batch_metrics import BatchMetrics
-from bayplan.telemetry.watchdog import watched_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +108,9 @@ async def both_process(
     options = options or ProcessOptions()
     settings, connection = options.settings, configuration.client_connection
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(watched_loop(settings.watchdog_seconds, call_under_way))
-        monitor = Monitor(configuration, options.serving, clock)
-        await stack.enter_async_context(
-            served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity)
+        monitor, page = await stack.enter_async_context(
+            monitored(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        page = await stack.enter_async_context(page_served(settings.page_address, monitor.showcase, clock))
         theirs = watched_kinds(options, configuration)
         kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
         wiring = await Wiring.to(

@@ -33,7 +33,7 @@ _NUMBERS = ("share", "weight", "overused")
 
 
 class SessionOutcome(Protocol):
-    """What is counted of a session: `batch.outcome.Outcome` has it."""
+    """What is counted of a session, and shown of it: `batch.outcome.Outcome` has it."""
 
     @property
     def binds(self) -> Mapping[str, str]: ...

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.batch_metrics import BatchMetrics, SessionOutcome
 from bayplan.telemetry.decisions import DecisionRecord, DecisionRing
 from bayplan.telemetry.explain import why
 from bayplan.telemetry.metrics import HistogramValue
@@ -77,19 +77,6 @@ class RecordedDecisions:
 
 def told_of(record: DecisionRecord) -> Told:
     return Told(record.at.timestamp(), record.pod, record.outcome, record.node or "", why(record), record.victims)
-
-
-class SessionOutcome(Protocol):
-    """What is told of a session: `batch.outcome.Outcome` has it."""
-
-    @property
-    def binds(self) -> Mapping[str, str]: ...
-    @property
-    def evicts(self) -> Mapping[str, str]: ...
-    @property
-    def messages(self) -> Mapping[str, Any]: ...
-    @property
-    def final_gauges(self) -> Mapping[str, Mapping[str, float]]: ...
 
 
 class SessionDecisions:

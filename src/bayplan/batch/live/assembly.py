@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.live.aside import Aside
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.evicting import PodEvictions
 from bayplan.batch.live.first_queues import make_queues
@@ -18,6 +17,7 @@ from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.client import Client, Resource
+from bayplan.client.aside import Aside
 from bayplan.clock import LoopClock
 from bayplan.objects import volcano
 from bayplan.objects.core import Node, Pod

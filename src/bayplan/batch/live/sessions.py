@@ -20,7 +20,6 @@ from datetime import datetime
 from itertools import islice
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.live.aside import Aside
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.dumping import lines_of
 from bayplan.batch.live.evicting import PodEvictions
@@ -30,6 +29,7 @@ from bayplan.batch.live.occasions import calls_for_session
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Writer
 from bayplan.batch.outcome import Outcome
+from bayplan.client.aside import Aside
 from bayplan.clock import LoopClock
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject

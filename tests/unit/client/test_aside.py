@@ -10,7 +10,7 @@ import pytest
 
 from batch_builders import make_group, make_member, make_queue
 from batch_world import GANGS
-from bayplan.batch.live.aside import Aside
+from bayplan.client.aside import Aside
 from bayplan.objects.core import PodStatus
 from bayplan.testing.builders import make_node
 from builders import changed
