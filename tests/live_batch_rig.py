@@ -20,7 +20,7 @@ from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.outcome import Outcome
 from bayplan.cache import Cache
 from bayplan.client.resources import resource_of
-from bayplan.clock import ManualClock
+from bayplan.clock import LoopClock, ManualClock
 from bayplan.objects import volcano
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
@@ -68,10 +68,11 @@ class BatchRig(PlayedServer[LiveBatch]):
 
 @asynccontextmanager
 async def batch_running(
-    *objects: KubeObject, conf: str = GANGS, options: BatchOptions | None = None
+    *objects: KubeObject, conf: str = GANGS, options: BatchOptions | None = None, real_clock: LoopClock | None = None
 ) -> AsyncIterator[BatchRig]:
-    """A live engine that knows these objects."""
-    clock, options, events = ManualClock(), options or BatchOptions(), Heard()
+    """A live engine that knows these objects. `real_clock`: by which its slices are measured, where they are."""
+    manual, options, events = ManualClock(), options or BatchOptions(), Heard()
+    clock = real_clock or manual
     async with WireServer() as server, server.client(clock) as client:
         engine = build_batch_engine(load(conf), Cache(), clock=clock, chance=random.Random(0))
         following = followed(engine, options)
@@ -79,7 +80,7 @@ async def batch_running(
         statuses = PodStatuses(client, writes, following.waiting, clock=clock, chance=random.Random(0))
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
         live = live_batch(following, Ways(client, writes, statuses, events, groups, queues), options, clock)
-        rig = BatchRig(server, client, clock, live, events)
+        rig = BatchRig(server, client, manual, live, events)
         server.route = rig.answer
         rig.hear(*sorted(objects, key=lambda item: not isinstance(item, Node)))
         try:

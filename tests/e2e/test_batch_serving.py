@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from batch_builders import make_group, make_member
+from batch_builders import make_group, make_member, make_queue
 from batch_corner import GANGS, BatchCorner
 from batch_world import engine_of
 from bayplan.batch.outcome import Outcome
+from bayplan.clock import SystemClock
+from bayplan.objects.core import Node, Pod, PodStatus
+from bayplan.objects.volcano import PodGroup
 from bayplan.testing.builders import make_node
+from builders import changed
 from cluster.run import Cluster, free_ports
+from live_batch_rig import batch_running
 from scheduling import until
 
 
@@ -67,8 +77,84 @@ def test_metrics_profiles_and_dumps(corner: BatchCorner) -> None:
         assert '"Successfully bound pod to node"' in corner.log()
 
 
-def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> None:
-    """In processor time, so that a busy machine tells the same: a probe waits for one step, and for a slice."""
+class SlowService(ThreadingHTTPServer):
+    """An extender that says yes, once it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hesitating)
+        self.asked, self.allowed = threading.Event(), threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Hesitating(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: SlowService
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.set()
+        self.server.allowed.wait(120)
+        body = json.dumps({"status": "", "code": 0}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def service() -> Iterator[SlowService]:
+    with SlowService() as service:
+        thread = threading.Thread(target=service.serve_forever)
+        thread.start()
+        yield service
+        service.allowed.set()
+        service.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("verb", ["batch", "run"])
+def test_probes_and_other_pods_do_not_wait_for_an_extender(
+    corner: BatchCorner, service: SlowService, verb: str
+) -> None:
+    """While a session waits for an answer, the process says that it lives, and the pod engine goes on."""
+    corner.add_nodes(1, cpu="4")
+    (port,) = free_ports(1)
+    conf = (
+        GANGS
+        + f"""
+- plugins:
+  - name: extender
+    arguments:
+      extender.urlPrefix: {service.url}
+      extender.httpTimeout: 120s
+      extender.predicateVerb: predicate
+"""
+    )
+    health = () if verb == "run" else ("--enable-healthz", f"--healthz-address=127.0.0.1:{port}")
+    names = corner.gang("job", 1)
+    with (corner.both if verb == "run" else corner.scheduling)(*health, conf=conf):
+        assert service.asked.wait(60)
+        if verb == "run":
+            corner.api.create(corner.pod("alone", cpu="1"))
+            corner.bound(["alone"])
+            assert all(corner.nodes_of(["alone"]))
+        else:
+            assert page(port, "/livez") == "ok"
+        assert corner.nodes_of(names) == [""]
+        service.allowed.set()
+        corner.bound(names)
+        assert all(corner.nodes_of(names))
+    corner.fits()
+
+
+def ten_thousand() -> tuple[list[Node], list[PodGroup], list[Pod]]:
+    """Nodes, gangs of fifty, and their pods."""
     size = 50
     nodes = [make_node(f"node-{number}", cpu=64) for number in range(500)]
     groups = [make_group(f"gang-{number}", min_member=size) for number in range(200)]
@@ -77,10 +163,25 @@ def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> 
         for group in groups
         for number in range(size)
     ]
-    engine = engine_of(conf=GANGS, nodes=nodes, pods=pods, objects=groups)
+    return nodes, groups, pods
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Collections pass over what is there now, as they do in the process once everything is known."""
     gc.collect()
-    gc.freeze()  # as the process does once everything is known
+    gc.freeze()
     try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> None:
+    """In processor time, so that a busy machine tells the same: a probe waits for one step, and for a slice."""
+    nodes, groups, pods = ten_thousand()
+    engine = engine_of(conf=GANGS, nodes=nodes, pods=pods, objects=groups)
+    with only_new_garbage():
         for expected in (len(pods), 0):
             outcome, held, start_s = Outcome(), 0.0, time.thread_time()
             for _ in engine.turns(outcome):
@@ -88,5 +189,53 @@ def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> 
             held = max(held, time.thread_time() - start_s)
             assert len(outcome.binds) == expected
             assert held < 0.1
+
+
+@contextmanager
+def timed_turns() -> Iterator[list[tuple[float, str]]]:
+    """Every turn of the loop in processor time, and whose it was."""
+    run, found = asyncio.Handle._run, list[tuple[float, str]]()
+
+    def timed(self: asyncio.Handle) -> Any:
+        start_s = time.thread_time()
+        try:
+            return run(self)
+        finally:
+            if (took_s := time.thread_time() - start_s) > 0.02:
+                found.append((took_s, repr(self)))
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield found
     finally:
-        gc.unfreeze()
+        asyncio.Handle._run = run  # type: ignore[method-assign]
+
+
+def test_probes_have_their_turn_while_ten_thousand_pods_are_placed_and_bound() -> None:
+    """On the wire: no turn of the loop takes long from the first change that is heard to the last binding."""
+    nodes, groups, pods = ten_thousand()
+    ours = [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
+    turns = 0
+
+    async def probe() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.001)
+
+    async def run() -> int:
+        async with batch_running(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as rig:
+            rig.hear(*ours)
+            await rig.live.catch_up()
+            probing = asyncio.ensure_future(probe())
+            outcome = await rig.live.session()
+            during = turns
+            await rig.live.drain()
+            probing.cancel()
+            assert len(outcome.binds) == len(rig.bound()) == len(pods)
+            return during
+
+    with only_new_garbage(), timed_turns() as held:
+        during = asyncio.run(run())
+    assert during >= 100
+    assert max(held, default=(0.0, ""))[0] < 0.1, sorted(held)[-3:]
