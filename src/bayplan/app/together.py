@@ -140,6 +140,7 @@ async def both_process(
             freed=lambda pod: _freed(live, pod),
         )
         both = BothEngines(live, side.live)
+        wiring.sink.gives_way = lambda: live.is_writing or bool(side.live.binds.under_way)
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
