@@ -15,7 +15,7 @@ import msgspec
 
 from audited import Deployed, Right, denied, used
 from batch_objects import job, task
-from batch_rig import Rig, rig, unhurried
+from batch_rig import Rig, phase_of, rig, unhurried
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.batch.hyper_nodes import CONFIG_KEY, CONFIG_NAME, NAMESPACE
@@ -154,7 +154,7 @@ async def jobs(here: Rig) -> None:
     await here.client.patch(VC_JOBS, patch, namespace=here.namespace, name="train", kind=MERGE_PATCH)
     await here.running("train-worker-0", "train-worker-1")
     await here.end("train-worker-1", exit_code=1)
-    await here.until(VC_JOBS, "train", lambda found: found["status"].get("retryCount") == 1)
+    await here.until(VC_JOBS, "train", lambda found: (found.get("status") or {}).get("retryCount") == 1)
     found = await here.job("train", "Running")
     target = {"apiVersion": VC_JOBS.api_version, "kind": "Job", "name": "train", "uid": found["metadata"]["uid"]}
     await here.make(COMMANDS, {"metadata": {"generateName": "c-"}, "action": "CompleteJob", "target": target})
@@ -177,8 +177,8 @@ async def jobs_by_others(here: Rig) -> None:
     await here.make(JOB_TEMPLATES, {"metadata": {"name": "step"}, **template})
     flow = {"flows": [{"name": "step"}], "jobRetainPolicy": "retain"}
     await here.make(JOB_FLOWS, {"metadata": {"name": "night"}, "spec": flow})
-    await here.until(JOB_FLOWS, "night", lambda found: found["status"]["state"]["phase"] == "Succeed")
-    await here.until(JOB_TEMPLATES, "step", lambda found: found["status"]["jobDependsOnList"])
+    await here.until(JOB_FLOWS, "night", lambda found: phase_of(found) == "Succeed")
+    await here.until(JOB_TEMPLATES, "step", lambda found: (found.get("status") or {}).get("jobDependsOnList"))
 
 
 async def groups(here: Rig) -> None:
