@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
 from bayplan.client import Client
 from bayplan.client.client import MERGE_PATCH
-from bayplan.errors import AlreadyExists, NotFound
+from bayplan.errors import AlreadyExists, NotFound, TimedOut
 from bayplan.objects.resource import ResourceClaim
 from benchmarks.live.staging import Stage
 from benchmarks.perf.templates import Raw
@@ -103,7 +104,8 @@ class Stagehand:
     async def _clear_pods(self, namespace: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods"
         while await self._names(path, limit=1):
-            await self._ask("DELETE", path, _NOW)
+            with suppress(TimedOut):  # thousands may take longer than a request may; what is left is asked for again
+                await self._ask("DELETE", path, _NOW)
             await _many(lambda name: self._unhold(f"{path}/{name}"), await self._names(path))
 
     async def _clear_claims(self, namespace: str) -> None:

@@ -113,7 +113,8 @@ async def flow(cluster: Cluster, here: Rig) -> None:
         await there.until(VC_JOBS, made, bool)
         with suppress(NotFound):  # a flow that has succeeded deletes its jobs, maybe before anybody looks at the last
             await ends(there, made)
-    await there.until(JOB_FLOWS, name, lambda found: phase_of(found) == "Succeed")
+    done = await there.until(JOB_FLOWS, name, lambda found: phase_of(found) == "Succeed")
+    assert set(done["status"]["completedJobs"]) == {f"{name}-{step['name']}" for step in tree["spec"]["flows"]}
     await there.client.delete(JOB_FLOWS, namespace=there.namespace, name=name)
 
 
@@ -143,9 +144,11 @@ def test_workloads_run_in_groups(cluster: Cluster, namespace: str, tmp_path: Pat
         own = ("deployment-controller", "replicaset-controller")
         async with rig(cluster.target(), namespace, nodes=4, stand_in=False, workloads=own) as here:
             there = await applied(cluster, here, *examples.DEPLOYMENT)
-            await there.until(
+            ready = await there.until(
                 DEPLOYMENTS, "deploy-with-volcano", lambda each: each.get("status", {}).get("readyReplicas") == 1
             )
+            assert ready["spec"]["template"]["spec"]["schedulerName"] == "volcano"
+            assert ready["status"]["availableReplicas"] == 1
             await asyncio.gather(*(replicas(cluster, here, name) for name in examples.REPLICA_SETS))
             await here.client.delete(QUEUES, name="test")
 

@@ -24,7 +24,7 @@ def test_every_third_write_is_refused(cluster: Cluster, corner: BatchCorner, tmp
     corner.add_nodes(3, cpu="8")
     with faulty(cluster, tmp_path) as proxy:
         count = iter(range(1_000_000))
-        proxy.add(
+        refused = proxy.add(
             Fault(
                 lambda ask: ask.method not in ("GET", "HEAD") and next(count) % 3 == 2,
                 refuse=refusal(500, "InternalError", "not this one"),
@@ -37,6 +37,12 @@ def test_every_third_write_is_refused(cluster: Cluster, corner: BatchCorner, tmp
             corner.start(*names, *other)
             corner.reaches("job", "Running")
             corner.reaches("other", "Running")
+            assert all(corner.nodes_of([*names, *other]))
+            assert any(ask.is_binding for ask in refused.seen)
+            until(
+                lambda: any("failed to bind" in each for name in (*names, *other) for each in corner.told(name)),
+                "whoever lost a binding says so",
+            )
     corner.fits()
 
 

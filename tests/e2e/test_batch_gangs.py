@@ -50,10 +50,14 @@ def test_a_gang_goes_on_after_a_kill_in_its_middle(corner: BatchCorner) -> None:
         until(lambda: any(corner.nodes_of(names)), "the first of them has a node")
         process.send_signal(signal.SIGKILL)
         process.wait()
+    before = dict(zip(names, corner.nodes_of(names), strict=True))
     with corner.scheduling():
         corner.bound(names)
+        after = dict(zip(names, corner.nodes_of(names), strict=True))
+        assert all(after[name] == node for name, node in before.items() if node)  # who has a node keeps it
         corner.start(*names)
         corner.reaches("job", "Running")
+        assert all(after.values())
     corner.fits()
 
 
@@ -104,6 +108,7 @@ def test_pods_that_ask_for_nothing_fill_the_gaps(corner: BatchCorner) -> None:
     corner.api.create(idle)
     with corner.scheduling():
         corner.bound([*full, "idle-w-0"])
+        assert corner.nodes_of([*full, "idle-w-0"]) == corner.nodes * 2
 
 
 def test_volumes_that_wait_for_their_pod_are_promised_first(corner: BatchCorner) -> None:

@@ -76,8 +76,10 @@ async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str)
     async with rig(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 3), minSuccess=1))
         await here.end(pods[2])
-        await here.job("train", "Completed")
-        await here.pods(lambda left: set(left) == {pods[2]})
+        done = await here.job("train", "Completed")
+        assert done["status"]["succeeded"] == 1
+        left = await here.pods(lambda left: set(left) == {pods[2]})
+        assert left[pods[2]]["status"]["phase"] == "Succeeded"
 
 
 @pytest.mark.parametrize(
@@ -159,15 +161,24 @@ async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, name
         by_code = [*policy("CompleteJob", exitCode=7), *policy("AbortJob", exitCode=8)]
         _, (pod,) = await started(here, job("coded", task("worker"), policies=by_code))
         await here.end(pod, exit_code=7)
-        await here.job("coded", "Completed")
+        coded = await here.job("coded", "Completed")
+        assert phase_of(coded) == "Completed"
         _, (pod,) = await started(
             here, job("lost", task("worker"), policies=policy("TerminateJob", event="PodEvicted"))
         )
         await here.client.delete(PODS, namespace=namespace, name=pod)
-        await here.job("lost", "Terminated")
+        lost = await here.job("lost", "Terminated")
+        assert phase_of(lost) == "Terminated"
         _, (pod,) = await started(here, job("plain", task("worker")))
+        before = await here.get(PODS, pod)
         await here.client.delete(PODS, namespace=namespace, name=pod)
-        await here.pods(lambda pods: pods.get(pod, {}).get("status", {}).get("phase") == "Running")
+        again = await here.pods(
+            lambda pods: (
+                pods.get(pod, {}).get("status", {}).get("phase") == "Running"
+                and pods[pod]["metadata"]["uid"] != before["metadata"]["uid"]
+            )
+        )
+        assert set(again) == {pod}  # without a policy somebody else takes its place
 
 
 @unhurried
@@ -176,8 +187,10 @@ async def test_a_task_that_completes_may_complete_the_job(cluster: Cluster, name
         leading = task("chief", policies=policy("CompleteJob", event="TaskCompleted"))
         await started(here, job("train", leading, task("worker", 2)))
         await here.end("train-chief-0")
-        await here.job("train", "Completed")
-        await here.pods(lambda left: set(left) == {"train-chief-0"})
+        done = await here.job("train", "Completed")
+        assert done["status"]["taskStatusCount"]["chief"] == {"phase": {"Succeeded": 1}}
+        left = await here.pods(lambda left: set(left) == {"train-chief-0"})
+        assert left["train-chief-0"]["status"]["phase"] == "Succeeded"
 
 
 @unhurried
@@ -204,7 +217,8 @@ async def test_a_job_grows_and_shrinks(cluster: Cluster, namespace: str) -> None
             )
             wanted = {f"train-worker-{i}" for i in range(count)}
             await here.pods(lambda pods, wanted=wanted: set(pods) == wanted)
-            await here.until(CONFIG_MAPS, "train-svc", lambda c, n=count: c["data"]["VC_WORKER_NUM"] == str(n))
+            hosts = await here.until(CONFIG_MAPS, "train-svc", lambda c, n=count: c["data"]["VC_WORKER_NUM"] == str(n))
+            assert hosts["data"]["VC_WORKER_HOSTS"].count(",") == count - 1
 
 
 async def command(here: Rig, action: str, name: str) -> None:
@@ -233,6 +247,8 @@ async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: s
         _, (pod,) = await started(here, job("train", task("worker"), ttlSecondsAfterFinished=0))
         await here.end(pod)
         await here.gone(VC_JOBS, "train")
+        left = [each for each in await here.list(VC_JOBS) if not each["metadata"].get("deletionTimestamp")]
+        assert left == []
 
 
 @unhurried

@@ -15,7 +15,7 @@ import msgspec
 
 from audited import Deployed, Right, denied, used
 from batch_objects import job, task
-from batch_rig import Rig, rig, unhurried
+from batch_rig import Rig, phase_of, rig, unhurried
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.batch.hyper_nodes import CONFIG_KEY, CONFIG_NAME, NAMESPACE
@@ -31,6 +31,7 @@ from bayplan.controllers.batch.kinds import (
 )
 from bayplan.controllers.seen import CLAIMS, CONFIG_MAPS, DAEMON_SETS, JOBS, NODES, PODS, REPLICA_SETS, STATEFUL_SETS
 from cluster.run import Cluster
+from fault_proxy import Fault, faulty, refusal
 from scheduling import until
 
 Tree = dict[str, Any]
@@ -57,17 +58,20 @@ CHECKED_WITHIN: set[Right] = {
 
 
 @contextmanager
-def deployed(cluster: Cluster, deployed: Deployed, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(deployed: Deployed, kubeconfig: Path, folder: Path, *more: str) -> Iterator[None]:
     """The container's own command, under the account of its pod."""
     (found,) = [tree for tree in deployed.objects() if tree["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
     command = [sys.executable, "-m", "bayplan", *container["args"], *more]
     with (folder / "process.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, f"--kubeconfig={cluster.kubeconfig(deployed.name)}"], stdout=log, stderr=log, env={**os.environ}
+            [*command, f"--kubeconfig={kubeconfig}"],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
-            yield process
+            yield
             assert process.poll() is None, (folder / "process.log").read_text()
         finally:
             process.send_signal(signal.SIGTERM)
@@ -77,17 +81,43 @@ def deployed(cluster: Cluster, deployed: Deployed, folder: Path, *more: str) -> 
                 process.kill()
 
 
+def install(cluster: Cluster) -> None:
+    """Volcano's kinds."""
+    command = [sys.executable, "-m", "bayplan", "crds", "--all"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+
+
+@contextmanager
+def older(cluster: Cluster, deployed: Deployed, folder: Path) -> Iterator[Path]:
+    """A way to the server on which lists do not come by watches: what servers before 1.32 are like."""
+    with faulty(cluster, folder) as proxy:
+        proxy.add(Fault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
+        yield proxy.kubeconfig(deployed.name)
+
+
+def lists(rights: set[Right]) -> set[Right]:
+    return {right for right in rights if right[2] == "list"}
+
+
 def test_the_controllers_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> None:
+    anywhere = "--listen-address=127.0.0.1:0"
     with CONTROLLERS.audited(tmp_path) as cluster:
-        text = subprocess.run(
-            [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
-        ).stdout
-        cluster.kubectl("apply", "-f", "-", stdin=text)
-        with deployed(cluster, CONTROLLERS, tmp_path, "--listen-address=127.0.0.1:0"):
+        install(cluster)
+        with running(CONTROLLERS, cluster.kubeconfig(CONTROLLERS.name), tmp_path, anywhere):
             work(cluster)
             until(
                 lambda: ("coordination.k8s.io", "leases", "update") in used(CONTROLLERS.log(cluster)),
                 "the lease is renewed",
+            )
+        with (
+            older(cluster, CONTROLLERS, tmp_path) as way,
+            running(CONTROLLERS, way, tmp_path, anywhere),
+        ):
+            until(
+                lambda: lists(CONTROLLERS.rights()) <= used(CONTROLLERS.log(cluster)),
+                "everything is listed",
+                why=lambda: str(lists(CONTROLLERS.rights()) - used(CONTROLLERS.log(cluster))),
             )
         entries = CONTROLLERS.log(cluster)
         assert denied(entries) == []
@@ -102,7 +132,8 @@ async def work(cluster: Cluster) -> None:
         await jobs_by_others(here)
         await groups(here)
         await hyper_nodes(here)
-        queue = await here.until(QUEUES, "default", lambda found: found["spec"].get("parent"))
+        await here.make(QUEUES, {"metadata": {"name": "mine"}, "spec": {}})
+        queue = await here.until(QUEUES, "mine", lambda found: found["spec"].get("parent"))
         assert queue["spec"]["parent"] == "root"
 
 
@@ -123,7 +154,7 @@ async def jobs(here: Rig) -> None:
     await here.client.patch(VC_JOBS, patch, namespace=here.namespace, name="train", kind=MERGE_PATCH)
     await here.running("train-worker-0", "train-worker-1")
     await here.end("train-worker-1", exit_code=1)
-    await here.until(VC_JOBS, "train", lambda found: found["status"].get("retryCount") == 1)
+    await here.until(VC_JOBS, "train", lambda found: (found.get("status") or {}).get("retryCount") == 1)
     found = await here.job("train", "Running")
     target = {"apiVersion": VC_JOBS.api_version, "kind": "Job", "name": "train", "uid": found["metadata"]["uid"]}
     await here.make(COMMANDS, {"metadata": {"generateName": "c-"}, "action": "CompleteJob", "target": target})
@@ -146,8 +177,8 @@ async def jobs_by_others(here: Rig) -> None:
     await here.make(JOB_TEMPLATES, {"metadata": {"name": "step"}, **template})
     flow = {"flows": [{"name": "step"}], "jobRetainPolicy": "retain"}
     await here.make(JOB_FLOWS, {"metadata": {"name": "night"}, "spec": flow})
-    await here.until(JOB_FLOWS, "night", lambda found: found["status"]["state"]["phase"] == "Succeed")
-    await here.until(JOB_TEMPLATES, "step", lambda found: found["status"]["jobDependsOnList"])
+    await here.until(JOB_FLOWS, "night", lambda found: phase_of(found) == "Succeed")
+    await here.until(JOB_TEMPLATES, "step", lambda found: (found.get("status") or {}).get("jobDependsOnList"))
 
 
 async def groups(here: Rig) -> None:
@@ -220,14 +251,11 @@ async def places(here: Rig, count: int) -> list[Tree]:
 
 
 def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> None:
-    with ADMISSION.audited(tmp_path) as cluster:
-        text = subprocess.run(
-            [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
-        ).stdout
-        cluster.kubectl("apply", "-f", "-", stdin=text)
-        for number in range(2):  # the second finds the registrations of the first
+    with ADMISSION.audited(tmp_path) as cluster, older(cluster, ADMISSION, tmp_path) as way:
+        install(cluster)
+        for number, kubeconfig in enumerate((cluster.kubeconfig(ADMISSION.name), way)):
             mine = ("--listen-address=127.0.0.1", "--port=0", f"--cert-dir={tmp_path / str(number)}")
-            with deployed(cluster, ADMISSION, tmp_path, *mine):
+            with running(ADMISSION, kubeconfig, tmp_path, *mine):  # the second finds the registrations of the first
                 until(
                     lambda: (
                         "the API server asks service volcano-system/volcano-admission-service from now on"

@@ -27,6 +27,7 @@ from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.sharding import Sharding
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, EventSink, Informers, Resource, Target, Unreadable
+from bayplan.client.event_sink import FEW_SENDERS
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.model import LeaderElection
 from bayplan.config.own_settings import OwnSettings
@@ -287,8 +288,10 @@ async def batch_process(
             qps=qps,
             burst=burst,
             needed=settings.needed,
+            senders=FEW_SENDERS,
         )
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        wiring.sink.gives_way = lambda: bool(side.live.binds.under_way)
         hear = monitor.showcase.heard(side.live.hear)
         requests = await RequestWatch.of(side.live.following.requests, wiring)
         informers = Informers(

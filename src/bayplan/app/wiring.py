@@ -62,15 +62,17 @@ class Wiring:
         qps: float,
         burst: int,
         needed: Iterable[Kind] = (),
+        senders: int = SENDERS,
     ) -> Wiring:
-        """Connect, and find out what the server has of these kinds; `needed`: waited for until it has them."""
+        """Connect, and find out what the server has of these kinds; `needed`: waited for until it has them. `senders`:
+        of events, beside what is more important."""
         wire = partial(Client, target, clock=clock, chance=chance, observer=observer)
         client = await stack.enter_async_context(
             wire(qps=qps, burst=burst, user_agent=f"bayplan/{__version__}/scheduler")
         )
         offered = await _offered(client, kinds, list(needed))
         telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + HELPERS))
-        sink = EventSink(telling, resource=event_resource(offered))
+        sink = EventSink(telling, resource=event_resource(offered), senders=senders)
         stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
         return cls(stack, wire, client, telling, sink, offered, armed(os.environ))
 

@@ -32,6 +32,8 @@ MOST_WAITING = 20_000
 SENDERS, HELPERS = 8, 24
 """Few beside the bindings that are on the wire: while a server is busy with pods, they come before the news about them.
 When nothing else is under way, helpers send what has heaped up, so that it is not in the way of the next pods."""
+FEW_SENDERS = 2
+"""Beside sessions, which bind thousands of pods at once: so many, until they are bound or the queue is half full."""
 
 
 class EventSink:
@@ -145,14 +147,20 @@ class EventSink:
 
     def _call_for_help(self) -> None:
         """The server has just taken an event, and more of them wait."""
-        if len(self._helping) < HELPERS and not self.gives_way():
+        if len(self._helping) < self._most_helping():
             helper = asyncio.ensure_future(self._help())
             self._helping.add(helper)
             helper.add_done_callback(self._helping.discard)
 
     async def _help(self) -> None:
-        while not self._work.locked() and not self.gives_way():
+        while not self._work.locked() and len(self._helping) <= self._most_helping():
             await self._send_next()
+
+    def _most_helping(self) -> int:
+        """Nobody beside what is more important, until so many wait that some could be lost."""
+        if not self.gives_way():
+            return HELPERS
+        return SENDERS - self._senders if len(self._waiting) > self._most_waiting // 2 else 0
 
     async def _deliver(self, write: EventWrite) -> None:
         """Try until it is stored, refused, or tried often enough."""
