@@ -176,7 +176,7 @@ def test_sessions_die_after_evictions_before_the_requests(corner: BinderCorner) 
 
 def elected(corner: BinderCorner, profiles: str) -> str:
     lease = (
-        "leaderElection: {leaderElect: true, leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms, "
+        "leaderElection: {leaderElect: true, leaseDuration: 9s, renewDeadline: 6s, retryPeriod: 500ms, "
         f"resourceNamespace: {corner.namespace}, resourceName: racing}}"
     )
     return QUICK.replace("leaderElection: {leaderElect: false}", lease).replace("PROFILES", profiles)
@@ -249,6 +249,7 @@ def test_a_request_deleted_while_the_binder_is_inside_it(corner: BinderCorner) -
     corner.add_nodes(2)
     with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING)):
         corner.api.create(corner.pod("web"))
+        corner.bound(["web"], within_s=120)  # that a request is missed takes up to half a minute
         corner.settles(scheduler)
     assert node_of(corner.api.pod("web")) in corner.nodes
     corner.holds()

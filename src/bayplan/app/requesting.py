@@ -22,7 +22,7 @@ from bayplan.client import EVERYTHING, Client, Selection, resource_of
 from bayplan.client.backoff import Backoff
 from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, Invalid
+from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import FAILED, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
@@ -52,7 +52,8 @@ class RequestWatch:
             return cls(None, wiring.client)
         try:
             await wiring.client.list(_RESOURCE, FAILURES)
-        except Invalid:
+        except BayplanError as fault:
+            log.info("all bind requests are watched: %s", fault)
             return cls(requests, wiring.client)
         requests.only_failures = True
         return cls(requests, wiring.client, FAILURES)
