@@ -65,7 +65,9 @@ def task_reason(job: Job, task: Task) -> PodMessage:
         return PodMessage(UNSCHEDULABLE, f"{pod} resource is released and minAvailable is satisfied", nominated)
     if context.status is TaskStatus.PENDING:
         errors = job.nodes_fit_errors.get(task.uid)
-        return PodMessage(UNSCHEDULABLE, errors.text() if errors is not None else job.fit_error)
+        if errors is None:
+            return PodMessage(UNSCHEDULABLE, job.fit_error)
+        return PodMessage(UNSCHEDULABLE, errors.text(), counts=errors.reasons)
     return PodMessage(context.status.label, job.fit_error)
 
 
@@ -149,7 +151,8 @@ def _tell(job: Job, outcome: Outcome, *, changed: bool) -> None:
             continue
         found = task_reason(job, task)
         nominated = found.nominated_node or task.pod.status.nominated_node_name
-        told = outcome.waiting[task.key] = PodMessage(found.reason, found.message or base, nominated)
+        told = PodMessage(found.reason, found.message or base, nominated, found.counts)
+        outcome.waiting[task.key] = told
         if _must_be_written(task, found, told.message):
             outcome.messages[task.key] = told
 

@@ -40,6 +40,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quantity import QuantityError
 from bayplan.objects.volcano import DEFAULT_QUEUE
+from bayplan.telemetry.decisions import DecisionRing
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +160,11 @@ class BatchEngine:
                 _call(actions, name, "uninitialize")
             except PluginError as fault:
                 log.error(str(fault))
+
+    @property
+    def records(self) -> DecisionRing:
+        """Why pods that sessions have bound were put where they are: the newest."""
+        return self.handle.records
 
     @property
     def file_fault(self) -> str:

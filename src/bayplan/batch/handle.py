@@ -26,6 +26,7 @@ from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog
+from bayplan.telemetry.decisions import DecisionRing
 from bayplan.volumes import VolumeAssumptions
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ class BatchHandle:
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
     desk: BindRequestDesk | None = None  # where pods are bound by the binder: how its requests are drawn up
+    records: DecisionRing = field(default_factory=DecisionRing)  # why tasks that were bound were put where they are
 
     @property
     def bind_requests(self) -> SessionRequests:

@@ -53,6 +53,7 @@ def opening(
         shard=handle.shard,
         favourites=handle.favourites,
         desk=handle.desk,
+        records=handle.records,
     )
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -30,6 +31,7 @@ class PodMessage:
     reason: str
     message: str
     nominated_node: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)  # by reason: so many nodes said so
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayplan.batch.amounts import TOLERANCE
+from bayplan.batch.choices import ranking_of
 from bayplan.batch.fits import REJECTS_ALLOCATING, REJECTS_PREEMPTING, FitErrors, insufficient, rejects
 from bayplan.batch.made_parts import MadeScores, MadeVerdicts
 from bayplan.batch.node_points import (
@@ -35,6 +36,7 @@ from bayplan.batch.tasks import Task
 from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, unschedulable
 from bayplan.snapshot import BoolVector, RowVector
+from bayplan.telemetry.decisions import Ranking
 
 if TYPE_CHECKING:
     from bayplan.batch.session import Session
@@ -52,6 +54,7 @@ class Totals:
         self._batch = [self._scorer(fn, task, nodes, by_batch=True) for fn in session.node_fns("batch_node_order")]
         self._values: FloatVector = np.zeros(nodes.room.count)
         self._fresh = False
+        self.plugins = tuple(dict.fromkeys(plugin for plugin, _ in (*self._order, *self._batch)))
 
     def _scorer(self, fn: NodeFn, task: Task, nodes: Nodes, *, by_batch: bool) -> tuple[str, RowScores]:
         blame = self._session.blaming("batch_node_order" if by_batch else "node_order")
@@ -88,6 +91,14 @@ class Totals:
                 self._values[row] = self._sum(row)
         self._fresh = True
         return self._values if reduced is None else reduced + self._values
+
+    def parts(self, row: int) -> list[float]:
+        """What each of the plugins gave to a row, by node and by batch."""
+        failed = any(scorer.failed is not None and scorer.failed[row] for _, scorer in self._order)
+        given = dict.fromkeys(self.plugins, 0.0)
+        for plugin, scorer in self._batch if failed else (*self._order, *self._batch):
+            given[plugin] += scorer.values.item(row)
+        return list(given.values())
 
     def _sums(self, count: int) -> FloatVector:
         order = np.zeros(count)
@@ -293,6 +304,16 @@ class Prospect:
         if found is not None:
             self._unscored = set()
         return found
+
+    def ranking(self, rows: Sequence[int], totals: FloatVector) -> Ranking:
+        """These rows by what each plugin gave to them when they were last scored; `totals` came of that."""
+        assert self._totals is not None
+        scores: list[float] = []
+        for row in rows:
+            scores.append(totals.item(row))
+            scores += self._totals.parts(row)
+        names = self._session.snapshot.nodes.names
+        return ranking_of(tuple([names[row] for row in rows]), self._totals.plugins, scores)
 
 
 class Prospects:

@@ -15,6 +15,7 @@ import numpy as np
 
 from bayplan.batch.amounts import Amounts
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.choices import Choices, best_rows
 from bayplan.batch.complaints import Nonsense
 from bayplan.batch.device_pools import DevicePool
 from bayplan.batch.fits import FitErrors
@@ -41,6 +42,7 @@ from bayplan.framework.status import Status, error
 from bayplan.objects.volcano import PodGroupCondition
 from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot
 from bayplan.snapshot.journal import Journal
+from bayplan.telemetry.decisions import DecisionRing
 
 LiveCheck = Callable[[LiveView, Sequence[Task]], bool]
 
@@ -97,6 +99,7 @@ class Session(Questions):
         shard: Shard | None = None,
         favourites: Mapping[str, str] | None = None,
         desk: BindRequestDesk | None = None,
+        records: DecisionRing,
     ) -> None:
         super().__init__(tiers, mends, Fence(shard, nodes) if shard is not None else None)
         self.uid = uid
@@ -125,6 +128,7 @@ class Session(Questions):
         self.device_pools: list[DevicePool] = []
         self.live_checks: dict[str, LiveCheck] = {}  # by plugin: whether a statement may be, once others have been busy
         self.prospects = Prospects(self)
+        self.choices = Choices(records, clock)
         self._arguments = arguments
         self._cluster = cluster
         self._desk = desk
@@ -215,20 +219,32 @@ class Session(Questions):
         """The best of the candidates; the only one is taken unscored. None: no score can be compared."""
         first = int(candidates.argmax()) if len(candidates) else 0
         if not candidates[first + 1 :].any():
-            return self.nodes.at(first) if candidates[first : first + 1].any() else None
-        totals = (prospect or self.prospect(task)).scores(task, candidates)
+            if not candidates[first : first + 1].any():
+                return None
+            self.choices.note(task, self.snapshot.nodes.names[first], feasible=1)
+            return self.nodes.at(first)
+        prospect = prospect or self.prospect(task)
+        totals = prospect.scores(task, candidates)
         if totals is None:
             return None
-        if self.has_best_node_fns and (overruled := self._overruled(task, candidates, totals)) is not None:
-            return overruled
         ranked = np.where(candidates, totals, -np.inf)
+        row = self._best_of(task, candidates, ranked)
+        if row is None:
+            return None
+        best, feasible = prospect.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
+        self.choices.note(task, self.snapshot.nodes.names[row], feasible, best)
+        return self.nodes.at(row)
+
+    def _best_of(self, task: Task, candidates: BoolVector, ranked: FloatVector) -> int | None:
+        """The row of the best candidate. Whatever cannot be compared is minus infinity afterwards."""
+        overruled = self._overruled(task, candidates, ranked) if self.has_best_node_fns else None
         best = ranked.item(ranked.argmax())
         if not best > -np.inf:  # not a number, or minus infinity: neither is ever the best
             ranked[np.isnan(ranked)] = -np.inf
             best = ranked.max()
-            if best == -np.inf:
-                return None
-        return self.nodes.at(self.tie_break(task, (ranked == best).nonzero()[0]))
+        if overruled is not None:
+            return overruled.row
+        return self.tie_break(task, (ranked == best).nonzero()[0]) if best > -np.inf else None
 
     def _overruled(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
         by_score: dict[float, list[Node]] = {}
@@ -354,6 +370,7 @@ class Session(Questions):
             return error(str(fault))
         refused = self._cluster.bind(task)
         if refused is None:
+            self.choices.record(task, len(self.nodes))
             if self._desk is not None:
                 self.request_annotations[task.key] = noted
             self.move(task, TaskStatus.BINDING)

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.suggesting import Suggestions
 from bayplan.snapshot import BoolVector
-from bayplan.telemetry.answers import MOST_NAMED, Answer, Refused
+from bayplan.telemetry.answers import MOST_NAMED, RECORD, Answer, Refused, candidates_of, choice_of
 from bayplan.telemetry.decisions import DecisionRecord
+from bayplan.telemetry.explain import why
 
 NOTHING_HELPS = (
     "no lower request, toleration, dropped selector term, looser spread constraint, freed host port, removed gate, "
@@ -19,6 +20,7 @@ NOTHING_HELPS = (
 )
 NOT_ALONE = "no single change is enough"
 NO_NODE = "there is no node in the cluster"
+NO_RECORD = "the record of the decision is no longer kept"
 
 
 def refusals_in(diagnosis: Diagnosis) -> tuple[Refused, ...]:
@@ -46,6 +48,29 @@ def refused_in(record: DecisionRecord, names: Sequence[str]) -> tuple[Refused, .
         named = tuple(names[row] for row in rows)
         found.append(Refused(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=named))
     return tuple(found)
+
+
+def as_recorded(answer: Answer, record: DecisionRecord, reasons: tuple[Refused, ...]) -> Answer:
+    """The answer with what was decided."""
+    best = record.best
+    return replace(
+        answer,
+        source=RECORD,
+        decided_at=record.at,
+        nodes=record.nodes,
+        feasible=record.feasible,
+        best=candidates_of(best),
+        choice=choice_of(best),
+        reasons=reasons,
+        nominated=record.nominated,
+        victims=record.victims,
+    )
+
+
+def placed_as_recorded(answer: Answer, record: DecisionRecord) -> Answer:
+    """Why a pod went to the node that it is on."""
+    told = as_recorded(answer, record, refused_in(record, ()))
+    return replace(told, sentence=f"{answer.pod} is on {answer.node}: {why(record)}")
 
 
 def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:

@@ -13,7 +13,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from bayplan.clock import Clock
-from bayplan.framework.answering import refusals_in, refused_in, with_suggestions
+from bayplan.framework.answering import (
+    NO_RECORD,
+    as_recorded,
+    placed_as_recorded,
+    refusals_in,
+    refused_in,
+    with_suggestions,
+)
 from bayplan.framework.runtime import Framework
 from bayplan.framework.status import Code, Status
 from bayplan.framework.suggesting import suggesting
@@ -23,20 +30,9 @@ from bayplan.scheduler.cycle import NO_NODES, Decision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.recording import record_of
 from bayplan.snapshot import NodeTable, Snapshot
-from bayplan.telemetry.answers import (
-    NOW,
-    PENDING,
-    PLACED,
-    RECORD,
-    Answer,
-    Refused,
-    candidates_of,
-    choice_of,
-)
+from bayplan.telemetry.answers import NOW, PENDING, PLACED, Answer, Refused
 from bayplan.telemetry.decisions import DecisionRecord
 from bayplan.telemetry.explain import why
-
-NO_RECORD = "the record of the decision is no longer kept"
 
 Answering = Generator[None, None, Answer]
 
@@ -62,8 +58,7 @@ class PodExplainer:
             mine = self._engine.serves(pod)
             text = NO_RECORD if mine else f"{pod.scheduler_name} placed it, which is not served here"
             return replace(base, sentence=f"{pod.key} is on {pod.spec.node_name}; {text}")
-        told = _told(base, record, refused_in(record, ()))
-        return replace(told, sentence=f"{pod.key} is on {pod.spec.node_name}: {why(record)}")
+        return placed_as_recorded(base, record)
 
     def pending(self, pod: Pod, *, now: bool = False) -> Answering:
         """Why a pod waits, and what would help. `now`: by asking afresh, whatever was decided."""
@@ -85,7 +80,7 @@ class PodExplainer:
     def _as_decided(self, base: Answer, record: DecisionRecord) -> Answer:
         snapshot = self._snapshot()
         names = snapshot.nodes.names if record.layout == snapshot.layout else ()
-        told = _told(base, record, refused_in(record, names))
+        told = as_recorded(base, record, refused_in(record, names))
         return replace(told, sentence=f"{base.pod} stays pending: {why(record)}")
 
     def _afresh(self, base: Answer, pod: Pod, framework: Framework, what_if: WhatIf) -> Answer:
@@ -93,7 +88,7 @@ class PodExplainer:
         decision = _decision(look, framework)
         snapshot = look.cycle.snapshot
         record = record_of(pod, decision, self._clock.now(), snapshot.layout)
-        told = replace(_told(base, record, refusals_in(look.diagnosis)), source=NOW)
+        told = replace(as_recorded(base, record, refusals_in(look.diagnosis)), source=NOW)
         if not look.gate.ok:
             gate = Refused(plugin=look.gate.plugin, text=look.gate.message, nodes=0)
             text = f"{pod.key} is not let in: {look.gate.message}"
@@ -128,20 +123,4 @@ def _base(pod: Pod, *, state: str, node: str = "") -> Answer:
         state=state,
         node=node,
         since=pod.metadata.creation_timestamp,
-    )
-
-
-def _told(base: Answer, record: DecisionRecord, reasons: tuple[Refused, ...]) -> Answer:
-    best = record.best
-    return replace(
-        base,
-        source=RECORD,
-        decided_at=record.at,
-        nodes=record.nodes,
-        feasible=record.feasible,
-        best=candidates_of(best),
-        choice=choice_of(best),
-        reasons=reasons,
-        nominated=record.nominated,
-        victims=record.victims,
     )

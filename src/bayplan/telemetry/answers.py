@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from bayplan.objects.relaxing import Change
-from bayplan.telemetry.decisions import ScoredNode
+from bayplan.telemetry.decisions import ScoredNode, rounded
 
 PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"
 """Has a node; has none; is on its way to one; has one, and is held back there until others have theirs."""
@@ -41,18 +41,18 @@ class Candidate(_Part, frozen=True):
     """A node that was good enough, with its total and what each plugin added to it."""
 
     node: str
-    total: int
-    by_plugin: dict[str, int] = {}
+    total: int | float
+    by_plugin: dict[str, int | float] = {}
 
 
 class Choice(_Part, frozen=True):
     """What decided between the best node and the second."""
 
     second: str
-    ahead: int
+    ahead: int | float
     plugin: str = ""
     """Who made the largest difference; empty where nobody did."""
-    by: int = 0
+    by: int | float = 0
 
 
 class Member(_Part, frozen=True):
@@ -138,6 +138,7 @@ def choice_of(best: Sequence[ScoredNode]) -> Choice | None:
         return None
     first, second = best[0], best[1]
     behind = dict(second.by_plugin)
-    by, plugin = max(((score - behind.get(name, 0), name) for name, score in first.by_plugin), default=(0, ""))
+    gaps = ((rounded(score - behind.get(name, 0)), name) for name, score in first.by_plugin)
+    by, plugin = max(gaps, default=(0, ""))
     decided = (plugin, by) if by > 0 and first.total > second.total else ("", 0)
-    return Choice(second=second.node, ahead=first.total - second.total, plugin=decided[0], by=decided[1])
+    return Choice(second=second.node, ahead=rounded(first.total - second.total), plugin=decided[0], by=decided[1])

@@ -27,12 +27,23 @@ def text_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+INTEGERS, FLOATS = "q", "d"
+"""What the scores of an engine are: the pod engine's are whole, those of sessions are not."""
+_DIGITS = 6  # of a score that is not whole: what sums of floats make of equal ones differs further behind
+
+
+def rounded(score: float) -> int | float:
+    """A score, or the difference of two, as people are told of it."""
+    near = round(score, _DIGITS)
+    return int(near) if near == near // 1 else near
+
+
 class ScoredNode(msgspec.Struct, frozen=True, gc=False):
     """A candidate with its total and what each plugin added to it."""
 
     node: str
-    total: int
-    by_plugin: tuple[tuple[str, int], ...]
+    total: int | float
+    by_plugin: tuple[tuple[str, int | float], ...]
 
 
 class Ranking(msgspec.Struct, frozen=True, gc=False):
@@ -40,16 +51,19 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
 
     nodes: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    scores: bytes = b""  # int64: for each node its total, then what each plugin gave to it
+    scores: bytes = b""  # eight bytes a number: for each node its total, then what each plugin gave to it
     names_bytes: int = 0  # of the nodes
+    numbers: str = INTEGERS
 
     @classmethod
-    def within(cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes) -> Ranking:
+    def within(
+        cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes, numbers: str = INTEGERS
+    ) -> Ranking:
         """As many of the nodes as fit a number of bytes."""
         names = "".join(nodes)
         names_bytes = len(names) if names.isascii() else text_bytes(names)
         if names_bytes + _SCORE_BYTES * len(plugins) * len(nodes) <= budget:
-            return cls(nodes, plugins, scores, names_bytes)
+            return cls(nodes, plugins, scores, names_bytes, numbers)
         kept = names_bytes = 0
         for node in nodes:
             size = text_bytes(node)
@@ -57,14 +71,15 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
                 break
             kept += 1
             names_bytes += size
-        return cls(nodes[:kept], plugins, scores[: 8 * kept * (1 + len(plugins))], names_bytes)
+        return cls(nodes[:kept], plugins, scores[: 8 * kept * (1 + len(plugins))], names_bytes, numbers)
 
     @property
     def size_bytes(self) -> int:
         return self.names_bytes + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
 
     def spelled_out(self) -> tuple[ScoredNode, ...]:
-        numbers = iter(array("q", self.scores).tolist())
+        scores: list[int | float] = array(self.numbers, self.scores).tolist()
+        numbers = iter(scores if self.numbers == INTEGERS else map(rounded, scores))
         return tuple(
             ScoredNode(node, next(numbers), tuple(zip(self.plugins, numbers, strict=False))) for node in self.nodes
         )
@@ -96,7 +111,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     feasible: int
     ranking: Ranking = NO_RANKING
     reasons: tuple[ReasonCount, ...] = ()
-    nominated: str = ""
+    nominated: str = ""  # the node where room is kept for it, or was until it went there
     victims: tuple[str, ...] = ()
     layout: int = 0  # of the snapshot whose rows the bits speak of
 

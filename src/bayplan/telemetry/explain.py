@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bayplan.telemetry.decisions import BEST_NODES, DecisionRecord, ScoredNode
+from bayplan.telemetry.decisions import BEST_NODES, DecisionRecord, ScoredNode, rounded
 
 
 def why(record: DecisionRecord) -> str:
@@ -13,6 +13,10 @@ def why(record: DecisionRecord) -> str:
         return f"the attempt failed: {record.message}"
     if record.node is None:
         return _why_nowhere(record)
+    if record.nominated == record.node:
+        return "room there was kept for it"
+    if not record.feasible:
+        return "put there without a comparison of nodes"
     if record.feasible == 1:
         return f"the only node that fits{_rejected(record)}"
     return _why_best(record)
@@ -45,13 +49,13 @@ def _why_best(record: DecisionRecord) -> str:
         tied = sum(other.total == best.total for other in others)
         many = f"{tied} or more others" if tied == BEST_NODES - 1 else f"{tied} other{'s' if tied > 1 else ''}"
         return f"{head}; {many} as good, chosen by lot"
-    return f"{head}, {best.total - second.total} ahead of {second.node}{_decided_by(best, second)}"
+    return f"{head}, {rounded(best.total - second.total)} ahead of {second.node}{_decided_by(best, second)}"
 
 
 def _decided_by(best: ScoredNode, second: ScoredNode) -> str:
     """The plugin that made the largest difference."""
     behind = dict(second.by_plugin)
-    gaps = [(score - behind.get(plugin, 0), plugin) for plugin, score in best.by_plugin]
+    gaps = [(rounded(score - behind.get(plugin, 0)), plugin) for plugin, score in best.by_plugin]
     gap, plugin = max(gaps, default=(0, ""))
     return f" ({plugin} +{gap})" if gap > 0 else ""
 

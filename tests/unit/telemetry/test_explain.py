@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from bayplan.telemetry.decisions import DecisionRecord
+from bayplan.telemetry.decisions import FLOATS, DecisionRecord, Ranking
 from bayplan.telemetry.explain import listed, why
 
 
@@ -47,6 +48,17 @@ def placed(**fields: Any) -> DecisionRecord:
             id="three-victims",
         ),
         pytest.param(record(nominated="a"), "fits nowhere yet; room on a is kept for it", id="no-victims"),
+        pytest.param(placed(nominated="a", feasible=1), "room there was kept for it", id="kept"),
+        pytest.param(placed(feasible=0), "put there without a comparison of nodes", id="uncompared"),
+        pytest.param(
+            placed(
+                ranking=Ranking(
+                    ("a", "b"), ("binpack", "drf"), array(FLOATS, [1.3, 0.3, 1, 1.0, 0.1, 0.9]).tobytes(), 2, FLOATS
+                )
+            ),
+            "best of 2 with 1.3, 0.3 ahead of b (binpack +0.2)",
+            id="floats",
+        ),
         pytest.param(placed(), "one of 2 that fit; no plugin prefers any", id="nothing-scored"),
     ],
 )

@@ -2,13 +2,12 @@
 
 Asked over HTTP. Whether a changed pod would find a node is asked of the same filters that sessions have as predicates,
 and of the room that is left; whether its gang and its queue let it start is told beside it, since no change of one pod
-decides that. Nothing is kept ready for questions but what the last session decided.
+decides that. Nothing is kept ready for questions but the records of what was bound, and what the last session decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -22,26 +21,28 @@ from bayplan.batch.outcome import PodMessage
 from bayplan.batch.plugins.predicates import Predicates, filter_names
 from bayplan.batch.queue_limits import gauged
 from bayplan.batch.tasks import GROUP_NAME
-from bayplan.framework.answering import refusals_in, with_suggestions
+from bayplan.framework.answering import NO_RECORD, placed_as_recorded, refusals_in, with_suggestions
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.points import FILTER, PRE_FILTER
 from bayplan.framework.status import SUCCESS, Status, unresolvable
 from bayplan.framework.suggesting import suggesting
 from bayplan.framework.turns import in_turns
-from bayplan.framework.what_if import WhatIf
+from bayplan.framework.what_if import Look, WhatIf
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Snapshot
 from bayplan.telemetry.answers import (
+    BINDING,
     MOST_NAMED,
+    NOW,
     PENDING,
     PLACED,
-    RECORD,
     Answer,
     Borrower,
     Gang,
     Member,
     QueueShare,
+    Refused,
 )
 from bayplan.telemetry.timings import PluginTimings
 
@@ -64,10 +65,10 @@ class BatchExplainer:
         """The pod as last told."""
         return self._live.following.pods.get(f"{namespace}/{name}")
 
-    async def answer(self, pod: Pod, *, now: bool = False) -> Answer:  # noqa: ARG002
-        """Why the pod is where it is. Sessions follow one another: the last word of one is as good as a new one, and
-        nodes are named afresh in any case."""
-        job = self._job(pod)
+    async def answer(self, pod: Pod, *, now: bool = False) -> Answer:
+        """Why the pod is where it is. `now`: which nodes would take it is asked afresh, whatever the last session said;
+        whether its gang and its queue let it start is for sessions to decide."""
+        job, assumed = self._job(pod), self._live.engine.cache.pod(pod.uid)
         answer = Answer(
             pod=pod.key,
             uid=pod.uid,
@@ -79,28 +80,35 @@ class BatchExplainer:
             queue=None if job is None else self._queue(job.queue),
         )
         if pod.spec.node_name:
-            text = f"{pod.key} is on {pod.spec.node_name}; a session put it there"
-            return replace(answer, state=PLACED, node=pod.spec.node_name, sentence=text)
-        answer = replace(answer, state=PENDING, **self._told(pod, job))
-        return await in_turns(self._with_changes(answer, pod), self._live.clock)
+            return self._placed(replace(answer, state=PLACED, node=pod.spec.node_name), pod)
+        if assumed is not None:
+            told = self._placed(replace(answer, state=BINDING, node=assumed.spec.node_name), pod)
+            return replace(told, waits_for="the binding to be written")
+        return await in_turns(self._pending(replace(answer, state=PENDING), pod, job, now=now), self._live.clock)
 
-    # what the last session said ----------------------------------------------------------------------------------
+    # what sessions said ------------------------------------------------------------------------------------------
 
     def _job(self, pod: Pod) -> Job | None:
         group = pod.metadata.annotations.get(GROUP_NAME, "")
         return self._live.engine.ledger.jobs.get(f"{pod.namespace}/{group}") if group else None
 
-    def _told(self, pod: Pod, job: Job | None) -> dict[str, Any]:
+    def _placed(self, answer: Answer, pod: Pod) -> Answer:
+        record = self._live.engine.records.latest(pod.key)
+        if record is not None and (record.uid, record.node) == (pod.uid, answer.node):
+            return placed_as_recorded(answer, record)
+        text = NO_RECORD if self.serves(pod) else f"{pod.scheduler_name} placed it, which is not served here"
+        return replace(answer, sentence=f"{pod.key} is on {answer.node}; {text}", decided_at=None)
+
+    def _told(self, answer: Answer, pod: Pod, job: Job | None) -> Answer:
         live = self._live
         message = live.latest.waiting.get(pod.key)
-        text = self._reason(pod, job, message)
-        return {
-            "source": RECORD,
-            "sentence": f"{pod.key} stays pending: {text}",
-            "waits_for": "the next session",
-            "tries": live.tries.get(pod.key, 0),
-            "nominated": message.nominated_node if message is not None else "",
-        }
+        return replace(
+            answer,
+            sentence=f"{pod.key} stays pending: {self._reason(pod, job, message)}",
+            waits_for="the next session",
+            tries=live.tries.get(pod.key, 0),
+            nominated=message.nominated_node if message is not None else "",
+        )
 
     def _reason(self, pod: Pod, job: Job | None, message: PodMessage | None) -> str:
         unread = self._live.engine.unread.get(pod.uid)
@@ -150,15 +158,18 @@ class BatchExplainer:
 
     # what would help ---------------------------------------------------------------------------------------------
 
-    def _with_changes(self, answer: Answer, pod: Pod) -> Generator[None, None, Answer]:
+    def _pending(self, answer: Answer, pod: Pod, job: Job | None, *, now: bool) -> Generator[None, None, Answer]:
+        answer = self._told(answer, pod, job)
         what_if = WhatIf(self._filters(), _gate, self._seen, self._live.clock.now)
         look = what_if.look(pod)
-        answer = replace(
-            answer,
-            reasons=refusals_in(look.diagnosis),
-            nodes=look.diagnosis.node_count,
-            feasible=int(look.feasible.sum()),
-        )
+        message = self._live.latest.waiting.get(pod.key)
+        seen = refusals_in(look.diagnosis)
+        feasible = int(look.feasible.sum())
+        answer = replace(answer, nodes=look.diagnosis.node_count, feasible=feasible, reasons=seen)
+        if now:
+            answer = replace(answer, source=NOW, sentence=f"{answer.sentence} {_as_it_is_now(look)}")
+        elif message is not None:
+            answer = replace(answer, reasons=_counted(message.counts, seen))
         yield
         found = yield from suggesting(what_if, pod)
         return with_suggestions(answer, found, has_nodes=bool(answer.nodes))
@@ -182,6 +193,28 @@ class BatchExplainer:
             self._snapshot = cache.snapshot()
         cache.refresh(self._snapshot)
         return self._snapshot
+
+
+def _as_it_is_now(look: Look) -> str:
+    if not look.gate.ok:
+        return f"Asked now: {look.gate.message}"
+    count = int(look.feasible.sum())
+    if not count:
+        return f"Asked now: {look.diagnosis.sentence()}"
+    return (
+        f"Asked now: {count} of {look.diagnosis.node_count} nodes would take it, if its gang and its queue let it start"
+    )
+
+
+def _counted(counts: Mapping[str, int], seen: Sequence[Refused]) -> tuple[Refused, ...]:
+    """What a session counted. It does not keep which nodes they were: they are named where as many say so now."""
+    known = {each.text: each for each in seen}
+    found = []
+    for text, nodes in sorted(counts.items(), key=lambda each: -each[1]):
+        same = known.get(text)
+        names = same.names if same is not None and same.nodes == nodes else ()
+        found.append(Refused(plugin=same.plugin if same is not None else "", text=text, nodes=nodes, names=names))
+    return tuple(found)
 
 
 def _gate(pod: Pod) -> Status:

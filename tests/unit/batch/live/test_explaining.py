@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.explaining import BatchExplainer
+from bayplan.framework.answering import NO_RECORD
 from bayplan.objects.core import Pod, PodStatus
-from bayplan.telemetry.answers import Answer
+from bayplan.telemetry.answers import Answer, Choice, Refused
+from bayplan.telemetry.decisions import DecisionRing
 from bayplan.testing.builders import make_node
 from builders import changed
 from live_batch_rig import BatchRig, batch_running
@@ -29,12 +31,12 @@ def ours(*pods: Pod) -> list[Pod]:
     return [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
 
-async def why(rig: BatchRig, name: str) -> Answer:
+async def why(rig: BatchRig, name: str, *, now: bool = False) -> Answer:
     explainer = BatchExplainer(rig.live)
     pod = explainer.find("default", name)
     assert pod is not None
     assert explainer.serves(pod)
-    return await explainer.answer(pod)
+    return await explainer.answer(pod, now=now)
 
 
 @on_loop
@@ -75,6 +77,65 @@ async def test_a_queue_tells_its_share_and_who_borrows() -> None:
 
 
 @on_loop
+async def test_what_a_session_counted_and_what_is_so_now() -> None:
+    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "6"}))
+    async with batch_running(NODE, make_queue(), group, waits) as rig:
+        await rig.session()
+        told = await why(rig, "job-w-0")
+        assert (told.source, told.reasons) == (
+            "record",
+            (Refused(plugin="NodeResourcesFit", text="Insufficient cpu", nodes=1, names=("n",)),),
+        )
+        rig.hear(make_node("m", cpu=4, memory="8Gi"), make_node("large", cpu=8, memory="8Gi"))
+        await rig.live.catch_up()
+        still = await why(rig, "job-w-0")  # the record does not change with the cluster; what would help does
+        assert [(each.text, each.nodes, each.names) for each in still.reasons] == [("Insufficient cpu", 1, ())]
+        assert still.closest == "large"
+        afresh = await why(rig, "job-w-0", now=True)
+        assert (afresh.source, afresh.nodes, afresh.feasible) == ("now", 3, 1)
+        assert [(each.text, {*each.names}) for each in afresh.reasons] == [("Insufficient cpu", {"m", "n"})]
+        assert "1 of 3 nodes would take it" in afresh.sentence
+
+
+@on_loop
+async def test_a_pod_that_a_session_placed_tells_the_best_nodes_by_plugin() -> None:
+    nodes = [make_node(name, cpu=cpu, memory="8Gi") for name, cpu in (("small", 2), ("mid", 4), ("large", 16))]
+    group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
+    async with batch_running(*nodes, make_queue(), group, placed, conf=SHARED) as rig:
+        outcome = await rig.session()
+        assert outcome.binds == {"default/job-w-0": "large"}
+        answer = await why(rig, "job-w-0")
+        assert (answer.state, answer.node, answer.waits_for) == ("binding", "large", "the binding to be written")
+        rig.hear(placed.bound_to("large"))
+        await rig.live.catch_up()
+        answer = await why(rig, "job-w-0")
+        assert (answer.state, answer.node, answer.source) == ("placed", "large", "record")
+        assert [each.node for each in answer.best] == ["large", "mid", "small"]
+        assert (answer.nodes, answer.feasible) == (3, 3)
+        totals = [each.total for each in answer.best]
+        assert totals == sorted(totals, reverse=True)
+        for each in answer.best:
+            assert each.by_plugin.keys() == {"nodeorder"}
+            assert sum(each.by_plugin.values()) == each.total
+        assert answer.choice == Choice(
+            second="mid", ahead=totals[0] - totals[1], plugin="nodeorder", by=totals[0] - totals[1]
+        )
+        assert answer.sentence.startswith("default/job-w-0 is on large: best of 3 with ")
+        assert answer.decided_at is not None
+
+
+@on_loop
+async def test_a_choice_that_came_to_nothing_leaves_no_record() -> None:
+    group = make_group("job", min_member=2)
+    pods = ours(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
+    other = make_node("m", cpu=4, memory="8Gi")
+    async with batch_running(NODE, other, make_queue(), group, *pods) as rig:
+        await rig.session()
+        assert len(rig.live.engine.records) == 0
+        assert (await why(rig, "job-w-0")).state == "pending"
+
+
+@on_loop
 async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
     (groupless,) = ours(changed(make_member("lonely"), metadata={"annotations": {}}))
     group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
@@ -85,4 +146,7 @@ async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
         await rig.live.catch_up()
         answer = await why(rig, "job-w-0")
         assert (answer.state, answer.node) == ("placed", "n")
+        assert answer.sentence == "default/job-w-0 is on n: the only node that fits"
+        rig.live.engine.handle.records = DecisionRing()  # as after a restart
+        assert (await why(rig, "job-w-0")).sentence == f"default/job-w-0 is on n; {NO_RECORD}"
         assert BatchExplainer(rig.live).find("default", "nobody") is None
