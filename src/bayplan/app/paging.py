@@ -51,6 +51,7 @@ class Showcase:
     def show_sessions(self, live: LiveBatch, metrics: BatchMetrics) -> None:
         """A batch engine decides here."""
         self._counts = self._counts[0], metrics
+        self._sessions.records = live.engine.records
         self._decisions.append(self._sessions)
         live.after_session.append(self._sessions.hear)
 

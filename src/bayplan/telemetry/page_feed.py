@@ -97,17 +97,21 @@ class SessionDecisions:
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._told: deque[Told] = deque(maxlen=KEPT)
+        self._told: deque[Told | DecisionRecord] = deque(maxlen=KEPT)
         self._count = 0
         self._messages: dict[str, str] = {}
         self.queues: Mapping[str, Mapping[str, float]] = {}
+        self.records = DecisionRing()
+        """Why pods were put where they are."""
 
     def hear(self, outcome: SessionOutcome) -> None:
         at = self._now().timestamp()
         for pod, reason in outcome.evicts.items():
             self._add(Told(at, pod, "evicted", "", f"evicted by {reason}"))
+        bound = self.records.newest(min(KEPT, len(outcome.binds)))
+        known = {record.pod: record for record in bound}
         for pod, node in outcome.binds.items():
-            self._add(Told(at, pod, SCHEDULED, node, "placed by a session"))
+            self._add(known.get(pod) or Told(at, pod, SCHEDULED, node, "placed by a session"))
         messages = {pod: each.message for pod, each in outcome.messages.items()}
         for pod, message in messages.items():
             if self._messages.get(pod) != message:
@@ -115,13 +119,14 @@ class SessionDecisions:
         self._messages = messages
         self.queues = outcome.final_gauges
 
-    def _add(self, told: Told) -> None:
+    def _add(self, told: Told | DecisionRecord) -> None:
         self._told.append(told)
         self._count += 1
 
     def since(self, count: int) -> tuple[int, Sequence[Told]]:
         new = min(MOST, max(0, self._count - count), len(self._told))
-        return self._count, list(islice(self._told, len(self._told) - new, None))
+        newest = islice(self._told, len(self._told) - new, None)
+        return self._count, [told_of(each) if isinstance(each, DecisionRecord) else each for each in newest]
 
 
 def numbers_of(pods: SchedulerMetrics | None, batch: BatchMetrics | None, waiting: Mapping[str, int]) -> Numbers:

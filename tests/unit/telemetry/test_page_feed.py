@@ -1,0 +1,62 @@
+"""What the page is told of decisions: of sessions once, and in words that are made only for who looks."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from bayplan.telemetry.decisions import FLOATS, DecisionRecord, Ranking
+from bayplan.telemetry.page_feed import KEPT, MOST, SessionDecisions
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Session:
+    """What a session left."""
+
+    binds: dict[str, str] = field(default_factory=dict)
+    evicts: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, Any] = field(default_factory=dict)
+    final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def sessions() -> SessionDecisions:
+    return SessionDecisions(lambda: NOON)
+
+
+def bound(pod: str) -> DecisionRecord:
+    ranking = Ranking(("a", "b"), ("binpack",), array(FLOATS, [2.5, 2.5, 1, 1]).tobytes(), 2, FLOATS)
+    return DecisionRecord(NOON, pod, "u", "volcano", "a", "scheduled", "", nodes=3, feasible=2, ranking=ranking)
+
+
+def test_pods_that_were_bound_say_why() -> None:
+    found = sessions()
+    found.records.add(bound("d/x"))
+    found.hear(Session(binds={"d/x": "a", "d/old": "b"}))
+    count, told = found.since(0)
+    assert count == 2
+    assert [(each.pod, each.node, each.text) for each in told] == [
+        ("d/x", "a", "best of 2 with 2.5, 1.5 ahead of b (binpack +1.5)"),
+        ("d/old", "b", "placed by a session"),
+    ]
+    assert found.since(count) == (2, [])
+
+
+def test_a_pod_that_waits_is_told_of_when_its_message_changes() -> None:
+    found = sessions()
+    for text in ("full", "full", "fuller"):
+        found.hear(Session(messages={"d/x": SimpleNamespace(message=text)}, evicts={"d/y": "reclaim"}))
+    _, told = found.since(0)
+    assert [each.text for each in told if each.outcome == "unschedulable"] == ["full", "fuller"]
+    assert [each.text for each in told if each.outcome == "evicted"] == ["evicted by reclaim"] * 3
+
+
+def test_only_so_many_are_kept_and_told() -> None:
+    found = sessions()
+    found.hear(Session(binds={f"d/{number}": "a" for number in range(2 * KEPT)}))
+    count, told = found.since(0)
+    assert (count, len(told), told[-1].pod) == (2 * KEPT, MOST, f"d/{2 * KEPT - 1}")
