@@ -86,7 +86,7 @@ def _print_changes(answer: Answer) -> None:
         click.echo(f"\nAny of these changes would do; the closest node is {answer.closest}:")
         _print_steps(answer.changes)
     elif answer.together:
-        click.echo(f"\nNo single change would do. For {answer.closest}, together:")
+        click.echo(f"\n{answer.no_change.capitalize()}. For {answer.closest}, together:")
         _print_steps(answer.together)
     elif answer.no_change:
         click.echo(f"\nWhat would have to change: {answer.no_change}.")

@@ -19,6 +19,9 @@ NOTHING_HELPS = (
     "eviction from one node or missing object would make it fit, alone or together"
 )
 NOT_ALONE = "no single change is enough"
+NOTHING_FOUND = "nothing that was tried helps, alone or together; there was more to try, so something may"
+NONE_FOUND_ALONE = "no single change that was tried is enough"
+"""The same where not everything was tried: that nothing helps is said only where it is certain."""
 NO_NODE = "there is no node in the cluster"
 NO_RECORD = "the record of the decision is no longer kept"
 
@@ -79,5 +82,6 @@ def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> 
         return replace(answer, no_change=NO_NODE)
     if found.fits:
         return replace(answer, closest=found.fits, no_change=f"none is needed: it fits {found.fits} now")
-    no_change = "" if found.alone else NOT_ALONE if found.together else NOTHING_HELPS
+    nothing, not_alone = (NOTHING_FOUND, NONE_FOUND_ALONE) if found.cut_short else (NOTHING_HELPS, NOT_ALONE)
+    no_change = "" if found.alone else not_alone if found.together else nothing
     return replace(answer, closest=found.closest, changes=found.alone, together=found.together, no_change=no_change)

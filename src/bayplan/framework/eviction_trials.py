@@ -12,7 +12,7 @@ from itertools import combinations
 
 from bayplan.framework.preemption import DryRun, cheapest, resolvable_rows
 from bayplan.framework.preemption_victims import Victims, budgets_of
-from bayplan.framework.what_if import Look, WhatIf
+from bayplan.framework.what_if import Effort, Look, WhatIf
 from bayplan.objects.core import Pod
 from bayplan.objects.relaxing import EVICTION, Change, pod_terms
 from bayplan.objects.workloads import PodDisruptionBudget
@@ -24,7 +24,7 @@ _FEW_PODS = 6
 """Of so many weaker pods on a node all combinations are tried."""
 
 
-def cheapest_eviction(what_if: WhatIf, pod: Pod) -> Generator[None, None, Change | None]:
+def cheapest_eviction(what_if: WhatIf, pod: Pod, effort: Effort) -> Generator[None, None, Change | None]:
     """The eviction that costs least; none where no eviction from one node helps."""
     look = what_if.look(pod)
     if not look.gate.ok or look.diagnosis.pre_filter_message:
@@ -42,7 +42,7 @@ def cheapest_eviction(what_if: WhatIf, pod: Pod) -> Generator[None, None, Change
         dry_run = _dry_run(what_if, look)
         for name in names[start : start + _ROWS_A_TURN]:
             row = look.cycle.snapshot.nodes.index.get(name)
-            victims = None if row is None else _victims(what_if, look, dry_run, row)
+            victims = None if row is None else _victims(what_if, look, dry_run, row, effort)
             if victims is not None:
                 found[name] = victims
         if found:
@@ -55,18 +55,19 @@ def _dry_run(what_if: WhatIf, look: Look) -> DryRun:
     return DryRun(look.cycle, what_if.filters, budgets, what_if.now())
 
 
-def _victims(what_if: WhatIf, look: Look, dry_run: DryRun, row: int) -> Victims | None:
+def _victims(what_if: WhatIf, look: Look, dry_run: DryRun, row: int, effort: Effort) -> Victims | None:
     found = dry_run.victims_on(row)
     if isinstance(found, Victims):
         return found
-    return _some_of(what_if, look, row) if pod_terms(look.cycle.pod) else None
+    return _some_of(what_if, look, row, effort) if pod_terms(look.cycle.pod) else None
 
 
-def _some_of(what_if: WhatIf, look: Look, row: int) -> Victims | None:
+def _some_of(what_if: WhatIf, look: Look, row: int, effort: Effort) -> Victims | None:
     """The fewest weaker pods of a row without which the pod fits there; none where they are too many to try."""
     nodes, filters = look.cycle.snapshot.nodes, what_if.filters
     weaker = [info for info in nodes.pods[row] if info.priority < look.cycle.info.priority]
     if len(weaker) > _FEW_PODS:
+        effort.cut_short = True
         return None
     for size in range(1, len(weaker)):
         for some in combinations(weaker, size):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from bayplan.framework.eviction_trials import cheapest_eviction
 from bayplan.framework.row_needs import RowNeeds
-from bayplan.framework.what_if import WhatIf
+from bayplan.framework.what_if import Effort, WhatIf
 from bayplan.objects.core import Pod
 from bayplan.objects.ports import host_ports
 from bayplan.objects.relaxing import (
@@ -71,6 +71,8 @@ class Suggestions:
     alone: tuple[Change, ...] = ()
     together: tuple[Change, ...] = ()
     fits: str = ""
+    cut_short: bool = False
+    """Whether there was more to try than was tried."""
 
     @property
     def closest(self) -> str:
@@ -95,7 +97,10 @@ def suggesting(what_if: WhatIf, pod: Pod) -> Generator[None, None, Suggestions]:
     if alone:
         return Suggestions(alone=tuple(sorted(alone, key=lambda change: (change.kind == EVICTION, change.parts))))
     together = yield from search.together()
-    return Suggestions(together=tuple(replace(each, text=words_for(pod, each)) for each in together))
+    return Suggestions(
+        together=tuple(replace(each, text=words_for(pod, each)) for each in together),
+        cut_short=search.effort.cut_short,
+    )
 
 
 class _Search:
@@ -105,11 +110,12 @@ class _Search:
         self._what_if = what_if
         self._pod = pod
         self._counts_nodes = bool(spread_terms(pod))
+        self.effort = Effort()
 
     def one(self, kind: str) -> Steps:
         """The smallest change of a kind that is enough."""
         if kind == EVICTION:
-            return (yield from cheapest_eviction(self._what_if, self._pod))
+            return (yield from cheapest_eviction(self._what_if, self._pod, self.effort))
         if kind == SELECTOR:
             return (yield from self._selector())
         if kind in BY_ROW:
@@ -162,6 +168,8 @@ class _Search:
             yield
             if found is not None:
                 return (yield from self._shrunk(found))
+        if len(wanted) > _MOST_TRIED:
+            self.effort.cut_short = True
         return (yield from self._combined(kind, wanted, parts)) if judges_nodes else None
 
     def _wanted(self, pod: Pod, kind: str, names: Sequence[str]) -> Generator[None, None, list[Change]]:
@@ -180,6 +188,7 @@ class _Search:
         """What several rows want, at once: a pod that counts more nodes may fit where one with fewer does not."""
         parts = tuple(dict.fromkeys(part for change in wanted for part in (*change.tolerate, *change.drop)))
         if len(parts) > _FEW_PARTS:
+            self.effort.cut_short = True
             return None
         for some in _subsets(parts):
             taints, terms = (some, ()) if kind == TOLERATION else ((), (*besides, *some))
@@ -210,6 +219,8 @@ class _Search:
             yield
             if node:
                 return (yield from self._fewer(merged))
+        if len(asked) > _FEW_PARTS:
+            self.effort.cut_short = True
         return ()
 
     def _asked(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[Change]]]:

@@ -52,6 +52,13 @@ class Look:
         return self.diagnosis.names[int(rows.argmax())] if rows.any() else ""
 
 
+@dataclass(slots=True)
+class Effort:
+    """Whether a search has looked at everything that it could find something in."""
+
+    cut_short: bool = False
+
+
 class WhatIf:
     """Asks filters about pods that are, and about pods that might be. `gate`: whether a pod may be tried at all."""
 

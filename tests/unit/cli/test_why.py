@@ -152,6 +152,6 @@ def test_a_tie_and_changes_that_are_needed_together(capsys: pytest.CaptureFixtur
     assert "as good as b" in capsys.readouterr().out
     together = (Change(kind="gate", drop=("g",), node="a", text="remove scheduling gate g"),)
     print_answer(Answer(pod="d/p", closest="a", together=together, no_change="no single change is enough"))
-    assert "No single change would do. For a, together:" in capsys.readouterr().out
+    assert "No single change is enough. For a, together:" in capsys.readouterr().out
     print_answer(Answer(pod="d/p", no_change="there is no node in the cluster"))
     assert "What would have to change: there is no node in the cluster." in capsys.readouterr().out

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from bayplan.framework.answering import NOTHING_FOUND, NOTHING_HELPS
 from bayplan.framework.suggesting import Suggestions
 from bayplan.framework.turns import finished
 from bayplan.objects.core import Node, Pod
@@ -144,6 +145,29 @@ def test_where_nothing_helps_that_is_said() -> None:
     assert not answer.together
     assert answer.no_change.startswith("no lower request, toleration, ")
     assert [(each.text, each.nodes, each.names) for each in answer.reasons] == [("Too many pods", 1, ("full",))]
+
+
+def test_on_many_nodes_that_nothing_helps_is_said_only_where_all_was_tried() -> None:
+    many = [
+        make_node(f"n{number}", capacity={"pods": "1", "cpu": str(number), "memory": "8Gi"}) for number in range(1, 41)
+    ]
+    others = [make_pod(f"on-{node.name}", node=node.name, priority=10) for node in many]
+    answer = explained(make_pod(cpu="1", node_selector={"disk": "ssd"}), many, others)
+    assert answer.no_change == NOTHING_HELPS
+    assert {each.text: each.nodes for each in answer.reasons} == {
+        "node(s) didn't match Pod's node affinity/selector": 40,
+    }
+
+
+def test_where_not_all_was_tried_nothing_is_claimed() -> None:
+    """Of seven weaker pods, one of which the pod must stay near, not all combinations are tried."""
+    full = make_node("full", capacity={"pods": "8", "cpu": "4", "memory": "8Gi"})
+    weak = [make_pod(f"weak-{number}", node="full", labels=WEB if number == 0 else {}) for number in range(7)]
+    strong = [make_pod("strong", node="full", priority=20)]
+    pod = make_pod(priority=10, preemption_policy="Never", affinity=make_affinity(near=WEB))
+    answer = explained(pod, [full], [*weak, *strong])
+    assert (answer.changes, answer.together) == ((), ())
+    assert answer.no_change == NOTHING_FOUND
 
 
 def test_a_cluster_without_nodes() -> None:
