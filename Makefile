@@ -84,6 +84,7 @@ bench-queue: .venv/.dev
 
 bench-why: .venv/.dev
 	$(BIN)/python benchmarks/why.py $(ARGS)
+	$(BIN)/python benchmarks/why_live.py $(ARGS)
 
 bench-e2e: .venv/.dev
 	$(BIN)/python benchmarks/e2e.py $(if $(ALL),--all) $(ARGS)

@@ -89,6 +89,10 @@ class Server:
         self.token = (self._home / "token").read_text()
         return took
 
+    @property
+    def kubeconfig(self) -> Path:
+        return self._home / "kubeconfig"
+
     def stop(self) -> None:
         self._run("down")
 

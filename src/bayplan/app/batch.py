@@ -45,6 +45,7 @@ from bayplan.scheduler.request_following import look_after
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.telemetry.binder_metrics import show_stale
+from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.watchdog import watched_loop
@@ -113,7 +114,7 @@ class BatchSettings:
         chance: random.Random | None = None,
         nominations: NominationLedger | None = None,
     ) -> BatchEngine:
-        return build_batch_engine(
+        engine = build_batch_engine(
             self.conf or load_default(),
             cache,
             plugins=known_batch_plugins(self.plugin_folders, trust_writable=self.trust_writable),
@@ -126,6 +127,8 @@ class BatchSettings:
             default_queue=self.options.default_queue,
             ignored_provisioners=self.options.ignored_provisioners,
         )
+        engine.handle.records = DecisionRing(self.own.records_mebibytes << 20)
+        return engine
 
     def reloading(self, engine: BatchEngine) -> BatchReloading:
         """What looks for changed files of plugins before each session."""

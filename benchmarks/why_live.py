@@ -1,0 +1,238 @@
+"""How long does an answer to "why" take over HTTP, and what does it cost a scheduler that runs?
+
+    python benchmarks/why_live.py             5,000 nodes and 50,000 pods, about three minutes
+    python benchmarks/why_live.py --quick     few of both, to see that it works
+
+An embedded API server and `bayplan scheduler` are processes of their own, started from the command line; this one asks
+over TLS with a token, as `bayplan why` does. Pods come and are placed all the while. Times of answers are those of the
+clock; what an answer costs is the processor time of the scheduler's process with questions, less the same time without.
+Prints a table and writes build/bench/why_live.json; docs/benchmarks.md says how to read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bayplan.objects.core import Node, Pod
+from benchmarks.api_server import PODS, Server, Tree, post_all
+from benchmarks.live.watching import Process
+from benchmarks.why import ASKED_EVERY_S, BUDGET_MS, BUDGET_SHARE, NODES, PODS_A_NODE, cases, cluster_node, running_pod
+
+OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "why_live.json"
+PLACED_A_SECOND = 50
+"""Pods that come meanwhile: a cluster that is busy, on a machine that three processes share."""
+_RUNS = 10
+_WAIT_S = 240.0
+_BETWEEN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One question: answers by the clock, and the scheduler's processor time for one."""
+
+    case: str
+    median_ms: float
+    longest_ms: float
+    cpu_ms: float
+
+    @property
+    def share(self) -> float:
+        """Of the loop, where somebody asks every so often."""
+        return self.cpu_ms / 1e3 / ASKED_EVERY_S
+
+    def holds(self) -> bool:
+        return self.longest_ms < BUDGET_MS and self.share < BUDGET_SHARE
+
+
+def tree_of(item: Node | Pod) -> Tree:
+    """An object as it is sent."""
+    tree: Tree = msgspec.to_builtins(item)
+    tree["metadata"].pop("uid", None)
+    for container in tree["spec"].get("containers", ()):
+        container["image"] = "example.com/app:1"
+    return {"apiVersion": "v1", "kind": type(item).__name__, **tree}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def scheduler(kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
+    """`bayplan scheduler` in a process of its own: its pid."""
+    flags = ["--kubeconfig", str(kubeconfig), "--secure-port", str(port), "--bind-address", "127.0.0.1"]
+    flags += ["--leader-elect=false", "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
+    with (folder / "scheduler.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "bayplan", "scheduler", *flags], stdout=log, stderr=log)
+        try:
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+async def fill(session: aiohttp.ClientSession, nodes: int) -> None:
+    await post_all(session, "/api/v1/nodes", (tree_of(cluster_node(number)) for number in range(nodes)))
+    pods = (tree_of(running_pod(number, nodes)) for number in range(nodes * PODS_A_NODE))
+    await post_all(session, PODS, pods)
+    await post_all(session, PODS, (tree_of(pod) for pod in cases().values()))
+
+
+class Asker:
+    """Asks one scheduler, over one connection."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self._session = session
+        self._url = f"https://127.0.0.1:{port}/why/default/"
+
+    async def ask(self, pod: str) -> Tree | None:
+        """The answer; None where there is none yet."""
+        try:
+            async with self._session.get(self._url + pod, ssl=False) as answer:
+                body = await answer.read()
+                found: Tree | None = json.loads(body) if answer.status == 200 else None
+                return found
+        except aiohttp.ClientConnectionError:
+            return None
+
+    async def wait_for(self, pod: str) -> None:
+        """Until a decision about the pod was recorded."""
+        end_s = perf_counter() + _WAIT_S
+        while not ((found := await self.ask(pod)) and found["source"] == "record" and found.get("tries")):
+            if perf_counter() > end_s:
+                raise click.ClickException(f"nothing was decided about {pod} in {_WAIT_S:g} s; the last word: {found}")
+            await asyncio.sleep(0.5)
+
+    async def timed_ms(self, pod: str) -> float:
+        start_s = perf_counter()
+        found = await self.ask(pod)
+        assert found is not None
+        assert found["state"] == "pending"
+        return 1e3 * (perf_counter() - start_s)
+
+
+@contextlib.asynccontextmanager
+async def placing(session: aiohttp.ClientSession) -> AsyncIterator[None]:
+    """Pods come, and are placed, while the block runs."""
+
+    async def come() -> None:
+        number, due_s = 0, perf_counter()
+        while True:
+            body = tree_of(running_pod(number, 1))
+            body["metadata"]["name"] = f"comes-{number}"
+            del body["spec"]["nodeName"]
+            body["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "10m"}
+            await post_all(session, PODS, [body])
+            number, due_s = number + 1, due_s + 1 / PLACED_A_SECOND
+            await asyncio.sleep(max(0.0, due_s - perf_counter()))
+
+    coming = asyncio.ensure_future(come())
+    try:
+        yield
+    finally:
+        coming.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await coming
+
+
+def used_between(process: Process, start_s: float) -> tuple[float, float]:
+    """Seconds of the clock since a moment that was looked at, and the processor's."""
+    process.look()
+    end_s = process.seen[-1][0]
+    return end_s - start_s, process.cpu_between(start_s, end_s)
+
+
+async def rate_of(process: Process, seconds: float) -> float:
+    """What the scheduler uses of a processor while nobody asks."""
+    process.look()
+    start_s = process.seen[-1][0]
+    await asyncio.sleep(seconds)
+    took_s, cpu_s = used_between(process, start_s)
+    return cpu_s / took_s
+
+
+async def measured(asker: Asker, process: Process, case: str, pod: str) -> Found:
+    """Between two windows without questions, so that what else happens is in both."""
+    before = await rate_of(process, 3.0)
+    process.look()
+    start_s, took_ms = process.seen[-1][0], []
+    for _ in range(_RUNS):
+        took_ms.append(await asker.timed_ms(pod))
+        await asyncio.sleep(_BETWEEN_S)
+    took_s, cpu_s = used_between(process, start_s)
+    after = await rate_of(process, 3.0)
+    usual_s = took_s * (before + after) / 2
+    return Found(case, statistics.median(took_ms), max(took_ms), 1e3 * max(0.0, cpu_s - usual_s) / _RUNS)
+
+
+async def measure(server: Server, nodes: int, folder: Path) -> list[Found]:
+    port = free_port()
+    async with server.session() as session:
+        await fill(session, nodes)
+        with scheduler(server.kubeconfig, port, folder) as pid:
+            process, asker = Process(pid), Asker(session, port)
+            for pod in cases().values():
+                await asker.wait_for(pod.name)
+            async with placing(session):
+                await asyncio.sleep(2.0)
+                return [await measured(asker, process, case, pod.name) for case, pod in cases().items()]
+
+
+def as_json(found: list[Found], nodes: int) -> dict[str, Any]:
+    shown = [{**asdict(each), "share": each.share, "holds": each.holds()} for each in found]
+    return {"nodes": nodes, "pods": nodes * PODS_A_NODE, "asked_every_s": ASKED_EVERY_S, "cases": shown}
+
+
+@click.command()
+@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
+@click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
+@click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
+def main(nodes: int, quick: bool, check: bool) -> None:
+    """Measure answers to "why" over HTTP."""
+    nodes = 50 if quick else nodes
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        server.start()
+        try:
+            found = asyncio.run(measure(server, nodes, Path(folder)))
+        finally:
+            server.stop()
+    table = Table(
+        "case", "answer ms", "longest ms", "scheduler's CPU ms", f"of the loop, asked every {ASKED_EVERY_S:g} s"
+    )
+    for each in found:
+        figures = f"{each.median_ms:.1f}", f"{each.longest_ms:.1f}", f"{each.cpu_ms:.1f}", f"{each.share:.2%}"
+        table.add_row(each.case, *figures)
+    Console().print(table)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(as_json(found, nodes), indent=2) + "\n", encoding="utf-8")
+    if check and not quick and not all(each.holds() for each in found):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
