@@ -29,8 +29,8 @@ QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"
 """The same, where kubectl was built before."""
 
 
-IN_BROWSER = "test_page_in_browser"
-"""The module whose tests need Chromium."""
+IN_BROWSER = frozenset({"test_page_in_browser", "test_page_of_queues"})
+"""Modules whose tests need Chromium."""
 LEFT_OUT = pytest.StashKey[str]()
 
 
@@ -48,11 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _leave_out_the_browser(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where there is no Chromium its tests are left out, and the end of the run says so."""
-    mine = [item for item in items if item.path.stem == IN_BROWSER]
+    mine = [item for item in items if item.path.stem in IN_BROWSER]
     if mine and (why := reason_to_do_without()):
         config.stash[LEFT_OUT] = f"{len(mine)} tests of the page in a browser were LEFT OUT: {why}"
         config.hook.pytest_deselected(items=mine)
-        items[:] = [item for item in items if item.path.stem != IN_BROWSER]
+        items[:] = [item for item in items if item.path.stem not in IN_BROWSER]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

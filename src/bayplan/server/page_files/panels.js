@@ -64,7 +64,7 @@ function QueueRow({ name, queue, gauges }) {
   return html`<tr><th scope="row">${name}${queue && queue.state && queue.state !== "Open" ? ` (${queue.state})` : ""}</th>
     <td><${Bar} part=${share / 2} mark=${0.5} label=${`${name} has ${said} of what it deserves`} /> ${said}</td>
     <td>${amount("cpu", cpu)}${gauges.deserved_milli_cpu ? ` of ${amount("cpu", gauges.deserved_milli_cpu)}` : ""}</td>
-    <td>${amount("memory", memory)}</td></tr>`;
+    <td>${amount("memory", memory)}${gauges.deserved_memory_bytes ? ` of ${amount("memory", gauges.deserved_memory_bytes)}` : ""}</td></tr>`;
 }
 
 export function Decisions({ world, choose }) {

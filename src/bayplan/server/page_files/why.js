@@ -86,6 +86,9 @@ function GangState({ gang }) {
 const amounts = (each) => Object.entries(each || {}).map(([name, value]) => `${name} ${value}`).join(", ") || "nothing";
 
 function QueueState({ queue }) {
-  return html`<h4>Queue ${queue.name}</h4><p>has ${amounts(queue.allocated)}; deserves ${amounts(queue.deserved)}</p>
+  const share = queue.share === undefined ? "" : `, ${Math.round(100 * queue.share)} % of what it deserves`;
+  return html`<h4>Queue ${queue.name}</h4><p>has ${amounts(queue.allocated)}${share}</p>
+    ${queue.deserved && html`<p>deserves ${amounts(queue.deserved)}</p>`}
+    ${queue.capability && html`<p>may have ${amounts(queue.capability)} at most</p>`}
     ${(queue.borrowers || []).map((each) => html`<p>${each.queue} holds more than it deserves: ${amounts(each.over)}</p>`)}`;
 }
