@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -78,7 +78,7 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
         return self.names_bytes + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
 
     def spelled_out(self) -> tuple[ScoredNode, ...]:
-        scores: list[int | float] = array(self.numbers, self.scores).tolist()
+        scores: Sequence[float] = array(self.numbers, self.scores).tolist()
         numbers = iter(scores if self.numbers == INTEGERS else map(rounded, scores))
         return tuple(
             ScoredNode(node, next(numbers), tuple(zip(self.plugins, numbers, strict=False))) for node in self.nodes
