@@ -19,6 +19,8 @@ from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, PodI
 
 IntMatrix = npt.NDArray[np.int64]
 
+_MOST_ANSWERS = 1024
+
 
 class GpuColumns:
     """Devices by row: `left[row, device]` in thousandths, 0 past the last device of the node.
@@ -29,6 +31,7 @@ class GpuColumns:
     def __init__(self) -> None:
         self._follower = Follower()
         self.models: dict[str, int] = {}  # the number of each model that was ever seen
+        self._answers: dict[str, BoolVector] = {}  # by what pods accept, for each model whether it is that
         self._resize(0, 1)
 
     def _resize(self, rows: int, devices: int) -> None:
@@ -116,10 +119,28 @@ class GpuColumns:
         self.free[row] = left.count(WHOLE)
         self.most[row] = max(left, default=0)
 
-    def accepting(self, rows: RowVector, models: frozenset[str]) -> BoolVector:
-        """Which rows have devices of one of these models."""
-        answers = np.fromiter((model in models for model in self.models), np.bool_, len(self.models))
+    def accepting(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+        """Which rows have devices of a model that will do."""
+        answers = self._answers.get(ask.models)
+        if answers is None or len(answers) != len(self.models):
+            accepted = ask.accepted
+            answers = np.fromiter((model in accepted for model in self.models), np.bool_, len(self.models))
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[ask.models] = answers
         return answers[self.model_ids[rows]]
+
+    def lacking(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+        """Which rows have too little left, whatever their model."""
+        short: BoolVector = self.most[rows] < ask.milli if ask.shares else self.free[rows] < ask.count
+        return short
+
+    def fitting(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+        """Which rows have devices for the pod."""
+        fits = ~self.lacking(rows, ask)
+        if ask.accepted:
+            fits &= self.accepting(rows, ask)
+        return fits
 
     def row_left(self, row: int) -> list[int]:
         """What is left of each device of a node."""

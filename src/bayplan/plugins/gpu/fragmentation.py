@@ -38,8 +38,17 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
         return cls(handle, FragmentColumns(TypicalGroups(typical_pods(args))))
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: FragmentColumns, rows: RowVector) -> IntVector:
-        gains = gpus.gains(rows, free_cpu(nodes) - asked_cpu(cycle), ask)
-        return gpus.scored(gains.max(axis=1))
+        cpu = free_cpu(nodes) - asked_cpu(cycle)
+        fits = cpu >= 0
+        if ask.count:
+            fits &= gpus.fitting(rows, ask)
+        scores = np.zeros(len(rows), dtype=np.int64)
+        (places,) = fits.nonzero()
+        if len(places) == len(rows):
+            scores = gpus.scored(gpus.gains(rows, cpu, ask).max(axis=1))
+        elif len(places):
+            scores[places] = gpus.scored(gpus.gains(rows[places], cpu[places], ask).max(axis=1))
+        return scores
 
     def devices_for(self, cycle: Cycle, ask: GpuAsk, row: int) -> Devices:
         """The first of those that gave the node its score."""

@@ -13,16 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.objects.resources import CPU
-from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.plugins.gpu.asks import WHOLE, GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns, IntMatrix
-from bayplan.plugins.gpu.typical_pods import TypicalGroups
+from bayplan.plugins.gpu.typical_pods import AMOUNT, TypicalGroups
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
 _NEVER = np.iinfo(np.int64).min
 
 
 class FragmentColumns(GpuColumns):
-    """Devices by row, with what typical pods could use of them."""
+    """Devices by row, with what typical pods could use of them.
+
+    Of each row and group two numbers are kept in one (`typical_pods.DEVICE`): how many devices would do for a pod of
+    the group, and how much is left on them together. What a device adds to both is looked up by what is left of it.
+    """
 
     def __init__(self, groups: TypicalGroups) -> None:
         self._groups = groups
@@ -34,8 +38,7 @@ class FragmentColumns(GpuColumns):
 
     def _resize(self, rows: int, devices: int) -> None:
         super()._resize(rows, devices)
-        self._sums: IntMatrix = np.zeros((rows, len(self._groups)), dtype=np.int64)  # left on devices of use to a group
-        self._fits: IntMatrix = np.zeros((rows, len(self._groups)), dtype=np.int64)  # and how many of them there are
+        self._offers: IntMatrix = np.zeros((rows, len(self._groups)), dtype=np.int64)
         self._new: npt.NDArray[np.bool_] = np.zeros((rows, devices), dtype=np.bool_)  # no earlier device has as much
         self._earlier = np.tri(devices, devices, -1, dtype=np.bool_)  # which devices come before each
         self._usable: IntVector = np.zeros(rows, dtype=np.int64)  # what typical pods could use, all of them together
@@ -44,13 +47,11 @@ class FragmentColumns(GpuColumns):
         if len(self._tables) != len(self.models):
             self._tables = np.array([self._groups.table(model) for model in self.models], dtype=np.int64)
         left = self.left[rows]
-        reached = left[:, :, None] >= self._groups.milli
-        self._sums[rows] = sums = np.where(reached, left[:, :, None], 0).sum(axis=1)
-        self._fits[rows] = fits = reached.sum(axis=1)
+        self._offers[rows] = offers = self._groups.offers[left].sum(axis=1)
         self._new[rows] = ~((left[:, :, None] == left[:, None, :]) & self._earlier).any(axis=2)
         nodes = NodeTable(columns, rows)
         cpu = nodes.allocatable(CPU) - nodes.requested(CPU)
-        self._usable[rows] = self._use(sums, fits, self.model_ids[rows], cpu)
+        self._usable[rows] = self._use(offers, self.model_ids[rows], cpu)
 
     def fragment(self, row: int) -> float:
         """The fragment of a row as things are, in thousandths of a device."""
@@ -63,26 +64,22 @@ class FragmentColumns(GpuColumns):
         """
         if ask.shares:
             return self._share_gains(rows, cpu, ask)
-        sums, fits = self._sums[rows], self._fits[rows]
-        sums -= ask.total
-        fits -= ask.count
-        usable = self._use(sums, fits, self.model_ids[rows], cpu)
+        after = self._offers[rows]
+        after -= ask.count * self._groups.offers[WHOLE]
+        usable = self._use(after, self.model_ids[rows], cpu)
         gains: IntMatrix = (ask.total * self._groups.covered - self._usable[rows] + usable)[:, None]
         return gains
 
     def _share_gains(self, rows: RowVector, cpu: IntVector, ask: GpuAsk) -> IntMatrix:
         left = self.left[rows]
         places, devices = np.nonzero(self._new[rows] & (left >= ask.milli))
-        before = left[places, devices][:, None]
-        after = before - ask.milli
-        had, has = before >= self._groups.milli, after >= self._groups.milli
+        before = left[places, devices]
         where = rows[places]
-        sums, fits = self._sums[where], self._fits[where]
-        sums -= np.where(had, before, 0)
-        sums += np.where(has, after, 0)
-        fits -= had
-        fits += has
-        usable = self._use(sums, fits, self.model_ids[where], cpu[places])
+        offers = self._groups.offers
+        after = self._offers[where]
+        after -= offers[before]
+        after += offers[before - ask.milli]
+        usable = self._use(after, self.model_ids[where], cpu[places])
         gains = np.full(left.shape, _NEVER, dtype=np.int64)
         gains[places, devices] = ask.milli * self._groups.covered - self._usable[where] + usable
         return gains
@@ -91,9 +88,10 @@ class FragmentColumns(GpuColumns):
         """100 / (1 + e^-gain), a gain being counted in devices, cut off at the point."""
         return np.searchsorted(self._groups.thresholds, gains, side="right")
 
-    def _use(self, sums: IntMatrix, fits: IntMatrix, models: npt.NDArray[np.intp], cpu: IntVector) -> IntVector:
+    def _use(self, offers: IntMatrix, models: npt.NDArray[np.intp], cpu: IntVector) -> IntVector:
+        """What typical pods could use of rows with these offers, models and CPU."""
         pods = self._tables[models, np.searchsorted(self._groups.cpus, cpu, side="right")]
-        pods *= fits >= self._groups.devices
-        pods *= sums
+        pods *= offers >= self._groups.needed
+        pods *= offers & AMOUNT
         usable: IntVector = pods.sum(axis=1)
         return usable

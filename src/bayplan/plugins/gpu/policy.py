@@ -86,19 +86,18 @@ class SharedGpuPolicy(Generic[C]):
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         ask = cycle.info.once(gpu_ask)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
-        if ask.accepted:
-            yield Rejection(~gpus.accepting(rows, ask.accepted), OTHER_MODEL, resolvable=False)
-        if ask.shares:
-            lacking, reason = gpus.most[rows] < ask.milli, NO_SHARE
-        else:
-            lacking, reason = gpus.free[rows] < ask.count, NO_FREE
+        if ask.accepted and (other := ~gpus.accepting(rows, ask)).any():
+            yield Rejection(other, OTHER_MODEL, resolvable=False)
+        lacking = gpus.lacking(rows, ask)
         if not lacking.any():
             return
         few = gpus.devices[rows] < ask.count
         if few.any():
             yield Rejection(few, TOO_FEW, resolvable=False)
             lacking &= ~few
-        yield Rejection(lacking, reason)
+            if not lacking.any():
+                return
+        yield Rejection(lacking, NO_SHARE if ask.shares else NO_FREE)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)

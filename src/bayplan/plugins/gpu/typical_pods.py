@@ -21,6 +21,10 @@ from bayplan.snapshot import IntVector
 
 _COVERED_PERCENT = 95
 
+DEVICE = 1 << 32
+AMOUNT = DEVICE - 1
+"""Offers count devices above this bit and what is left on them, in thousandths, below: both are added up at once."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
@@ -65,14 +69,17 @@ class TypicalPods:
 
 
 class TypicalGroups:
-    """Typical pods with GPUs, by what they ask of devices: `milli[group]` of each of `devices[group]` devices."""
+    """Typical pods with GPUs, in groups by what they ask of devices.
+
+    `offers[left, group]` is what a device with so much left offers to a group; `needed[group]` is what must be offered.
+    """
 
     def __init__(self, typical: TypicalPods) -> None:
         self.covered = typical.covered  # all typical pods, those without GPUs too
         with_gpu = [(shape, count) for shape, count in typical.counts if shape.ask.total]
         asks = sorted({(shape.gpu_milli, shape.gpu_count) for shape, _ in with_gpu})
-        self.milli: IntVector = np.array([milli for milli, _ in asks], dtype=np.int64)
-        self.devices: IntVector = np.array([devices for _, devices in asks], dtype=np.int64)
+        self.offers = _offers([milli for milli, _ in asks])
+        self.needed: IntVector = np.array([devices * DEVICE for _, devices in asks], dtype=np.int64)
         self.cpus: IntVector = np.array(sorted({shape.cpu_milli for shape, _ in with_gpu}), dtype=np.int64)
         self.thresholds = _thresholds(self.covered)
         groups = {ask: number for number, ask in enumerate(asks)}
@@ -83,7 +90,7 @@ class TypicalGroups:
         ]
 
     def __len__(self) -> int:
-        return len(self.milli)
+        return len(self.needed)
 
     def table(self, model: str) -> IntMatrix:
         """How many typical pods of each group this model will do for: row n counts those with the n lowest CPUs."""
@@ -92,6 +99,13 @@ class TypicalGroups:
             if not ask.models or model in ask.accepted:
                 table[rank, group] += count
         return table.cumsum(axis=0)
+
+
+def _offers(asked: list[int]) -> IntMatrix:
+    """By what is left of a device, and by group: the device and what is left of it where that will do, else nothing."""
+    left = np.arange(WHOLE + 1, dtype=np.int64)[:, None]
+    offers: IntMatrix = (left + DEVICE) * (left >= np.array(asked, dtype=np.int64))
+    return offers
 
 
 def _thresholds(covered: int) -> IntVector:
