@@ -71,7 +71,8 @@ def read_source(files: tuple[Path, ...], connection: Connection) -> Source:
             raise UsageError(f"{recordings[0]} is a recording, which is a whole cluster; name nothing else beside it")
         recording = read_recording(recordings[0])
         is_observed = recording.header.decisions == OBSERVED
-        return Source(recording.objects, recording.header.at, is_observed=is_observed, recording=recording)
+        at = recording.header.until or recording.header.at
+        return Source(recording.objects_at_end(), at, is_observed=is_observed, recording=recording)
     loaded = load_manifests(files)
     for note in loaded.skipped:
         click.echo(f"not looked at: {note}", err=True)

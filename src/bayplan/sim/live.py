@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from bayplan.client import EVENTS, Client, Unreadable
-from bayplan.client.resources import query
+from bayplan.client.resources import Resource, query
 from bayplan.errors import ApiError, Forbidden, NotFound
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import KINDS
@@ -50,6 +50,8 @@ class Seen:
     """By uid of a pod."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, a sentence each."""
+    resources: list[Resource] = field(default_factory=list)
+    """What could."""
 
 
 async def read_cluster(client: Client) -> Seen:
@@ -67,6 +69,7 @@ async def read_cluster(client: Client) -> Seen:
                 raise
             seen.notes.append(f"{kind.plural} are left out: {fault.details}")
             continue
+        seen.resources.append(resource)
         for item in listed.items:
             if isinstance(item, Unreadable):
                 seen.notes.append(f"left out: {item.reason}")

@@ -8,12 +8,13 @@ once, so the order of decisions that lie close together is not known; a replay l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bayplan.batch.tasks import Task
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.sim.recording import BATCH, Verdict
+from bayplan.sim.recording import BATCH, PODS, Change, Verdict
 
 AT_ONCE = timedelta(seconds=2)
 """Decisions this close may have been made in another order; a condition's time is cut to the second."""
@@ -33,40 +34,56 @@ def observed(
 
     `bound_at`: by uid when events say that pods were bound.
     """
-    pods = [
-        pod
-        for pod in objects
-        if isinstance(pod, Pod)
-        and serves(pod)
-        and pod.status.phase not in _OVER
-        and not pod.terminating
-        and _MIRROR not in pod.metadata.annotations
-    ]
-    placed = sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _order(pod, bound_at))
-    steps: list[list[Pod]] = []
-    open_steps: dict[str, list[Pod]] = {}  # by group the session that its last pod was bound in
-    for pod in placed:
-        if not is_batch(pod):
-            steps.append([pod])
-            continue
-        job = Task(pod).job or pod.key
-        step = open_steps.get(job)
-        if step is None or when(pod, bound_at) - when(step[-1], bound_at) > AT_ONCE:
-            step = open_steps[job] = []
-            steps.append(step)
-        step.append(pod)
-    verdicts: list[Verdict] = []
-    sessions = 0
-    for step in steps:
-        sessions += is_batch(step[0])
-        for pod in step:
-            at = when(pod, bound_at)
-            told = None if at == _LONG_AGO else at
-            if is_batch(pod):
-                verdicts.append(Verdict(pod=pod.key, engine=BATCH, node=pod.spec.node_name, session=sessions, at=told))
-            else:
-                verdicts.append(Verdict(pod=pod.key, node=pod.spec.node_name, at=told))
-    return [*verdicts, *_waiting(pods, is_batch, sessions + 1)]
+    pods = [pod for pod in objects if isinstance(pod, Pod) and serves(pod) and is_decided_about(pod)]
+    story = Story(is_batch)
+    for pod in sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _order(pod, bound_at)):
+        story.decided(pod, when(pod, bound_at))
+    return story.told(pods)[0]
+
+
+class Story:
+    """Decisions, and changes between them, in order. Pods of one group that were bound at once are one session's."""
+
+    def __init__(self, is_batch: Callable[[Pod], bool]) -> None:
+        self._is_batch = is_batch
+        self._steps: list[list[tuple[Pod, datetime]] | Change] = []
+        self._open_steps: dict[str, list[tuple[Pod, datetime]]] = {}  # by group the session of its last pod
+
+    def decided(self, pod: Pod, at: datetime) -> None:
+        """A pod was given its node."""
+        step = self._open_steps.get(job := Task(pod).job or pod.key) if self._is_batch(pod) else None
+        if step is None or at - step[-1][1] > AT_ONCE:
+            step = []
+            self._steps.append(step)
+            if self._is_batch(pod):
+                self._open_steps[job] = step
+        step.append((pod, at))
+
+    def changed(self, item: KubeObject, at: datetime, *, gone: bool = False) -> None:
+        self._steps.append(Change(item, gone, at))
+
+    def told(self, pods: Iterable[Pod]) -> tuple[list[Verdict], list[Change]]:
+        """All of it; those of the `pods` that wait come last."""
+        verdicts: list[Verdict] = []
+        changes: list[Change] = []
+        sessions = 0
+        for step in self._steps:
+            if isinstance(step, Change):
+                changes.append(replace(step, after=len(verdicts)))
+                continue
+            is_batch = self._is_batch(step[0][0])
+            sessions += is_batch
+            verdicts += [
+                Verdict(
+                    pod=pod.key,
+                    engine=BATCH if is_batch else PODS,
+                    node=pod.spec.node_name,
+                    session=sessions if is_batch else 0,
+                    at=None if at == _LONG_AGO else at,
+                )
+                for pod, at in step
+            ]
+        return [*verdicts, *_waiting(pods, self._is_batch, sessions + 1)], changes
 
 
 def _waiting(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int) -> list[Verdict]:
@@ -74,6 +91,11 @@ def _waiting(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int)
     told = [pod for pod in pods if not pod.spec.node_name and _condition(pod, "False") is not None]
     single = [Verdict(pod=pod.key) for pod in told if not is_batch(pod)]
     return single + [Verdict(pod=pod.key, engine=BATCH, session=session) for pod in told if is_batch(pod)]
+
+
+def is_decided_about(pod: Pod) -> bool:
+    """Whether a scheduler has, or had, a say in where the pod is; not so of one that a kubelet made by itself."""
+    return pod.status.phase not in _OVER and not pod.terminating and _MIRROR not in pod.metadata.annotations
 
 
 def when(pod: Pod, bound_at: Mapping[str, datetime]) -> datetime:

@@ -1,5 +1,6 @@
 """What was a cluster, and what was decided in it? One file: a line that says what it is, objects, decisions, an end.
 
+A cluster that was followed for some time has changes between its decisions: objects that came, changed or went.
 Every line is one JSON value: a file of any size is written line by line, `grep` and `diff` work on
 it, and whatever is wrong with it has a line number. Objects hold what a decision can depend on and nothing else. A name
 that ends in `.gz` is packed. The same recording is always the same bytes.
@@ -12,7 +13,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +25,7 @@ import msgspec
 from bayplan import __version__
 from bayplan.batch.ledger import DEFAULT_SCHEDULER
 from bayplan.errors import BayplanError, ObjectError
+from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, find_kind, in_words, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import DEFAULT_QUEUE
@@ -66,6 +68,8 @@ class Header(_Line, frozen=True):
     """The text of the volcano-scheduler.conf; None: the built-in one."""
     batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
     default_queue: str = DEFAULT_QUEUE
+    until: datetime | None = None
+    """How long the cluster was followed; None: it is the cluster of one moment."""
 
 
 class Verdict(_Line, frozen=True):
@@ -86,20 +90,69 @@ class Verdict(_Line, frozen=True):
     """When a live cluster showed it."""
 
 
+class _ChangeLine(_Line, frozen=True):
+    """What happened, as a line has it."""
+
+    at: datetime | None = None
+    comes: dict[str, Any] | None = None
+    goes: dict[str, Any] | None = None
+
+
 class _End(_Line, frozen=True):
     """The last line: a file that was cut has none."""
 
     objects: int
     decisions: int
+    changes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened in a cluster besides decisions: from then on the object is this, or is no more."""
+
+    item: KubeObject
+    gone: bool = False
+    at: datetime | None = None
+    after: int = 0
+    """So many decisions were made before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A cluster at one moment, and decisions in their order."""
+    """A cluster at one moment, decisions in their order, and what happened between them where it was followed."""
 
     header: Header
     objects: tuple[KubeObject, ...]
     verdicts: tuple[Verdict, ...]
+    changes: tuple[Change, ...] = ()
+
+    def story(self) -> Iterator[Verdict | Change]:
+        """Decisions and changes in the order in which they happened."""
+        changes = iter(self.changes)
+        change = next(changes, None)
+        for number, verdict in enumerate(self.verdicts):
+            while change is not None and change.after <= number:
+                yield change
+                change = next(changes, None)
+            yield verdict
+        if change is not None:
+            yield change
+            yield from changes
+
+    def objects_at_end(self) -> tuple[KubeObject, ...]:
+        """The cluster when the recording ended."""
+        if self.header.until is None:
+            return self.objects
+        known = {(type(item), item.key): item for item in self.objects}
+        for step in self.story():
+            if isinstance(step, Change):
+                key = (type(step.item), step.item.key)
+                known.pop(key, None)
+                if not step.gone:
+                    known[key] = step.item
+            elif step.node and isinstance(pod := known.get((Pod, step.pod)), Pod):
+                known[Pod, step.pod] = pod.bound_to(step.node)
+        return tuple(known.values())
 
 
 def is_recording(path: Path) -> bool:
@@ -132,9 +185,30 @@ def lines_of(recording: Recording) -> Iterator[str]:
     yield _text(msgspec.to_builtins(recording.header))
     for item in recording.objects:
         yield _text({"object": tree_of(item)})
-    for verdict in recording.verdicts:
-        yield _text({"decision": msgspec.to_builtins(verdict)})
-    yield _text({"end": msgspec.to_builtins(_End(objects=len(recording.objects), decisions=len(recording.verdicts)))})
+    for step in recording.story():
+        if isinstance(step, Verdict):
+            yield _text({"decision": msgspec.to_builtins(step)})
+        else:
+            when = {} if step.at is None else {"at": msgspec.to_builtins(step.at)}
+            yield _text({"change": {**when, "goes" if step.gone else "comes": _changed(step)}})
+    yield _text({"end": msgspec.to_builtins(_counted(recording.objects, recording.verdicts, recording.changes))})
+
+
+def _counted(objects: Sized, verdicts: Sized, changes: Sized) -> _End:
+    return _End(objects=len(objects), decisions=len(verdicts), changes=len(changes))
+
+
+def _changed(change: Change) -> dict[str, Any]:
+    """Of what is gone nothing but its name is told."""
+    if not change.gone:
+        return tree_of(change.item)
+    kind, meta = kind_of(type(change.item)), change.item.metadata
+    names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+    return {
+        "apiVersion": kind.api_versions[0],
+        "kind": kind.name,
+        "metadata": {key: text for key, text in names.items() if text},
+    }
 
 
 def tree_of(item: KubeObject) -> dict[str, Any]:
@@ -166,6 +240,7 @@ def read_recording(path: Path) -> Recording:
     end: _End | None = None
     objects: list[KubeObject] = []
     verdicts: list[Verdict] = []
+    changes: list[Change] = []
     number = 0
     for number, text in _numbered(path):
         tree = _parsed(path, number, text)
@@ -174,23 +249,29 @@ def read_recording(path: Path) -> Recording:
         elif end is not None:
             raise RecordingError(path, number, "something follows the end; expected nothing more")
         elif "object" in tree:
-            objects.append(_object(path, number, tree))
+            objects.append(_object(path, number, "object", tree["object"]))
         elif "decision" in tree:
             verdicts.append(_part(path, number, tree, "decision", Verdict))
+        elif "change" in tree:
+            changes.append(_change(path, number, tree["change"], after=len(verdicts)))
         elif "end" in tree:
             end = _part(path, number, tree, "end", _End)
         else:
             keys = ", ".join(tree) or "nothing"
-            raise RecordingError(path, number, f"it holds {keys}; expected object, decision or end")
+            raise RecordingError(path, number, f"it holds {keys}; expected object, decision, change or end")
     if header is None:
         raise RecordingError(path, 1, 'the file is empty; expected {"recording": 1, ...}')
     if end is None:
         raise RecordingError(path, number + 1, 'the file ends here, so it was cut; expected {"end": ...}')
-    found = _End(objects=len(objects), decisions=len(verdicts))
+    found = _counted(objects, verdicts, changes)
     if end != found:
-        told = f"objects {found.objects} and decisions {found.decisions}"
-        raise RecordingError(path, number, f"end: the file holds {told}; expected {end.objects} and {end.decisions}")
-    return Recording(header, tuple(objects), tuple(verdicts))
+        raise RecordingError(path, number, f"end: the file holds {_listed(found)}; expected {_listed(end)}")
+    return Recording(header, tuple(objects), tuple(verdicts), tuple(changes))
+
+
+def _listed(end: _End) -> str:
+    counts = f"objects {end.objects} and decisions {end.decisions}"
+    return f"{counts} and changes {end.changes}" if end.changes else counts
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, str]]:
@@ -216,7 +297,7 @@ def _parsed(path: Path, number: int, text: str) -> dict[str, Any]:
     except ValueError as fault:
         raise RecordingError(path, number, f"it is no JSON: {fault}; expected one object a line") from None
     if not isinstance(tree, dict):
-        raise RecordingError(path, number, "it is no JSON object; expected one with object, decision or end")
+        raise RecordingError(path, number, "it is no JSON object; expected one with object, decision, change or end")
     return tree
 
 
@@ -254,19 +335,26 @@ def _converted(path: Path, number: int, key: str, value: Any, struct: type[S]) -
         raise RecordingError(path, number, f"{told}{field[2]} {how}; expected some of {known}") from None
 
 
-def _object(path: Path, number: int, tree: dict[str, Any]) -> KubeObject:
-    raw = tree["object"]
+def _change(path: Path, number: int, tree: Any, after: int) -> Change:
+    line = _converted(path, number, "change", tree, _ChangeLine)
+    if (line.comes is None) == (line.goes is None):
+        raise RecordingError(path, number, "change: it says not what happened; expected either comes or goes")
+    field, raw = ("comes", line.comes) if line.comes is not None else ("goes", line.goes)
+    return Change(_object(path, number, f"change.{field}", raw), line.goes is not None, line.at, after)
+
+
+def _object(path: Path, number: int, key: str, raw: Any) -> KubeObject:
     api_version, name = (raw.get("apiVersion"), raw.get("kind")) if isinstance(raw, dict) else (None, None)
     if not isinstance(api_version, str) or not isinstance(name, str):
-        raise RecordingError(path, number, "object: it says not what it is; expected apiVersion and kind")
+        raise RecordingError(path, number, f"{key}: it says not what it is; expected apiVersion and kind")
     try:
         kind = find_kind(api_version, name)
         if kind is None:
             raise RecordingError(
                 path,
                 number,
-                f"object.kind: {name} of {api_version} is nothing a scheduler reads; expected a kind it does",
+                f"{key}.kind: {name} of {api_version} is nothing a scheduler reads; expected a kind it does",
             )
         return convert(raw, kind.struct)
     except ObjectError as fault:
-        raise RecordingError(path, number, f"object: {fault}") from None
+        raise RecordingError(path, number, f"{key}: {fault}") from None

@@ -2,13 +2,14 @@
 
 A recording of decisions that were made for it is repeated from its objects. One that was observed in a live cluster is
 retraced: pods that have nodes are taken off, and each is decided about again on the cluster as it was then, as far as
-that is still there. Of equally good nodes the recorded one is taken, so that only a real difference is one. After a
-difference the replay goes on as the recording did. Costs what deciding costs.
+that is still there; a cluster that was followed goes through all that happened to it. Of equally good nodes the
+recorded one is taken, so that only a real difference is one. After a difference the replay goes on as the recording
+did. Costs what deciding costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -17,18 +18,22 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.batch.tasks import Task
-from bayplan.objects.core import Pod
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import PodGroup, PodGroupStatus
 from bayplan.scheduler.cycle import Decision
 from bayplan.sim.observing import AT_ONCE
 from bayplan.sim.placing import Outcome
-from bayplan.sim.recording import BATCH, OBSERVED, Recording, Verdict
-from bayplan.sim.still_cluster import Setup, StillCluster, same, unplaced, verdict_of, waiting_in
+from bayplan.sim.recording import BATCH, OBSERVED, Change, Recording, Verdict
+from bayplan.sim.still_cluster import OVER, Setup, StillCluster, same, unplaced, verdict_of, waiting_in
 
 MOST_AT_ONCE = 64
 """So many bindings are on their way at the same time, at most: so far a decision may have been made out of order."""
 _ENTERED = PodGroupStatus(phase="Inqueue")
+_GONE = "the pod was gone already"
+
+Steps = list[Verdict | list[Verdict] | Change]
+"""What is still to be retraced: decisions, sessions, changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +125,17 @@ def _words(recorded: Verdict | None, now: Verdict | None) -> tuple[str, ...]:
 
 
 class _Retracing:
-    """Follows the observed decisions of a recording, one after another."""
+    """Follows the observed decisions of a recording, one after another, and what happened between them."""
 
     def __init__(self, recording: Recording, setup: Setup, seed: int) -> None:
-        self._verdicts = recording.verdicts
-        self._numbers = {verdict.pod: number for number, verdict in enumerate(recording.verdicts, 1)}
+        self._recording = recording
+        self._numbers = {id(verdict): number for number, verdict in enumerate(recording.verdicts, 1)}
+        is_followed = recording.header.until is not None
         decided = {verdict.pod for verdict in recording.verdicts}
-        pods = {item.key: item for item in recording.objects if isinstance(item, Pod)}
-        self._pods = {key: unplaced(pod) for key, pod in pods.items() if key in decided}
+        pods = [item for item in recording.objects if isinstance(item, Pod)]
+        taken_off = [pod for pod in pods if (not pod.spec.node_name if is_followed else pod.key in decided)]
+        self._pods = {pod.key: unplaced(pod) for pod in taken_off}
+        self._placed: set[str] = set()
         self._found = Replay()
         self._groups: dict[str, PodGroup] = {}  # of pods that are still to be decided about
         jobs = {Task(pod).job for pod in self._pods.values()}
@@ -135,67 +143,146 @@ class _Retracing:
         for item in recording.objects:
             if isinstance(item, PodGroup) and item.key in jobs:
                 self._groups[item.key] = replace(item, status=_ENTERED)
-            elif not isinstance(item, Pod) or (item.spec.node_name and item.key not in decided):
+            elif not isinstance(item, Pod) or (item.spec.node_name and item.key not in self._pods):
                 before.append(item)
         self._still = StillCluster(before, setup, now=recording.header.at, seed=seed)
 
     def run(self) -> Replay:
-        with self._still as still:
-            still.favourites.update({verdict.pod: verdict.node for verdict in self._verdicts if verdict.node})
-            for step in self._steps():
-                if step[0].engine == BATCH:
-                    self._retrace_session(step)
-                else:
-                    self._retrace_pods(step)
+        with self._still:
+            left = self._steps()
+            while left:
+                match left[0]:
+                    case Change() as change:
+                        self._come_to_change(left, change)
+                    case Verdict() as verdict:
+                        self._come_to_pod(left, verdict)
+                    case session:
+                        del left[0]
+                        self._retrace_session(session)
         return self._found
 
-    def _steps(self) -> Iterator[list[Verdict]]:
-        """Decisions of one session together, and all of the pod engine's that lie between two sessions."""
-        step: list[Verdict] = []
-        for verdict in self._verdicts:
-            if verdict.pod not in self._pods:
-                self._differs(verdict, None, ("the recording holds no such pod",))
+    def _steps(self) -> Steps:
+        """Decisions and changes; decisions of one session are one step."""
+        steps: Steps = []
+        known = set(self._pods)
+        for each in self._recording.story():
+            if isinstance(each, Change):
+                known.add(each.item.key)
+                steps.append(each)
+            elif each.pod not in known:
+                self._differs(each, None, ("the recording holds no such pod",))
+            elif each.engine != BATCH:
+                steps.append(each)
+            elif steps and isinstance(last := steps[-1], list) and last[0].session == each.session:
+                last.append(each)
+            else:
+                steps.append([each])
+        return steps
+
+    # changes ----------------------------------------------------------------------------------------------------
+
+    def _come_to_change(self, left: Steps, change: Change) -> None:
+        """Let it happen; or first the next decision, if it is one that was made before the change was seen."""
+        for place, step in enumerate(left):
+            if isinstance(step, Change):
                 continue
-            if step and (step[-1].engine, step[-1].session) != (verdict.engine, verdict.session):
-                yield step
-                step = []
-            step.append(verdict)
-        if step:
-            yield step
+            if isinstance(step, Verdict) and _close(change, step) and self._explains(step):
+                del left[place]
+                self._retrace_pod(step)
+                return
+            break
+        del left[0]
+        self._change(change)
+
+    def _change(self, change: Change) -> None:
+        item, cluster = change.item, self._still.cluster
+        if isinstance(item, Pod):
+            self._change_pod(item, gone=change.gone)
+        elif isinstance(item, PodGroup) and not change.gone:
+            entered = self._still.batch.cache.catalog.table(PodGroup).get(item.key)
+            if entered is None:
+                self._groups[item.key] = replace(item, status=_ENTERED)
+            else:
+                cluster.add([replace(item, status=entered.status)])
+        elif not change.gone:
+            cluster.add([item])
+        elif not isinstance(item, Node) or item.name in self._still.pods.snapshot().nodes.index:
+            cluster.remove([item])
+
+    def _change_pod(self, pod: Pod, *, gone: bool) -> None:
+        cluster = self._still.cluster
+        if gone or pod.status.phase in OVER:
+            self._pods.pop(pod.key, None)
+            self._placed.discard(pod.key)
+            if (known := cluster.pods.get(pod.key)) is not None:
+                cluster.remove([known])
+        elif pod.spec.node_name:
+            cluster.add([pod])
+        elif pod.key not in self._placed:
+            self._pods[pod.key] = unplaced(pod)
 
     # the pod engine ---------------------------------------------------------------------------------------------
 
-    def _retrace_pods(self, step: list[Verdict]) -> None:
-        left = list(step)
-        while left:
-            recorded = left.pop(self._next(left))
-            outcome = self._still.place(self._pods[recorded.pod], [])
-            now = verdict_of(outcome)
-            if outcome.waits_for:  # the others that it waits for come next
-                now = Verdict(pod=recorded.pod, node=outcome.node or "")
-            self._found.decisions.append(now)
-            if not same(recorded, now):
-                self._take_back(outcome)
-                because = self._because(recorded, now)
-                self._differs(recorded, now, because)
-                self._enforce(recorded)
+    def _come_to_pod(self, left: Steps, head: Verdict) -> None:
+        """Retrace the next decision; or let a change happen that may explain it and was told a moment too late."""
+        place = self._next(left, head)
+        if place is None:
+            late = next((place for place, step in enumerate(left[:MOST_AT_ONCE]) if isinstance(step, Change)), 0)
+            if isinstance(change := left[late], Change) and _close(head, change):
+                del left[late]
+                self._change(change)
+                return
+        verdict = left.pop(place or 0)
+        assert isinstance(verdict, Verdict), "others than decisions about one pod are no choice"
+        self._retrace_pod(verdict)
 
-    def _next(self, left: Sequence[Verdict]) -> int:
-        """Which of the next decisions was made first: the first that explains itself, of those made at about once."""
-        head = left[0]
+    def _retrace_pod(self, recorded: Verdict) -> None:
+        if recorded.pod not in self._pods:
+            self._differs(recorded, None, (_GONE,))
+            return
+        self._favour([recorded])
+        outcome = self._still.place(self._pods[recorded.pod], [])
+        now = verdict_of(outcome)
+        if outcome.waits_for:  # the others that it waits for come next
+            now = Verdict(pod=recorded.pod, node=outcome.node or "")
+        self._found.decisions.append(now)
+        if not same(recorded, now):
+            self._take_back(outcome)
+            because = self._because(recorded, now)
+            self._differs(recorded, now, because)
+            self._enforce(recorded)
+        if recorded.node:
+            self._placed.add(recorded.pod)
+
+    def _next(self, left: Steps, head: Verdict) -> int | None:
+        """Which of the next decisions was made first: the first that explains itself, of those made at about once.
+
+        None: no one does.
+        """
         if not head.node:
             return 0
         best: dict[bytes, frozenset[str]] = {}  # pods that are alike are asked about once
         for place, verdict in enumerate(left[:MOST_AT_ONCE]):
-            if not verdict.node or not _close(head, verdict):
+            if not isinstance(verdict, Verdict) or not verdict.node or not _close(head, verdict):
                 break
-            pod = self._pods[verdict.pod]
-            likeness = _likeness(pod)
-            if likeness not in best:
-                best[likeness] = self._still.best_nodes(pod) if self._still.pods.serves(pod) else frozenset()
-            if verdict.node in best[likeness]:
+            if self._explains(verdict, best):
                 return place
-        return 0
+        return None
+
+    def _explains(self, verdict: Verdict, best: dict[bytes, frozenset[str]] | None = None) -> bool:
+        """Whether the cluster as it is explains a decision. `best`: nodes for pods like those asked about before."""
+        pod = self._pods.get(verdict.pod)
+        if pod is None or not verdict.node or verdict.pod in self._placed or not self._still.pods.serves(pod):
+            return False
+        known = {} if best is None else best
+        likeness = _likeness(pod)
+        if likeness not in known:
+            known[likeness] = self._still.best_nodes(pod)
+        return verdict.node in known[likeness]
+
+    def _favour(self, verdicts: Iterable[Verdict]) -> None:
+        """Of equally good nodes take the recorded ones."""
+        self._still.favourites.update({verdict.pod: verdict.node for verdict in verdicts if verdict.node})
 
     def _take_back(self, outcome: Outcome) -> None:
         if outcome.held is not None:
@@ -216,6 +303,14 @@ class _Retracing:
 
     def _retrace_session(self, step: list[Verdict]) -> None:
         still = self._still
+        for verdict in step:
+            if verdict.pod not in self._pods:
+                self._differs(verdict, None, (_GONE,))
+        step = [verdict for verdict in step if verdict.pod in self._pods]
+        if not step:
+            return
+        self._favour(step)
+        self._placed.update(verdict.pod for verdict in step if verdict.node)
         pods = [self._pods[verdict.pod] for verdict in step]
         for job in {Task(pod).job: None for pod in pods}:
             if (group := self._groups.pop(job, None)) is not None:
@@ -243,7 +338,7 @@ class _Retracing:
     # both -------------------------------------------------------------------------------------------------------
 
     def _differs(self, recorded: Verdict, now: Verdict | None, because: tuple[str, ...]) -> None:
-        self._found.differences.append(Difference(self._numbers[recorded.pod], recorded, now, because))
+        self._found.differences.append(Difference(self._numbers[id(recorded)], recorded, now, because))
 
     def _enforce(self, recorded: Verdict) -> None:
         """Go on from what was recorded."""
@@ -258,7 +353,7 @@ def _likeness(pod: Pod) -> bytes:
     return msgspec.json.encode((meta.namespace, meta.labels, meta.annotations, meta.controller, pod.spec))
 
 
-def _close(first: Verdict, second: Verdict) -> bool:
+def _close(first: Verdict | Change, second: Verdict | Change) -> bool:
     if first.at is None or second.at is None:
         return True
     return abs(second.at - first.at) <= AT_ONCE

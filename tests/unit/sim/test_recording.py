@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from bayplan.objects.meta import KubeObject
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.sim.recording import (
     BATCH,
+    Change,
     Header,
     Recording,
     RecordingError,
@@ -42,10 +46,23 @@ def recording() -> Recording:
     return Recording(Header(recording=1, at=NOON, seed=3, configuration="kind: Ü"), tuple(objects), verdicts)
 
 
+def followed() -> Recording:
+    """The same cluster with a story: a pod is placed, another comes, the first goes."""
+    known = recording()
+    web = known.objects[1]
+    late = make_pod("late")
+    last = Verdict(pod="default/late", node="a", at=NOON)
+    gone = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=web.metadata.uid))
+    changes = (Change(late, at=NOON, after=1), Change(gone, gone=True, after=2))
+    header = replace(known.header, until=NOON + timedelta(hours=1))
+    return Recording(header, known.objects[:2], (known.verdicts[0], last), changes)
+
+
+@pytest.mark.parametrize("make", [recording, followed])
 @pytest.mark.parametrize("name", ["cluster.jsonl", "cluster.jsonl.gz"])
-def test_it_reads_back_as_it_was_written(tmp_path: Path, name: str) -> None:
-    write_recording(tmp_path / name, recording())
-    assert read_recording(tmp_path / name) == recording()
+def test_it_reads_back_as_it_was_written(tmp_path: Path, name: str, make: Callable[[], Recording]) -> None:
+    write_recording(tmp_path / name, make())
+    assert read_recording(tmp_path / name) == make()
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
@@ -55,6 +72,24 @@ def test_the_same_recording_is_the_same_bytes(tmp_path: Path, name: str) -> None
         (tmp_path / folder).mkdir()
         write_recording(tmp_path / folder / name, recording())
     assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def test_a_cluster_that_was_followed_is_told_in_order_and_known_at_its_end() -> None:
+    lines = [json.loads(line) for line in lines_of(followed())]
+    assert [next(iter(line)) for line in lines] == [
+        "recording",
+        *["object"] * 2,
+        *["decision", "change", "decision", "change"],
+        "end",
+    ]
+    assert [list(line["change"]) for line in lines if "change" in line] == [["at", "comes"], ["goes"]]
+    assert lines[-1] == {"end": {"objects": 2, "decisions": 2, "changes": 2}}
+    there = {(type(item).__name__, item.key): item for item in followed().objects_at_end()}
+    assert set(there) == {("Node", "a"), ("Pod", "default/late")}
+    late = there["Pod", "default/late"]
+    assert isinstance(late, Pod)
+    assert late.spec.node_name == "a"
+    assert recording().objects_at_end() == recording().objects
 
 
 def test_a_name_that_ends_in_gz_is_packed(tmp_path: Path) -> None:
@@ -89,8 +124,8 @@ HEADER, NODE, *_, END = list(lines_of(Recording(recording().header, recording().
             ['{"recording": 1, "at": "noon"}'], 1, "at: Invalid RFC3339 encoded datetime; correct it", id="no such time"
         ),
         pytest.param([HEADER, "{"], 2, "it is no JSON: ", id="no JSON"),
-        pytest.param([HEADER, "[]"], 2, "it is no JSON object; expected one with object, decision or end", id="a list"),
-        pytest.param([HEADER, '{"nod": 1}'], 2, "it holds nod; expected object, decision or end", id="something else"),
+        pytest.param([HEADER, "[]"], 2, "it is no JSON object; expected one with object, decision, ", id="a list"),
+        pytest.param([HEADER, '{"nod": 1}'], 2, "expected object, decision, change or end", id="something else"),
         pytest.param(
             [HEADER, '{"object": {"kind": "Node"}}'],
             2,
@@ -129,7 +164,22 @@ HEADER, NODE, *_, END = list(lines_of(Recording(recording().header, recording().
         ),
         pytest.param([HEADER, NODE], 3, 'the file ends here, so it was cut; expected {"end": ...}', id="cut"),
         pytest.param(
-            [HEADER, END], 2, "end: the file holds objects 0 and decisions 0; expected 1 and 0", id="lost lines"
+            [HEADER, END],
+            2,
+            "end: the file holds objects 0 and decisions 0; expected objects 1 and decisions 0",
+            id="lost lines",
+        ),
+        pytest.param(
+            [HEADER, '{"change": {"at": "2026-03-01T12:00:00Z"}}'],
+            2,
+            "change: it says not what happened; expected either comes or goes",
+            id="a change of nothing",
+        ),
+        pytest.param(
+            [HEADER, '{"change": {"goes": {"apiVersion": "v1", "kind": "Secret"}}}'],
+            2,
+            "change.goes.kind: Secret of v1 is nothing a scheduler reads",
+            id="a strange kind goes",
         ),
         pytest.param([HEADER, NODE, END, NODE], 4, "something follows the end; expected nothing more", id="two in one"),
     ],
