@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,27 @@ def recorded(corner: BatchCorner, name: str = "cluster.jsonl.gz", *options: str)
     return path
 
 
+@contextmanager
+def following(corner: BatchCorner, path: Path) -> Iterator[None]:
+    """`bayplan record --follow`, from when it has seen the cluster until Ctrl-C; then it has written the file."""
+    command = [sys.executable, "-m", "bayplan", "record", path, "--follow"]
+    kubeconfig = f"--kubeconfig={corner.cluster.kubeconfig()}"
+    with subprocess.Popen(
+        [*command, kubeconfig], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as recorder:
+        try:
+            assert recorder.stderr is not None
+            began = any(line.startswith("recording ") for line in recorder.stderr)
+            assert began
+            yield
+            recorder.send_signal(signal.SIGINT)
+            out, _ = recorder.communicate(timeout=60)
+        finally:
+            recorder.kill()
+    assert recorder.returncode == 0
+    assert " decisions, " in out
+
+
 def replayed(corner: BatchCorner, path: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The nodes that a replay gives to this test's pods, and what differs about them: others may have left some."""
     found = json.loads(bayplan("replay", path, "-o", "json", may_differ=True))
@@ -76,6 +99,26 @@ def test_pods_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: Ba
     assert differences == []
     assert nodes == shown(corner)
     assert nodes[f"{corner.namespace}/giant"] == ""
+
+
+def test_what_happens_while_a_cluster_is_followed_is_replayed(corner: BatchCorner) -> None:
+    small, *_ = corner.add_nodes(1, cpu="2")
+    corner.add_nodes(1, cpu="8")
+    path = corner.folder / "story.jsonl.gz"
+    decided = {}
+    with corner.running(), following(corner, path):
+        for name, cpu in (("first", "7"), ("second", "1")):
+            corner.api.create(corner.pod(name, cpu=cpu))
+            corner.bound([name])
+            decided[f"{corner.namespace}/{name}"] = node_of(corner.api.pod(name))
+        corner.api.create(corner.pod("third", cpu="6"))
+        waits(corner, "third")
+        corner.api.remove("pods", "first")
+        corner.bound(["third"])  # where the first was, which nobody sees any more
+        decided[f"{corner.namespace}/third"] = node_of(corner.api.pod("third"))
+    assert decided[f"{corner.namespace}/third"] != small
+    assert f"{corner.namespace}/first" not in shown(corner)
+    assert replayed(corner, path) == (decided, [])
 
 
 def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:

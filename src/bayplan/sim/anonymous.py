@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from bayplan.objects.kinds import convert, kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL
 from bayplan.sim.recording import Verdict, tree_of
 
 _KEPT_WORDS = frozenset(
@@ -124,9 +125,13 @@ _KEY_FIELDS = frozenset(("key", "topologyKey", "matchLabelKeys", "mismatchLabelK
 _IMAGE_FIELDS = frozenset(("image", "reference", "names"))
 _PATHS = frozenset(("request", "requests"))
 """Fields whose values may be two names with a slash between."""
-_TELLING_LABELS = frozenset(("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type"))
+_TELLING_LABELS = frozenset(("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type", GPU_MODEL))
 """Labels whose values say what a node is, and not whose."""
-_WELL_KNOWN = re.compile(r"([a-z0-9.-]+\.)?(kubernetes\.io|k8s\.io|volcano\.sh)/.+|metadata\.(name|namespace)")
+_WELL_KNOWN = re.compile(
+    r"([a-z0-9.-]+\.)?(kubernetes\.io|k8s\.io|volcano\.sh)/.+|metadata\.(name|namespace)|" + re.escape(GPU_MODEL)
+)
+_GPU_ANNOTATIONS = frozenset((GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL))
+"""What pods ask of shared GPUs, and were given: numbers, and models that are in every catalogue."""
 _READ_ANNOTATIONS = re.compile(
     r"([a-z.]+\.)?volcano\.sh/.+|scheduling\.k8s\.io/group-name|pv\.kubernetes\.io/.+|volume(\.beta)?\.kubernetes\.io/.+|"
     r"storageclass\.kubernetes\.io/.+|storage\.alpha\.kubernetes\.io/.+|resource\.kubernetes\.io/.+|"
@@ -266,7 +271,8 @@ def _walked(value: Any, field: str, rename: Rename, kind: str, above: str = "") 
 def _walked_map(value: dict[str, Any], field: str, rename: Rename, kind: str) -> dict[str, Any]:
     if field == "annotations":
         kept = {key: text for key, text in value.items() if _READ_ANNOTATIONS.fullmatch(key)}
-        return {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept.items()}
+        said = {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept.items()}
+        return said | {key: text for key, text in value.items() if key in _GPU_ANNOTATIONS}
     if field in _KEYED_FIELDS and all(isinstance(each, str) for each in value.values()):
         return {_key_name(key, rename): rename(text, "value") for key, text in value.items()}
     if field in ("disruptedPods", "minTaskMember"):

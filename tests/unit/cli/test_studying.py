@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from bayplan.sim.recording import OBSERVED, Header, Recording, Verdict, read_recording, write_recording
+from bayplan.sim.recording import OBSERVED, Change, Header, Recording, Verdict, read_recording, write_recording
+from bayplan.testing import make_node, make_pod
 from command_runs import Run
 from docs.fences import ROOT
 from studied import PACKING
@@ -77,6 +79,32 @@ def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: Run, tmp_pat
     first, second = (json.loads(run("replay", path, "-o", "json").out) for path in (observed, shared))
     assert first["decisions"] == second["decisions"] == 1
     assert first["different"] == second["different"]
+
+
+def test_following_is_for_live_clusters_and_takes_a_duration(run: Run, tmp_path: Path) -> None:
+    ended = run("record", tmp_path / "c.jsonl", "--for", "10m", "--from", CLUSTER)
+    assert (ended.code, ended.err) == (2, "error: --follow and --for watch a live cluster; leave out --from\n")
+    for text in ("soon", "-3s", "0s"):
+        ended = run("record", tmp_path / "c.jsonl", f"--for={text}")
+        assert ended.code == 2
+        assert ended.err == f"error: --for takes a duration such as 90s, 10m or 1h30m; got {text!r}\n"
+
+
+def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: Run, tmp_path: Path) -> None:
+    path, noon = tmp_path / "story.jsonl", datetime(2026, 3, 1, 12, tzinfo=UTC)
+    header = Header(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
+    objects = (make_node("old", cpu=4), make_pod("web", cpu=3))
+    changes = (Change(make_node("new", cpu=4), after=1), *(Change(item, gone=True, after=1) for item in objects))
+    late = Change(make_pod("late", cpu=3), after=1)
+    write_recording(path, Recording(header, objects, (Verdict(pod="default/web", node="old"),), (*changes, late)))
+    told = json.loads(run("whatif", "-f", wish(tmp_path), "--from", path, "-o", "json").out)
+    assert [(each["pod"], each["then"]) for each in told["lands"]] == [("default/late", "new")]
+    assert run("replay", path) == (0, "1 decisions, all the same\n", "")
+    shared = tmp_path / "shared.jsonl"
+    assert run("record", "--anonymous", shared, "--from", path).code == 0
+    assert len(read_recording(shared).changes) == 4
+    assert "late" not in shared.read_text()
+    assert run("replay", shared) == (0, "1 decisions, all the same\n", "")
 
 
 def test_what_if_is_told_as_a_table_and_as_data(run: Run, tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
+import yaml
 
 from bayplan.app import read_objects
 from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
 from bayplan.objects.meta import KubeObject
+from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_INDEX, GPU_MODEL, GpuAsk, annotations_for
 from bayplan.sim.anonymous import Anonymiser
+from bayplan.sim.policies import policy_manifest
 from bayplan.sim.recording import Verdict, tree_of
 from bayplan.sim.still_cluster import Setup, StillCluster, waiting_in
 from bayplan.testing import make_node, make_pod
@@ -22,8 +25,10 @@ from docs.fences import ROOT
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def decided(objects: Sequence[KubeObject], favourites: dict[str, str] | None = None) -> list[Verdict]:
-    with StillCluster(objects, Setup(), now=NOON) as still:
+def decided(
+    objects: Sequence[KubeObject], favourites: dict[str, str] | None = None, setup: Setup | None = None
+) -> list[Verdict]:
+    with StillCluster(objects, setup or Setup(), now=NOON) as still:
         still.favourites.update(favourites or {})
         return still.come_to_rest(waiting_in(objects, still)).verdicts
 
@@ -38,6 +43,24 @@ def test_the_decisions_of_the_examples_stay_what_they_are(example: str) -> None:
     assert [(each.pod, each.node, each.evicted) for each in after] == [
         (each.pod, each.node, each.evicted) for each in before
     ]
+
+
+def test_shared_gpus_are_given_out_as_with_names() -> None:
+    """What pods ask of devices, what they were given and of which model it must be is no secret."""
+    gpus = {GPU_COUNT: 2, "cpu": "64", "memory": "64Gi", "pods": 110}
+    nodes = [
+        make_node(f"falcon-{model}", labels={GPU_MODEL: model, "team": "falcon"}, allocatable=gpus)
+        for model in ("T4", "P100")
+    ]
+    asked = annotations_for(GpuAsk(700, 1, "V100|P100"))
+    held = make_pod("falcon-0", node="falcon-P100", annotations=asked | {GPU_INDEX: "0"}, cpu=1)
+    objects = [*nodes, held, *(make_pod(f"falcon-{number}", annotations=asked, cpu=1) for number in (1, 2))]
+    names = Anonymiser(objects)
+    setup = Setup(configuration=yaml.safe_dump(policy_manifest("bestfit", [])))
+    before, after = (decided(each, setup=setup) for each in (objects, [names.item(item) for item in objects]))
+    assert [each.node for each in before] == ["falcon-P100", ""]
+    assert [(each.pod, each.node) for each in after] == [(each.pod, each.node) for each in map(names.verdict, before)]
+    assert "falcon" not in json.dumps([tree_of(names.item(item)) for item in objects])
 
 
 SECRETS = ("acme", "payroll", "falcon", "registry.acme.example")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 
 from bayplan import Cluster
 from bayplan.client import PODS
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import Condition, KubeObject
 from bayplan.sim.following import Following, matters
-from bayplan.sim.recording import OBSERVED, Change, Header, Recording, Verdict, lines_of
+from bayplan.sim.recorded_trace import read_recorded
+from bayplan.sim.recording import OBSERVED, Change, Header, Recording, Verdict, lines_of, write_recording
 from bayplan.sim.replaying import replay
 from bayplan.sim.still_cluster import Setup
 from bayplan.testing import make_node, make_pod
@@ -190,6 +192,31 @@ def test_sessions_of_gangs_that_came_are_retraced() -> None:
     )
     assert told(story) == []
     assert [each.node for each in replay(story).decisions] == ["large", "large"]
+
+
+def test_a_story_is_a_trace_with_durations(tmp_path: Path) -> None:
+    waiting, late = (stamped(make_pod(name, cpu=1), second) for name, second in (("waiting", 0), ("late", 30)))
+    stays = stamped(make_pod("stays", cpu=1, node="large"), 5)
+    story = story_of(
+        [LARGE, waiting, stays],
+        Verdict(pod="default/waiting", node="large", at=at(10)),
+        Change(late, at=at(30)),
+        Verdict(pod="default/late", node="small", at=at(40)),
+        Change(SMALL, at=at(45)),
+        Change(Pod(metadata=waiting.metadata), gone=True, at=at(70)),
+    )
+    write_recording(tmp_path / "story.jsonl", story)
+    nodes, pods = read_recorded(tmp_path / "story.jsonl")
+    assert [node.name for node in nodes] == ["large", "small"]
+    assert [(each.name, each.arrives_s, each.runs_s) for each in pods] == [
+        ("default/waiting", 0.0, 60.0),
+        ("default/stays", 5.0, None),
+        ("default/late", 30.0, None),
+    ]
+
+
+def stamped(pod: Pod, second: float) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, creation_timestamp=at(second)))
 
 
 @pytest.mark.parametrize(
