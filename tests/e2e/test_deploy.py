@@ -83,7 +83,8 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "more"), [("base", 0), ("monitoring", 1), ("pod-groups", 2), ("batch", -3), ("binder", 8)]
+    ("overlay", "more"),
+    [("base", 0), ("monitoring", 1), ("pod-groups", 2), ("shared-gpus", 2), ("batch", -3), ("binder", 8)],
 )
 def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:
     trees = kustomized(prepared, overlay)
@@ -101,7 +102,11 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
     base = comparable(kustomized(prepared, "base"))
     del base["Namespace", "", "bayplan-system"]  # which helm makes itself: --create-namespace
     assert comparable(rendered()) == base
-    for overlay, value in (("monitoring", "serviceMonitor"), ("pod-groups", "podGroups")):
+    for overlay, value in (
+        ("monitoring", "serviceMonitor"),
+        ("pod-groups", "podGroups"),
+        ("shared-gpus", "sharedGpus"),
+    ):
         values = tmp_path / "values.yaml"
         values.write_text(f"{value}: {{enabled: true}}")
         wanted = comparable(kustomized(prepared, overlay))

@@ -113,7 +113,7 @@ def test_what_happens_while_a_cluster_is_followed_is_replayed(corner: BatchCorne
             decided[f"{corner.namespace}/{name}"] = node_of(corner.api.pod(name))
         corner.api.create(corner.pod("third", cpu="6"))
         waits(corner, "third")
-        corner.api.remove("pods", "first")
+        corner.api.delete_all("Pod", ["first"])
         corner.bound(["third"])  # where the first was, which nobody sees any more
         decided[f"{corner.namespace}/third"] = node_of(corner.api.pod("third"))
     assert decided[f"{corner.namespace}/third"] != small

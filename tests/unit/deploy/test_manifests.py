@@ -90,6 +90,21 @@ def test_what_the_pod_engine_reads_may_be_read(kind: Kind) -> None:
     assert {"list", "watch"} <= verbs or kind.name in NOT_FOR_PODS
 
 
+def test_pods_are_patched_only_where_policies_for_shared_gpus_are_wanted() -> None:
+    """Which device a pod was given is an annotation, and no other right will do for that."""
+    wanted = {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
+    assert not [rule for rule in rules() if "pods" in rule["resources"] and "patch" in rule["verbs"]]
+    overlay = DEPLOY / "kustomize" / "shared-gpus"
+    role, binding = yaml.safe_load_all((overlay / "cluster-role.yaml").read_text(encoding="utf-8"))
+    assert role["rules"] == [wanted]
+    assert binding["subjects"] == manifests()["ClusterRoleBinding", "bayplan"]["subjects"]
+    listed = yaml.safe_load((overlay / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert listed == ["../base", "cluster-role.yaml"]
+    chart = (CHART / "templates" / "shared-gpus.yaml").read_text(encoding="utf-8")
+    assert chart.startswith("{{- if .Values.sharedGpus.enabled }}")
+    assert yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["sharedGpus"] == {"enabled": False}
+
+
 def test_no_rule_is_wide() -> None:
     for rule in [*rules(), *rules("Role")]:
         assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
@@ -148,6 +163,7 @@ def test_the_chart_explains_its_values() -> None:
         "tolerations",
         "serviceMonitor",
         "podGroups",
+        "sharedGpus",
     ]
 
 
