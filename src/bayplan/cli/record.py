@@ -85,7 +85,7 @@ def command(
         plugin_folders,
         trust_writable=trust_writable_plugins,
         batch_schedulers=batch_schedulers,
-        recorded=source.recording if source is not None else None,
+        recorded=None if source is None else source.recording,
     )
     if source is None:
         recording = followed(connection, setup, for_s)

@@ -51,12 +51,14 @@ class Story:
 
     def decided(self, pod: Pod, at: datetime) -> None:
         """A pod was given its node."""
-        step = self._open_steps.get(job := Task(pod).job or pod.key) if self._is_batch(pod) else None
+        if not self._is_batch(pod):
+            self._steps.append([(pod, at)])
+            return
+        job = Task(pod).job or pod.key
+        step = self._open_steps.get(job)
         if step is None or at - step[-1][1] > AT_ONCE:
-            step = []
+            step = self._open_steps[job] = []
             self._steps.append(step)
-            if self._is_batch(pod):
-                self._open_steps[job] = step
         step.append((pod, at))
 
     def changed(self, item: KubeObject, at: datetime, *, gone: bool = False) -> None:

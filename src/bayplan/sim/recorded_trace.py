@@ -27,12 +27,12 @@ def read_recorded(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
     items = [*recording.objects, *(change.item for change in recording.changes if not change.gone)]
     nodes = {item.name: _node(item) for item in items if isinstance(item, Node)}
     if not nodes:
-        raise TraceError(path, "at least one node; there is none")
+        raise TraceError(path, "expected at least one node; there is none")
     pods = {item.uid or item.key: item for item in items if isinstance(item, Pod)}
     ends = _endings(recording)
     pods = {uid: pod for uid, pod in pods.items() if uid in ends or pod.status.phase not in _OVER}
     if not pods:
-        raise TraceError(path, "at least one pod; there is none")
+        raise TraceError(path, "expected at least one pod; there is none")
     start = min((created for pod in pods.values() if (created := pod.metadata.creation_timestamp)), default=None)
     found = [_pod(pod, start, ends.get(uid)) for uid, pod in pods.items()]
     return list(nodes.values()), sorted(found, key=lambda pod: (pod.arrives_s, pod.name))

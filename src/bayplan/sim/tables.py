@@ -109,11 +109,12 @@ def rows(path: Path, columns: Sequence[Column[Any]], names: Mapping[str, str] | 
         with _readable(path, reader):
             header = next(reader, None)
             if header is None:
-                raise TraceError(path, "the file is empty; its first line names the columns")
-            places = _places(path, [cell.strip() for cell in header], columns, called, names or {})
+                raise TraceError(path, "expected a first line that names the columns; the file is empty")
+            header = [cell.strip() for cell in header]
+            places = _places(path, header, columns, called, names or {})
             for cells in reader:
                 if cells:
-                    yield _row(path, reader.line_num, cells, len(header), places, called)
+                    yield _row(path, reader.line_num, cells, header, places, called)
 
 
 def _places(
@@ -122,16 +123,16 @@ def _places(
     """Where each column is; -1: it is not there, and need not be."""
     for name in header:
         if header.count(name) > 1 and name in called.values():
-            raise TraceError(path, "a name for one column only; it is there twice", line=1, column=name)
+            raise TraceError(path, "expected a name for one column only; it is there twice", line=1, column=name)
     unknown = named.keys() - called.keys()
     if unknown:
-        raise TraceError(path, f"there is no such field; known fields are: {', '.join(called)}", column=min(unknown))
+        raise TraceError(path, f"expected a field that there is: {', '.join(called)}", column=min(unknown))
     places = []
     for column in columns:
         name = called[column.name]
         if name not in header and (column.needed or column.name in named):
             known = ", ".join(header) or "nothing"
-            raise TraceError(path, f"a column of this name; the file has: {known}", line=1, column=name)
+            raise TraceError(path, f"expected a column of this name; the file has: {known}", line=1, column=name)
         places.append((column, header.index(name) if name in header else -1))
     return places
 
@@ -140,12 +141,13 @@ def _row(
     path: Path,
     line: int,
     cells: list[str],
-    width: int,
+    header: list[str],
     places: list[tuple[Column[Any], int]],
     called: Mapping[str, str],
 ) -> Row:
-    if len(cells) != width:
-        raise TraceError(path, f"{width} cells, as many as the first line names; got {len(cells)}", line=line)
+    if len(cells) != len(header):
+        expected = f"expected {len(header)} cells, as many as the first line names; got {len(cells)}"
+        raise TraceError(path, expected, line=line, column=(*header, "")[min(len(cells), len(header))])
     values: dict[str, Any] = {}
     for column, place in places:
         cell = cells[place].strip() if place >= 0 else ""
@@ -179,8 +181,10 @@ def _readable(path: Path, reader: Any) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:
-        raise TraceError(path, "text in UTF-8", line=reader.line_num + 1) from None
+        raise TraceError(path, "expected text in UTF-8", line=reader.line_num + 1) from None
     except csv.Error as fault:
-        raise TraceError(path, f"cells separated by commas; {fault}", line=max(line, reader.line_num)) from None
+        raise TraceError(
+            path, f"expected cells separated by commas; {fault}", line=max(line, reader.line_num)
+        ) from None
     except (OSError, EOFError, zlib.error) as fault:
-        raise TraceError(path, f"a whole gzip file; {fault}", line=reader.line_num + 1) from None
+        raise TraceError(path, f"expected a whole gzip file; {fault}", line=reader.line_num + 1) from None

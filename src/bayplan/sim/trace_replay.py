@@ -6,6 +6,7 @@ The trace is read as time goes on, so it may be as long as it likes: what is kep
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -162,4 +163,4 @@ class Replay:
             return 0.0
         columns = FragmentColumns(TypicalGroups(typical))
         columns.read(self._world.nodes())
-        return sum(columns.fragment(row) for row in range(len(self._nodes))) / self._gpus
+        return math.fsum(columns.fragment(row) for row in range(len(self._nodes))) / self._gpus

@@ -89,7 +89,7 @@ def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None)
             raise row.fault("gpu", f"expected at most {MOST_DEVICES} devices; got {row['gpu']}")
         nodes[row["sn"]] = TraceNode(row["sn"], row["cpu_milli"], row["memory_mib"], row["gpu"], row["model"])
     if not nodes:
-        raise TraceError(path, "at least one node; there is none")
+        raise TraceError(path, "expected at least one node; there is none")
     return list(nodes.values())
 
 
@@ -100,9 +100,9 @@ def read_openb_pods(path: Path) -> list[TracePod]:
         for row in rows(path, _OPENB_COLUMNS)
     ]
     if not pods:
-        raise TraceError(path, "at least one pod; there is none")
+        raise TraceError(path, "expected at least one pod; there is none")
     if not any(pod.ask.count for pod in pods):
-        raise TraceError(path, "at least one pod that asks for a GPU; there is none", column="num_gpu")
+        raise TraceError(path, "expected at least one pod that asks for a GPU; there is none", column="num_gpu")
     return pods
 
 
@@ -141,7 +141,7 @@ def _ask(row: Row) -> GpuAsk:
         raise row.fault(
             "gpu_milli", f"expected {'0' if count == 0 else '1 or more'}, since num_gpu is {count}; got {milli}"
         )
-    return GpuAsk(milli, count, row["gpu_spec"]) if count else GpuAsk()
+    return GpuAsk(milli, count, row["gpu_spec"])
 
 
 def gpu_capacity(nodes: Iterable[TraceNode]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from another_machine import ELSEWHERE, HERE
 from bayplan.sim.recorded_trace import read_recorded
 from live_cluster import CommandLine
 
@@ -59,26 +59,26 @@ def test_json_for_programs(run: CommandLine, files: list[str]) -> None:
     assert found["gpu_allocation_at_130_mean"] == pytest.approx(sum(told) / 3, abs=1e-3)
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_hashes_are(files: list[str]) -> None:
+@pytest.mark.parametrize("trace", ["openb", "csv"])
+def test_the_same_seed_gives_the_same_bytes_whatever_the_machine(files: list[str], tmp_path: Path, trace: str) -> None:
+    timed = tmp_path / "timed.csv"
+    header, *lines = (tmp_path / "pods.csv").read_text().splitlines()
+    arrivals = [f"{line},{7 * number},{100 + 37 * number % 1000}" for number, line in enumerate(lines)]
+    timed.write_text("\n".join([f"{header},arrival,duration", *arrivals, ""]))
+    asked = (
+        ["--seeds", "2"] if trace == "openb" else ["--trace", "csv", "--pods", timed, "--samples", "-", "--every", 300]
+    )
     said = []
-    for hash_seed, processes in (("1", "1"), ("77", "2")):
-        command = [
-            sys.executable,
-            "-m",
-            "bayplan",
-            "simulate",
-            *files,
-            "--seeds",
-            "2",
-            "--processes",
-            processes,
-            "-o",
-            "json",
-        ]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        said.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
+    for number, environment in enumerate((HERE, ELSEWHERE)):
+        samples = tmp_path / f"samples-{number}.csv"
+        more = ["--processes", number + 1] if trace == "openb" else []
+        options = [samples if each == "-" else each for each in (*files, *asked, *more, "-o", "json")]
+        command = [sys.executable, "-m", "bayplan", "simulate", *map(str, options)]
+        done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300)
+        said.append((done.stdout, samples.read_bytes() if trace == "csv" else b""))
     assert said[0] == said[1]
-    assert said[0].startswith(b"{")
+    assert json.loads(said[0][0])["nodes"] == 50
+    assert said[0][1].count(b"\n") > (5 if trace == "csv" else -1)
 
 
 def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.plugins.gpu.asks import GpuAsk, annotations_for
+from bayplan.plugins.gpu.typical_pods import Shape
+from bayplan.sim.policies import shape_of
 from bayplan.sim.tables import TraceError
 from bayplan.sim.traces import TraceNode, TracePod, read_csv_pods, read_nodes, read_openb_pods
 
@@ -33,6 +35,14 @@ def test_pods_of_openb(tmp_path: Path) -> None:
     assert read_openb_pods(file(tmp_path, "\ufeff" + text.replace("\n", "\r\n"))) == expected
 
 
+def test_models_are_a_part_of_the_shape_of_pods_without_gpus_too(tmp_path: Path) -> None:
+    """Shapes are compared as they are written, whatever a model means to who wants no device."""
+    text = f"{PODS}\na,8000,1024,0,0,T4\nb,8000,1024,0,0,\nc,8000,1024,1,500,\n"
+    pods = read_openb_pods(file(tmp_path, text))
+    assert [shape_of(pod) for pod in pods] == [Shape(8000, 0, 0, "T4"), Shape(8000, 0, 0), Shape(8000, 500, 1)]
+    assert [annotations_for(pod.ask) for pod in pods[:2]] == [{}, {}]
+
+
 def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
     (found,) = read_openb_pods(file(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,2,1,300\n"))
     assert found == TracePod("pod-0000", 1, 2, GpuAsk(300, 1))
@@ -41,17 +51,27 @@ def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("", "the file is empty; its first line names the columns", id="nothing at all"),
-        pytest.param(f"{PODS}\n", "at least one pod; there is none", id="no pod"),
-        pytest.param(f"{PODS}\na,1,1,0,0,\n", "column num_gpu: at least one pod that asks for a GPU", id="no GPU"),
+        pytest.param("", "expected a first line that names the columns; the file is empty", id="nothing at all"),
+        pytest.param(f"{PODS}\n", "expected at least one pod; there is none", id="no pod"),
+        pytest.param(
+            f"{PODS}\na,1,1,0,0,\n", "column num_gpu: expected at least one pod that asks for a GPU", id="no GPU"
+        ),
         pytest.param(
             "name,cpu\na,1\n",
-            "line 1, column cpu_milli: a column of this name; the file has: name, cpu",
+            "line 1, column cpu_milli: expected a column of this name; the file has: name, cpu",
             id="no column",
         ),
-        pytest.param(f"{PODS},cpu_milli\n", "line 1, column cpu_milli: a name for one column only", id="column twice"),
-        pytest.param(f"{PODS}\na,1,1,1,500\n", "line 2: 6 cells, as many as the first line names; got 5", id="short"),
-        pytest.param(f"{PODS}\na,1,1,1,500,,9\n", "line 2: 6 cells, as many as the first line names; got 7", id="long"),
+        pytest.param(
+            f"{PODS},cpu_milli\n", "line 1, column cpu_milli: expected a name for one column only", id="column twice"
+        ),
+        pytest.param(
+            f"{PODS}\na,1,1,1,500\n",
+            "line 2, column gpu_spec: expected 6 cells, as many as the first line names; got 5",
+            id="short",
+        ),
+        pytest.param(
+            f"{PODS}\na,1,1,1,500,,9\n", "line 2: expected 6 cells, as many as the first line names; got 7", id="long"
+        ),
         pytest.param(
             f"{PODS}\na,1,1,1,500,\nb,two,1,1,500,\n",
             "line 3, column cpu_milli: expected a whole number from 0 on; got 'two'",
@@ -79,8 +99,8 @@ def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
             f"{PODS}\na,1,1,1,0,\n", "column gpu_milli: expected 1 or more, since num_gpu is 1", id="none of one"
         ),
         pytest.param(f"{PODS}\na,1,1,99,1000,\n", "column num_gpu: expected at most 64 devices; got 99", id="too many"),
-        pytest.param(f'{PODS}\na,1,1,1,500,\n"b,1\n', "line 3: cells separated by commas", id="an open quote"),
-        pytest.param(f"{PODS}\na,1,1,1,500,\xff\n".encode("latin-1"), "text in UTF-8", id="other bytes"),
+        pytest.param(f'{PODS}\na,1,1,1,500,\n"b,1\n', "line 3: expected cells separated by commas", id="an open quote"),
+        pytest.param(f"{PODS}\na,1,1,1,500,\xff\n".encode("latin-1"), "expected text in UTF-8", id="other bytes"),
     ],
 )
 def test_broken_lists_of_pods(tmp_path: Path, text: str | bytes, said: str) -> None:
@@ -96,14 +116,14 @@ def test_files_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
         read_openb_pods(tmp_path / "none.csv")
     whole = gzip.compress(f"{PODS}\n".encode() + b"a,1,1,1,500,\n" * 50)
     for name, content in (("cut.csv.gz", whole[:-20]), ("plain.csv.gz", b"name,cpu\n")):
-        with pytest.raises(TraceError, match="a whole gzip file"):
+        with pytest.raises(TraceError, match="expected a whole gzip file"):
             read_openb_pods(file(tmp_path, content, name))
 
 
 def test_nodes(tmp_path: Path) -> None:
     assert read_nodes(file(tmp_path, f"{NODES}\na,64000,262144,2,P100\n")) == [TraceNode("a", 64000, 262144, 2, "P100")]
     for text, said in (
-        (f"{NODES}\n", "at least one node; there is none"),
+        (f"{NODES}\n", "expected at least one node; there is none"),
         (f"{NODES}\na,1,1,1,x\na,1,1,1,x\n", "line 3, column sn: expected a name that no line before has; got 'a'"),
         (f"{NODES}\na,1,1,65,x\n", "line 2, column gpu: expected at most 64 devices; got 65"),
         (f"{NODES}\n,1,1,1,x\n", "line 2, column sn: expected a text; got ''"),
@@ -140,11 +160,15 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
             {},
             "line 2, column arrival: expected a number from 0 on; got 'nan'",
         ),
-        ("cpu_milli,memory_mib,arrival\n1,1,1\n", {"duration": "took"}, "line 1, column took: a column of this name"),
+        (
+            "cpu_milli,memory_mib,arrival\n1,1,1\n",
+            {"duration": "took"},
+            "line 1, column took: expected a column of this name",
+        ),
         (
             "cpu_milli,memory_mib,arrival\n1,1,1\n",
             {"colour": "x"},
-            "column colour: there is no such field; known fields",
+            "column colour: expected a field that there is: name, cpu_milli",
         ),
     ],
 )

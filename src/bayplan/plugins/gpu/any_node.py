@@ -5,22 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
 from bayplan.plugins.gpu.asks import Devices, GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns, tightest
-from bayplan.plugins.gpu.policy import SharedGpuPolicy
+from bayplan.plugins.gpu.policy import PlainGpuPolicy
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 
-class GpuRandom(SharedGpuPolicy[GpuColumns]):
+class GpuRandom(PlainGpuPolicy):
     """Any node that has room, and any device of it. Equal scores are left to the scheduler's own tie break."""
 
     name = "GpuRandom"
-
-    @classmethod
-    def factory(cls, args: object, handle: Handle) -> GpuRandom:
-        del args
-        return cls(handle, GpuColumns())
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
         del cycle, nodes, ask, gpus

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.plugins.gpu.asks import GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns
-from bayplan.plugins.gpu.policy import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI, SharedGpuPolicy, asked_cpu, free_cpu
+from bayplan.plugins.gpu.policy import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI, PlainGpuPolicy, asked_cpu, free_cpu
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _GPU_SCALE = LARGEST_CPU_MILLI // LARGEST_GPU_MILLI
@@ -15,16 +14,11 @@ _A_POINT = 2 * LARGEST_CPU_MILLI // MAX_SCORE
 """So much that is left of both together costs one point."""
 
 
-class GpuBestFit(SharedGpuPolicy[GpuColumns]):
+class GpuBestFit(PlainGpuPolicy):
     """Prefers nodes that the pod fills up."""
 
     name = "GpuBestFit"
     looks_at_cpu = True
-
-    @classmethod
-    def factory(cls, args: object, handle: Handle) -> GpuBestFit:
-        del args
-        return cls(handle, GpuColumns())
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
         left = free_cpu(nodes) - asked_cpu(cycle) + (gpus.total[rows] - ask.total) * _GPU_SCALE

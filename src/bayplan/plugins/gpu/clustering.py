@@ -5,30 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
 from bayplan.plugins.gpu.asks import GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns
-from bayplan.plugins.gpu.policy import LARGEST_GPU_MILLI, SharedGpuPolicy
+from bayplan.plugins.gpu.policy import LARGEST_GPU_MILLI, PlainGpuPolicy
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _STEP = 25
 """How much better each step is: strangers only, nobody, its kind among others, its kind alone."""
 
 
-class GpuClustering(SharedGpuPolicy[GpuColumns]):
+class GpuClustering(PlainGpuPolicy):
     """Prefers nodes whose GPU pods are of the pod's own kind, and of equal ones those with less left."""
 
     name = "GpuClustering"
-
-    @classmethod
-    def factory(cls, args: object, handle: Handle) -> GpuClustering:
-        del args
-        return cls(handle, GpuColumns())
+    scores_plain_pods = False
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
         del cycle, nodes
-        if not ask.count:
-            return np.zeros(len(rows), dtype=np.int64)
         users = gpus.users[rows]
         kind = 0 if ask.shares else min(ask.count, users.shape[1] - 1)
         kinds = np.count_nonzero(users, axis=1)

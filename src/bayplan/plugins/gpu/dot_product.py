@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.plugins.gpu.asks import GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns
-from bayplan.plugins.gpu.policy import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI, SharedGpuPolicy, asked_cpu, free_cpu
+from bayplan.plugins.gpu.policy import LARGEST_CPU_MILLI, LARGEST_GPU_MILLI, PlainGpuPolicy, asked_cpu, free_cpu
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _GPU_SCALE = (LARGEST_CPU_MILLI // LARGEST_GPU_MILLI) ** 2
@@ -17,16 +16,11 @@ _WHOLE_PRODUCT = 2 * LARGEST_CPU_MILLI**2 // MAX_SCORE
 """So much of both products together costs one point."""
 
 
-class GpuDotProduct(SharedGpuPolicy[GpuColumns]):
+class GpuDotProduct(PlainGpuPolicy):
     """Prefers nodes where CPU and GPU that are left have little to do with CPU and GPU that are asked for."""
 
     name = "GpuDotProduct"
     looks_at_cpu = True
-
-    @classmethod
-    def factory(cls, args: object, handle: Handle) -> GpuDotProduct:
-        del args
-        return cls(handle, GpuColumns())
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
         product = free_cpu(nodes) * asked_cpu(cycle) + gpus.total[rows] * (ask.total * _GPU_SCALE)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE
 from bayplan.plugins.gpu.asks import WHOLE, GpuAsk
 from bayplan.plugins.gpu.devices import GpuColumns
-from bayplan.plugins.gpu.policy import SharedGpuPolicy
+from bayplan.plugins.gpu.policy import PlainGpuPolicy
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 _NODE_IN_USE = MAX_SCORE // 2
@@ -18,20 +17,14 @@ _FRESH_NODE = MAX_SCORE // 3
 _A_POINT = WHOLE // 10
 
 
-class GpuPacking(SharedGpuPolicy[GpuColumns]):
+class GpuPacking(PlainGpuPolicy):
     """Prefers the fullest device that has room, then a free device of a node in use, then the smallest free node."""
 
     name = "GpuPacking"
-
-    @classmethod
-    def factory(cls, args: object, handle: Handle) -> GpuPacking:
-        del args
-        return cls(handle, GpuColumns())
+    scores_plain_pods = False
 
     def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
         del cycle, nodes
-        if not ask.count:
-            return np.zeros(len(rows), dtype=np.int64)
         devices = gpus.devices[rows]
         if ask.shares:
             left = gpus.left[rows]

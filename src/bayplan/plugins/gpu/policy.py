@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class SharedGpuPolicy(Generic[C]):
     )
     looks_at_cpu = False
     """Whether its scores depend on the CPU that the pod asks for."""
+    scores_plain_pods = True
+    """Whether it has an opinion about pods that ask for no GPU."""
 
     def __init__(self, handle: Handle, gpus: C) -> None:
         self._handle = handle
@@ -100,8 +102,11 @@ class SharedGpuPolicy(Generic[C]):
         yield Rejection(lacking, NO_SHARE if ask.shares else NO_FREE)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        ask = cycle.info.once(gpu_ask)
+        if not ask.count and not self.scores_plain_pods:
+            return np.zeros(len(nodes), dtype=np.int64)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
-        scores = self.worth(cycle, nodes, cycle.info.once(gpu_ask), gpus, rows)
+        scores = self.worth(cycle, nodes, ask, gpus, rows)
         return np.minimum(np.maximum(scores, 0), MAX_SCORE)
 
     @abstractmethod
@@ -143,6 +148,15 @@ class SharedGpuPolicy(Generic[C]):
         except BayplanError as fault:
             return error(f"cannot write {GPU_INDEX}: {fault}")
         return None
+
+
+class PlainGpuPolicy(SharedGpuPolicy[GpuColumns]):
+    """A policy that looks at what is left of devices and needs no arguments."""
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> Self:
+        del args
+        return cls(handle, GpuColumns())
 
 
 def cpu_milli(pod: Pod) -> int:
