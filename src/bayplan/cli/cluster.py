@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 START_S = 60.0
 START_NODE_S = 0.02
+READY_PIPE = "BAYPLAN_READY_PIPE"
+"""The variable that tells a cluster that is started detached where its starter waits for a word."""
 
 named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several.")
 
@@ -243,6 +246,7 @@ def reset(name: str) -> None:
 def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
     with folder.held():  # refuses when it is up already
         pass
+    hears, tells = os.pipe()
     with folder.log.open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "bayplan", *settings.arguments()],
@@ -250,14 +254,21 @@ def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=(tells,),
+            env={**os.environ, READY_PIPE: str(tells)},
         )
-    deadline = time.monotonic() + START_S + START_NODE_S * settings.node_count
-    with progress(f"starting a cluster of {settings.node_count} node(s)"):
-        while (running := folder.running()) is None:
-            if child.poll() is not None or time.monotonic() > deadline:
-                said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
-                raise ClusterFolderError(f"the cluster did not come up: {said or 'it said nothing'}")
-            time.sleep(0.02)
+    os.close(tells)
+    limit_s = START_S + START_NODE_S * settings.node_count
+    with progress(f"starting a cluster of {settings.node_count} node(s)"), open(hears, "rb") as word:
+        # A word when it is up; the end of the pipe when it is gone; nothing while it still tries.
+        heard, _, _ = select.select([word], [], [], limit_s)
+        running = folder.running() if heard and word.read(1) else None
+    if running is None:
+        child.terminate()  # nobody would know of one that comes up later
+        child.wait()
+        said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
+        silence = "it said nothing" if heard else f"not within {limit_s:g} s"
+        raise ClusterFolderError(f"the cluster did not come up: {said or silence}")
     _tell_next(folder, running, settings, detached=True)
 
 
@@ -281,12 +292,20 @@ async def _serve(folder: ClusterFolder, settings: _Up) -> None:
             kept = str(data.absolute()) if data else ""
             running = Running(os.getpid(), cluster.url, kept, starts, shown)
             folder.tell(running)
+            _tell_starter()
             _collect_seldom()
             if starts == 1:
                 _tell_next(folder, running, settings, detached=False)
             await _until(cluster, stop, anew)
         if anew.is_set() and data is not None:
             remove(data)
+
+
+def _tell_starter() -> None:
+    """Let whoever started this process detached know that the cluster is up."""
+    if told := os.environ.pop(READY_PIPE, ""):
+        with contextlib.suppress(BrokenPipeError), open(int(told), "wb") as pipe:  # he may have left
+            pipe.write(b"+")
 
 
 def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> EmbeddedCluster | WholeCluster:

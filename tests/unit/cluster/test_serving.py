@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from api_world import config_map, pod
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
-from bayplan.cluster import serving
+from bayplan.cluster import serving, watching
 from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
@@ -194,6 +195,42 @@ async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.Mon
         said = await cluster.raw(head.encode())
         assert said.startswith(b"HTTP/1.1 408 ")
         assert b'"reason":"Timeout"' in said
+
+
+@on_loop
+async def test_it_listens_on_loopback_unless_told_otherwise(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        door = cluster.cluster._http
+        assert door is not None
+        assert door._listening is not None
+        assert {each.getsockname()[0] for each in door._listening.sockets} == {"127.0.0.1"}
+
+
+@on_loop
+async def test_a_watch_that_nobody_reads_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SEND_S", 0.05)
+    stopped: list[watching.Watch] = []
+    stop = watching.Watch.stop
+    monkeypatch.setattr(watching.Watch, "stop", lambda self: (stopped.append(self), stop(self))[1])
+    async with served(tmp_path) as cluster:
+
+        async def make_large(first: int, last: int) -> None:
+            for number in range(first, last):
+                await cluster.make(CONFIG_MAPS, {"metadata": {"name": f"l-{number}"}, "data": {"a": "x" * 500_000}})
+
+        await make_large(0, 48)  # more than the buffers of both ends hold
+        ring, credentials = cluster.cluster.store.place(("", "configmaps")).ring, cluster.cluster.credentials
+        trust = ssl.create_default_context(cafile=str(credentials.authority))
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.cluster.port, ssl=trust, limit=1024)
+        head = f"GET {CONFIG_MAPS}?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {credentials.token}\r\n\r\n"
+        writer.write(head.encode())
+        await until(lambda: ring._listeners or stopped)
+        await make_large(48, 52)
+        await until(lambda: stopped)
+        assert not ring._listeners
+        assert (await cluster.ask("GET", "/version")).code == 200
+        assert not reader.at_eof()
+        writer.transport.abort()
 
 
 @on_loop
