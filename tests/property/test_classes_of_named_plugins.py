@@ -13,11 +13,13 @@ from bayplan.app import known_plugins
 from bayplan.clock import ManualClock
 from bayplan.framework.points import FILTER, SCORE
 from bayplan.framework.profile import Profile
+from bayplan.objects import gpu_sharing as kai
 from bayplan.objects.core import Node, Pod
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
 from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_MODEL, GpuAsk, annotations_for
 from bayplan.plugins.gpu.fragmentation import GpuFragmentation
+from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.scheduler.engine import Placed
 from bayplan.snapshot import PodInfo
 from histories import HEAD, STEPS, History, live, told
@@ -84,40 +86,77 @@ class Handed(History):
         self.given_up[pod.uid] = pod, infos
 
 
-class SharedGpus(History):
-    """Nodes with devices of two models, and pods that ask for a part of one, one or two, or none."""
+class Refused(History):
+    """Remembers who refused pods: what refuses nobody is not tested."""
 
-    def __init__(self, chance: random.Random, policy: str) -> None:
+    def __init__(self, chance: random.Random, plugin: str) -> None:
         self.said: set[str] = set()
-        super().__init__(chance, profiles=with_plugin(policy), nodes=8, templates=8)
-
-    def node(self, name: str) -> Node:
-        node, pick = super().node(name), self.chance.choice
-        if self.chance.random() < 0.2:
-            return node
-        room = {**node.status.allocatable, GPU_COUNT: pick(["1", "2", "4"])}
-        labels = {**node.metadata.labels, GPU_MODEL: pick(["T4", "A10"])}
-        return replace(
-            node,
-            metadata=replace(node.metadata, labels=labels),
-            spec=replace(node.spec, taints=(), unschedulable=False),
-            status=replace(node.status, allocatable=room),
-        )
-
-    def template(self, number: int) -> dict[str, Any]:
-        template = super().template(number)
-        spec = {key: value for key, value in template["spec"].items() if key in ("containers", "schedulerName")}
-        spec["containers"][0].pop("ports", None)
-        asks = [GpuAsk(), GpuAsk(250, 1), GpuAsk(600, 1), GpuAsk(1000, 1), GpuAsk(1000, 2), GpuAsk(250, 1, "T4")]
-        annotations = annotations_for(self.chance.choice(asks))
-        if self.chance.random() < 0.05:
-            annotations = {GPU_COUNT: "many"}
-        return {"metadata": {**template["metadata"], "annotations": annotations}, "spec": spec}
+        super().__init__(chance, profiles=with_plugin(plugin), nodes=8, templates=8)
 
     def decided(self, pod: Pod, infos: Any = ()) -> list[Placed]:
         both = super().decided(pod, infos)
         self.said |= set(told(both[1].decision).get("rejectors", ()))
         return both
+
+    def with_devices(self, node: Node, number: dict[str, str], labels: dict[str, str]) -> Node:
+        """A node that has devices, and that nothing else speaks against."""
+        return replace(
+            node,
+            metadata=replace(node.metadata, labels={**node.metadata.labels, **labels}),
+            spec=replace(node.spec, taints=(), unschedulable=False),
+            status=replace(node.status, allocatable={**node.status.allocatable, **number}),
+        )
+
+    def plain_spec(self, spec: dict[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in spec.items() if key in ("containers", "schedulerName")}
+        kept["containers"][0].pop("ports", None)
+        return kept
+
+
+class SharedGpus(Refused):
+    """Nodes with devices of two models, and pods that ask for a part of one, one or two, or none."""
+
+    def node(self, name: str) -> Node:
+        node, pick = super().node(name), self.chance.choice
+        if self.chance.random() < 0.2:
+            return node
+        return self.with_devices(node, {GPU_COUNT: pick(["1", "2", "4"])}, {GPU_MODEL: pick(["T4", "A10"])})
+
+    def template(self, number: int) -> dict[str, Any]:
+        template = super().template(number)
+        asks = [GpuAsk(), GpuAsk(250, 1), GpuAsk(600, 1), GpuAsk(1000, 1), GpuAsk(1000, 2), GpuAsk(250, 1, "T4")]
+        annotations = annotations_for(self.chance.choice(asks))
+        if self.chance.random() < 0.05:
+            annotations = {GPU_COUNT: "many"}
+        metadata = {**template["metadata"], "annotations": annotations}
+        return {"metadata": metadata, "spec": self.plain_spec(template["spec"])}
+
+
+class PartsOfGpus(Refused):
+    """The same by KAI's words: a share of a device, an amount of its memory, or whole ones."""
+
+    def node(self, name: str) -> Node:
+        node, pick = super().node(name), self.chance.choice
+        if self.chance.random() < 0.2:
+            return node
+        labels = pick([{kai.GPU_MEMORY_LABEL: "16384"}, {kai.GPU_MEMORY_LABEL: "40960"}, {}])
+        return self.with_devices(node, {kai.GPU: pick(["1", "2", "4"])}, labels)
+
+    def template(self, number: int) -> dict[str, Any]:
+        template = super().template(number)
+        spec = self.plain_spec(template["spec"])
+        asks: list[dict[str, str]] = [
+            {},
+            {kai.FRACTION: "0.5"},
+            {kai.FRACTION: "0.3"},
+            {kai.FRACTION: "0.6", kai.NUMBER: "2"},
+            {kai.MEMORY: "12000"},
+        ]
+        annotations = self.chance.choice(asks) if self.chance.random() > 0.05 else {kai.FRACTION: "2"}
+        if not annotations and self.chance.random() < 0.5:
+            resources = spec["containers"][0].setdefault("resources", {})
+            resources["requests"] = {**resources.get("requests", {}), kai.GPU: "1"}
+        return {"metadata": {**template["metadata"], "annotations": annotations}, "spec": spec}
 
 
 def test_pods_that_were_given_up_get_their_own_answers() -> None:
@@ -142,11 +181,21 @@ def test_sharing_changes_nothing_about_shared_gpus(policy: str) -> None:
     assert policy in said, "what refuses nobody is not tested"
 
 
+def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
+    said: set[str] = set()
+    for seed in range(1200, 1203):
+        history = PartsOfGpus(random.Random(seed), GpuSharing.name)
+        live(history)
+        assert history.shared > STEPS // 8, "sharing is what is tested here"
+        said |= history.said
+    assert GpuSharing.name in said, "what refuses nobody is not tested"
+
+
 def test_every_shipped_plugin_that_speaks_of_nodes_is_lived_with() -> None:
     """By the histories of this file and, for those of the default profile, of the others."""
     usual = profile_of(History(random.Random(0)))
     lived_with = {plugin.name for point in (FILTER, SCORE) for plugin in usual.at(point)}
-    lived_with |= {BindRequestBinder.name, *(each.name for each in gpu_policies())}
+    lived_with |= {BindRequestBinder.name, GpuSharing.name, *(each.name for each in gpu_policies())}
     methods = ("filter", "filter_nodes", "score", "score_nodes")
     shipped = {entry.name for entry in known_plugins() if any(hasattr(entry.plugin, method) for method in methods)}
     assert shipped == lived_with
