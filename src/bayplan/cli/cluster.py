@@ -22,13 +22,13 @@ from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolde
 from bayplan.cli.page_options import page_option
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.terminal import progress
-from bayplan.controllers.node_pools import NodePool, nodes_of
 
 if TYPE_CHECKING:
     from bayplan.app.batch import BatchSettings
     from bayplan.app.whole_cluster import SchedulerSetup, WholeCluster
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
+    from bayplan.controllers.node_pools import NodePool
 
 START_S = 60.0
 START_NODE_S = 0.02
@@ -95,6 +95,10 @@ class _Up:
         return [*given, *(flag for flag, on in switches.items() if on)]
 
     def pools(self) -> list[NodePool]:
+        if set(self.nodes) <= {"0"}:  # an API server alone starts without all that nodes need
+            return []
+        from bayplan.controllers.node_pools import NodePool
+
         return [NodePool.parse(spec) for spec in self.nodes]
 
     @property
@@ -106,7 +110,11 @@ class _Up:
         return not (self.scheduler or self.controllers or self.node_count)
 
     def manifests(self) -> list[dict[str, Any]]:
-        return nodes_of(self.pools(), self.zones)
+        if not (pools := self.pools()):
+            return []
+        from bayplan.controllers.node_pools import nodes_of
+
+        return nodes_of(pools, self.zones)
 
     def setup(self) -> SchedulerSetup | None:
         if not self.scheduler:

@@ -48,6 +48,21 @@ def test_from_up_to_down(tmp_path: Path) -> None:
     )
 
 
+def test_an_api_server_alone_starts_without_what_nodes_and_controllers_need(tmp_path: Path) -> None:
+    """It is what makes it ready in a second: the imports of the rest take longer than its own."""
+    asked = (
+        "import sys; from bayplan.cli import cluster; cluster._start_detached = lambda folder, settings: None; "
+        "alone = ['up', '--detach', '--nodes', '0', '--no-scheduler', '--no-controllers']; "
+        "cluster.command(alone, standalone_mode=False); "
+        "print(*sys.modules)"
+    )
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", asked], env=env, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "bayplan.cli.cluster" in loaded
+    assert not {"aiohttp", "numpy", "bayplan.controllers", "bayplan.client", "bayplan.cluster"} & set(loaded)
+
+
 def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no database " * 100)
