@@ -29,7 +29,7 @@ QUICK_WITH_KUBECTL = frozenset({"test_client_writes", "test_scheduler_extenders"
 """The same, where kubectl was built before."""
 
 
-IN_BROWSER = frozenset({"test_page_in_browser"})
+IN_BROWSER = frozenset({"test_page_in_browser", "test_page_of_queues"})
 """Modules whose tests need Chromium."""
 LEFT_OUT = pytest.StashKey[str]()
 

@@ -1,0 +1,112 @@
+"""`bayplan why` from a laptop: to the leader through a real API server's proxy, with the caller's own token."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Api, Tree
+from cluster.run import Cluster, free_ports
+from pod_network import pod_network
+from scenario import quick
+from scheduling import condition, node, pod, scheduler, until
+
+SPACE, SYSTEM, LEADER = "team", "kube-system", "bayplan-0"
+READER, STRANGER, OUTSIDER = "reader", "stranger", "outsider"
+"""May reach the leader and get the pods; may reach it, and get no pods; may do nothing."""
+RULES = "rbac.authorization.k8s.io"
+POD_ADDRESS = "10.9.8.7"
+
+
+def allowed(user: str, namespace: str, resource: str, group: str = "") -> list[Tree]:
+    """The right to get something in a namespace."""
+    name = f"{user}-{resource.replace('/', '-')}"
+    meta = {"name": name, "namespace": namespace}
+    rules = [{"apiGroups": [group], "resources": [resource], "verbs": ["get"]}]
+    return [
+        {"apiVersion": f"{RULES}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{RULES}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "subjects": [{"kind": "User", "name": user, "apiGroup": RULES}],
+            "roleRef": {"apiGroup": RULES, "kind": "Role", "name": name},
+        },
+    ]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real API server that can dial pods; in one of them, as far as it knows, runs the scheduler."""
+    folder = tmp_path_factory.mktemp("proxied")
+    with pod_network() as flag, Cluster(folder, flags=[flag], users=[READER, STRANGER, OUTSIDER]) as running:
+        running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        system = Api(running, SYSTEM)
+        system.create(node("worker", cpu="2"), {**pod(LEADER, SYSTEM, nodeName="worker")})
+        system.patch("Pod", LEADER, {"status": {"phase": "Running", "podIP": POD_ADDRESS}}, sub="status")
+        rights = [*allowed(READER, SPACE, "pods")]
+        for user in (READER, STRANGER):
+            rights += allowed(user, SYSTEM, "leases", "coordination.k8s.io") + allowed(user, SYSTEM, "pods/proxy")
+        running.apply(*rights)
+        yield running
+
+
+@pytest.fixture
+def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """A scheduler that leads, in the pod that the API server knows, and a pod that fits nowhere."""
+    monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
+    monkeypatch.setenv("POD_NAME", LEADER)
+    (port,) = free_ports(1)
+    config = quick().replace("leaderElect: false", "leaderElect: true")
+    api = Api(real, SPACE)
+    with scheduler(real, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", config=config):
+        api.create(pod("large", SPACE, cpu="2500m"))
+        until(lambda: condition(api.pod("large")).get("message"), "it is told why")
+        yield api
+        api.delete("Pod", "large", now=True)
+
+
+def why(real: Cluster, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["why", "large", "-n", SPACE, "--kubeconfig", str(real.kubeconfig(user)), "-o", "json", *arguments]
+    return subprocess.run([sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=120)
+
+
+def test_the_leader_answers_those_who_may_get_the_pod(real: Cluster, led: Api) -> None:
+    lease = Api(real, SYSTEM).get("Lease", "kube-scheduler")
+    mark = json.loads(lease["metadata"]["annotations"]["bayplan.io/leader"])
+    assert (mark["namespace"], mark["pod"]) == (SYSTEM, LEADER)
+    assert mark["identity"] == lease["spec"]["holderIdentity"]
+
+    told = why(real, READER)
+    assert told.returncode == 0, told.stderr
+    answer = json.loads(told.stdout)
+    assert (answer["pod"], answer["state"], answer["source"]) == (f"{SPACE}/large", "pending", "record")
+    assert [reason["text"] for reason in answer["reasons"]] == ["Insufficient cpu"]
+    assert answer["uid"] == led.pod("large")["metadata"]["uid"]
+    afresh = why(real, READER, "--now")
+    assert json.loads(afresh.stdout)["source"] == "now", afresh.stderr
+
+    refused = why(real, STRANGER)  # who reaches the leader, and may not get the pod
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "forbidden" in refused.stderr.lower()
+    assert STRANGER in refused.stderr
+    kept_out = why(real, OUTSIDER)  # who does not even reach it
+    assert (kept_out.returncode, kept_out.stdout) == (1, "")
+    assert 'cannot get resource "leases"' in kept_out.stderr
+
+
+def test_without_a_leader_that_is_said(real: Cluster) -> None:
+    """One that another program holds, and says nothing of where it serves."""
+    api = Api(real, SYSTEM)
+    api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}, "spec": {}})
+    told = why(real, READER, "--lease", f"{SYSTEM}/other")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "no scheduler leads" in told.stderr
+    api.patch("Lease", "other", {"spec": {"holderIdentity": "kube-scheduler_1"}})
+    told = why(real, READER, "--lease", f"{SYSTEM}/other")
+    assert "name its address with --url" in told.stderr
