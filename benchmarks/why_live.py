@@ -35,7 +35,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.objects.core import Node, Pod
-from benchmarks.api_server import PODS, Server, Tree, post_all
+from benchmarks.api_server import Server
+from benchmarks.embedded_cluster import PODS, Tree, post_all
 from benchmarks.live.watching import Process
 from benchmarks.why import ASKED_EVERY_S, BUDGET_MS, BUDGET_SHARE, NODES, PODS_A_NODE, cases, cluster_node, running_pod
 
