@@ -95,6 +95,7 @@ def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
     greedy, modest = queued(corner)
     with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"):
         corner.bound()
+        browser.call("Storage.clearCookies")  # cookies know no ports: one of another server's page would be shown here
         page = browser.open(f"https://127.0.0.1:{port}/page/")
         page.until("document.querySelector('#token')")
         assert "401" in "".join(page.complaints)  # who has shown nothing sees a form, and nothing else

@@ -22,7 +22,7 @@ from bayplan.client import EVERYTHING, Client, Selection, resource_of
 from bayplan.client.backoff import Backoff
 from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, ObjectError
 from bayplan.objects.bind_requests import FAILED, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
@@ -83,7 +83,11 @@ class RequestWatch:
 
     async def _uids(self) -> frozenset[str]:
         answer = await self.client.transport.request("GET", _RESOURCE.path(), accept=_BARE)
-        return frozenset(each.metadata.uid for each in msgspec.json.decode(answer.body, type=_List).items)
+        try:
+            items = msgspec.json.decode(answer.body, type=_List).items
+        except msgspec.MsgspecError as fault:
+            raise ObjectError(f"the list of bind requests cannot be read: {fault}") from fault
+        return frozenset(each.metadata.uid for each in items or ())
 
 
 class _Meta(Api, frozen=True):
@@ -95,4 +99,4 @@ class _Item(Api, frozen=True):
 
 
 class _List(Api, frozen=True):
-    items: tuple[_Item, ...] = ()
+    items: tuple[_Item, ...] | None = None  # null where there is none

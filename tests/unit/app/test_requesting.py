@@ -16,6 +16,7 @@ from bayplan.cache import Cache
 from bayplan.cache.bind_requests import BindRequests, Engine
 from bayplan.client import EVERYTHING, Client
 from bayplan.clock import ManualClock
+from bayplan.errors import ObjectError
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest
@@ -97,3 +98,26 @@ async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     return told
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"items": null}', frozenset()),  # kube-apiserver's word for none
+        (b'{"items": []}', frozenset()),
+        (b'{"items": [{"metadata": {"uid": "a"}}]}', frozenset({"a"})),
+        (b'{"items": 3}', None),
+        (b"<html>", None),
+    ],
+)
+def test_a_list_of_uids_may_be_empty_or_unreadable(body: bytes, found: frozenset[str] | None) -> None:
+    async def answer(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(body=body)
+
+    server = cast(Client, SimpleNamespace(transport=SimpleNamespace(request=answer)))
+    watch = RequestWatch(None, server)
+    if found is None:
+        with pytest.raises(ObjectError, match="the list of bind requests cannot be read"):
+            asyncio.run(watch._uids())
+    else:
+        assert asyncio.run(watch._uids()) == found
