@@ -408,7 +408,8 @@ def test_what_is_wrong_with_a_cluster(run: Run, write: Write, objects: Any, code
 
 def test_files_that_are_not_there(run: Run, tmp_path: Path) -> None:
     ended = run("place", "-f", tmp_path / "nowhere.yaml")
-    assert (ended.code, one_sentence(ended)) == (1, f"{tmp_path / 'nowhere.yaml'} does not exist")
+    words = f"{tmp_path / 'nowhere.yaml'} does not exist; name a file or a folder of manifests"
+    assert (ended.code, one_sentence(ended)) == (1, words)
     assert "has no .yaml, .yml or .json file" in one_sentence(run("place", "-f", tmp_path))
 
 
