@@ -33,7 +33,7 @@ _REPLACED = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<time>"),
     (re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"), "<date>"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}"), "<date>"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [+-]\d{4}"), "<date>"),
     (re.compile(r"/[^\s\"]*/(LIVE|MERGED|kubectl-edit)-\d+"), r"/tmp/\1"),
     (re.compile(r"(debugger|made)-\w{5}"), r"\1-<random>"),
     (re.compile(r"W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), "<log> "),
@@ -65,7 +65,7 @@ def read_session(path: Path) -> list[Step]:
     return [Step(line.strip(), stdin) for line, _, stdin in (chunk.partition("\n") for chunk in chunks)]
 
 
-_LISTED = re.compile(r"(?:^(?:\*| \.).*\n?)+", re.MULTILINE)
+_LISTED = re.compile(r"(?:^(?:\*| \.|Container ).*\n?)+", re.MULTILINE)
 _FAULTS = re.compile(r"(?<= is invalid: \[).*(?=\]$)", re.MULTILINE)
 
 
