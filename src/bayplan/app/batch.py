@@ -89,7 +89,6 @@ class BatchSettings:
     plugin_folders: tuple[Path, ...] = ()
     trust_writable: bool = False
     lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
-    mends: tuple[str, ...] = ()
     own: OwnSettings = field(default_factory=OwnSettings)
 
     @property
@@ -121,7 +120,7 @@ class BatchSettings:
             clock=clock,
             chance=chance,
             nominations=nominations,
-            mends=self.mends,
+            mends=self.own.mends,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
             ignored_provisioners=self.options.ignored_provisioners,

@@ -47,6 +47,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
     ties: Literal["drawn", "inOrder"] = "drawn"
     """Which of equally good nodes a single pod gets: one that is drawn each time, or the first in a fixed order."""
+    mends: tuple[str, ...] = ()
+    """Names of Volcano's quirks that the batch engine is to do without; the page about differences has them."""
     page_address: str = ""
     """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
 

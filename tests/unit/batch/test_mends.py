@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from bayplan.app.batch import BatchSettings
 from bayplan.batch import Arguments, Mend, Session, Task
 from bayplan.batch.handle import Reply
+from bayplan.cache import Cache
+from bayplan.clock import SystemClock
+from bayplan.config.own_settings import load_settings
 from bayplan.errors import UsageError
 from bayplan.testing import BatchHarness, make_gang, make_node, make_option
 from bayplan.testing.batch_builders import Gang
+from command_runs import ran
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "differences.md"
 PREEMPTING = ["enqueue", "allocate", "preempt"]
@@ -34,6 +40,26 @@ def test_the_page_lists_every_switch() -> None:
 def test_a_name_that_is_none() -> None:
     with pytest.raises(UsageError, match=r"there is no mend 'tdm-midnigt'; .*; did you mean tdm-midnight"):
         BatchHarness(mends=["tdm-midnigt"])
+
+
+SETTINGS = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nmends: [%s]\n"
+
+
+def test_the_settings_of_a_process_name_them() -> None:
+    settings = BatchSettings(own=load_settings(SETTINGS % "tdm-midnight, victims-veto", "settings"))
+    with closing(settings.engine(Cache(), SystemClock())) as engine:
+        assert engine.handle.mends == {Mend.TDM_MIDNIGHT, Mend.VICTIMS_VETO}
+
+
+@pytest.mark.parametrize("verb", ["batch run", "run"])
+def test_a_process_does_not_start_with_a_name_that_is_none(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(SETTINGS % "midnight", encoding="utf-8")
+    ended = ran(capsys, *verb.split(), "--settings", path, "--master", "http://127.0.0.1:1")
+    assert ended.code != 0
+    assert "there is no mend 'midnight'; known ones are tdm-midnight" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,14 @@ def test_every_key_can_be_set() -> None:
     text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1))
     others = (
         "bindRequests: true\nbinderPlugins: {gpusharing: {enabled: false}}\npageAddress: localhost:1\nties: inOrder\n"
+        "mends: [tdm-midnight]\n"
     )
     found = load_settings(text + others, "s.yaml")
     names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
     assert [getattr(found, names[key]) for key in keys] == list(range(1, 10))
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
-    assert (found.page_address, found.ties) == ("localhost:1", "inOrder")
-    assert set(names) == {*keys, "bindRequests", "binderPlugins", "pageAddress", "ties"}
+    assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))
+    assert set(names) == {*keys, "bindRequests", "binderPlugins", "pageAddress", "ties", "mends"}
 
 
 def test_json_is_read_too() -> None:
