@@ -178,7 +178,7 @@ def run_command(
     output: str,
     file: Path,
 ) -> None:
-    """Run benchmarks by name: a test, a topic, topic/test, or "all".
+    """Run benchmarks by name: a test, a topic, topic/test, or "all". Ends with 1 where one could not be run to its end.
 
     \b
     Examples:
@@ -204,6 +204,7 @@ def run_command(
     text = json.dumps(found, indent=2)
     file.write_text(text + "\n", encoding="utf-8")
     _show(results, text, file, output)
+    sys.exit(any(result.reason for result in results))
 
 
 def _show(results: Sequence[Result], text: str, file: Path, output: str) -> None:

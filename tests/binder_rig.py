@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, Client, Resource, resource_of
-from bayplan.errors import NotFound
+from bayplan.errors import BayplanError, NotFound
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
@@ -161,3 +162,22 @@ async def binder_rig(
             await rig.make(NODES, node_tree(name))
             await rig.hear(Node, name)
         yield rig
+
+
+def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any, **options: Any) -> None:
+    """Run a test on one."""
+
+    async def run() -> None:
+        async with binder_rig(folder, *plugins, **options) as rig:
+            await test(rig)
+
+    asyncio.run(run())
+
+
+class Failing:
+    """A plugin that refuses."""
+
+    name = "failing"
+
+    async def pre_bind(self, *_: Any) -> None:
+        raise BayplanError("not now")

@@ -175,3 +175,18 @@ class Corner:
             with suppress(Refused, OSError):  # thousands may take longer than the server gives a request
                 self.api.delete_collection("Pod")
             time.sleep(0.1)
+
+
+def an_ordinary_day(corner: Corner) -> None:
+    """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room."""
+    corner.add_nodes(2)
+    strong = corner.priority("strong", 1000)
+    with corner.running() as process:
+        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+        corner.bound()
+        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
+        corner.bound(["strong"])
+        settled = corner.settles(process, waiting=["large"])
+        assert "strong" in settled
+        assert len(settled) == 4  # one of the weak ones had to go
+        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"

@@ -8,7 +8,8 @@ import json
 import random
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ParamSpec
@@ -33,6 +34,24 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(limited())
 
     return run
+
+
+@asynccontextmanager
+async def turns_of_others(pause_s: float = 0.0) -> AsyncIterator[Callable[[], int]]:
+    """How often somebody else on the loop has had its turn so far."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(pause_s)
+
+    beside = asyncio.ensure_future(others())
+    try:
+        yield lambda: turns
+    finally:
+        beside.cancel()
 
 
 async def until(condition: Callable[[], object], *, tick: Callable[[], None] | None = None) -> None:

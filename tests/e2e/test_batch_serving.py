@@ -29,6 +29,7 @@ from builders import changed
 from cluster.run import Cluster, free_ports
 from live_batch_rig import batch_running
 from scheduling import until
+from wire_server import turns_of_others
 
 
 @pytest.fixture
@@ -215,23 +216,15 @@ def test_probes_have_their_turn_while_ten_thousand_pods_are_placed_and_bound() -
     """On the wire: no turn of the loop takes long from the first change that is heard to the last binding."""
     nodes, groups, pods = ten_thousand()
     ours = [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
-    turns = 0
-
-    async def probe() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0.001)
 
     async def run() -> int:
         async with batch_running(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as rig:
             rig.hear(*ours)
             await rig.live.catch_up()
-            probing = asyncio.ensure_future(probe())
-            outcome = await rig.live.session()
-            during = turns
+            async with turns_of_others(0.001) as turns:
+                outcome = await rig.live.session()
+                during = turns()
             await rig.live.drain()
-            probing.cancel()
             assert len(outcome.binds) == len(rig.bound()) == len(pods)
             return during
 

@@ -11,8 +11,8 @@ import pytest
 from cluster.api import Tree
 from cluster.run import Cluster
 from needs import device_claim, devices
-from scenario import Corner
-from scheduling import condition, node_of
+from scenario import Corner, an_ordinary_day
+from scheduling import node_of
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -90,17 +90,7 @@ def test_what_a_server_of_1_33_lacks_is_done_without(tmp_path: Path) -> None:
         assert json.loads(cluster.kubectl("get", "--raw", "/version"))["emulationMinor"] == "33"
         cluster.kubectl("create", "namespace", "work")
         corner = Corner(cluster, "work", tmp_path)
-        corner.add_nodes(2)
-        strong = corner.priority("strong", 1000)
-        with corner.running() as process:
-            corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
-            corner.bound()
-            corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
-            corner.bound(["strong"])
-            settled = corner.settles(process, waiting=["large"])
-            assert "strong" in settled
-            assert len(settled) == 4  # one of the weak ones had to go
-            assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+        an_ordinary_day(corner)
         said = corner.log()
         assert said.count("has no resourceclaims; what needs them is switched off") == 1
         assert "pods: the server does not stream lists; listing in pages" in said

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.run import Cluster
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
-from scenario import Corner
-from scheduling import condition, node_of, until
+from scenario import Corner, an_ordinary_day
+from scheduling import node_of, until
 
 pytestmark = pytest.mark.soak
 
@@ -31,15 +31,7 @@ def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> It
 
 
 def test_pods_are_placed_refused_and_preempted(corner: Corner) -> None:
-    corner.add_nodes(2)
-    strong = corner.priority("strong", 1000)
-    with corner.running() as process:
-        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
-        corner.bound()
-        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
-        corner.bound(["strong"])
-        corner.settles(process, waiting=["large"])
-        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+    an_ordinary_day(corner)
 
 
 def test_gates_and_spreading(corner: Corner) -> None:

@@ -528,6 +528,6 @@ def test_the_command_runs_and_writes(benchmark_folder: Path, tmp_path: Path) -> 
 
 def test_a_benchmark_that_cannot_run_is_told_and_does_not_stop_others(benchmark_folder: Path, tmp_path: Path) -> None:
     code, told = command(benchmark_folder, "run", "all", "--label", "", "--file", str(tmp_path / "p.json"))
-    assert code == 0
+    assert code == 1
     assert "Odd/w: not run: operation fly has no meaning in one process" in told
     assert "Case" in told

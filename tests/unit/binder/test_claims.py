@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.binder.plugins.volume_binding import VolumeBinding
 from bayplan.client import resource_of
-from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from binder_rig import NODES, BinderRig, Tree, binder_rig
+from binder_rig import NODES, BinderRig, Failing, Tree, on_rig
 from needs import claim, device_claim
 
 CLAIMS, VOLUMES, VOLUME_CLAIMS, CLASSES = (
@@ -26,21 +24,6 @@ CLAIMS, VOLUMES, VOLUME_CLAIMS, CLASSES = (
 )
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
 ALLOCATION = {"devices": {"results": [DEVICE]}}
-
-
-class Failing:
-    name = "failing"
-
-    async def pre_bind(self, *_: Any) -> None:
-        raise BayplanError("not now")
-
-
-def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any) -> None:
-    async def run() -> None:
-        async with binder_rig(folder, *plugins) as rig:
-            await test(rig)
-
-    asyncio.run(run())
 
 
 # devices

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.testing import make_pod
-from binder_rig import PODS, REQUESTS, BinderRig, binder_rig
+from binder_rig import PODS, REQUESTS, BinderRig, on_rig
 
 
 class Noting:
@@ -45,14 +44,6 @@ class Noting:
 
     async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
         self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
-
-
-def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any, **options: Any) -> None:
-    async def run() -> None:
-        async with binder_rig(folder, *plugins, **options) as rig:
-            await test(rig)
-
-    asyncio.run(run())
 
 
 def test_a_pod_is_bound_and_everybody_is_told(tmp_path: Path) -> None:

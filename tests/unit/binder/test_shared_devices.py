@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from bayplan.binder.gpu_reservations import DEVICE, reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore
-from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node
-from binder_rig import CONFIG_MAPS, NAMESPACES, NODES, PODS, REQUESTS, RESERVATIONS, BinderRig, binder_rig, pod_tree
+from binder_rig import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    REQUESTS,
+    RESERVATIONS,
+    BinderRig,
+    Failing,
+    on_rig,
+    pod_tree,
+)
 
 GROUP = "g-1"
 NAME = reservation_name("n1", GROUP)
-
-
-class Failing:
-    name = "failing"
-
-    async def pre_bind(self, *_: Any) -> None:
-        raise BayplanError("not now")
-
-
-def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any) -> None:
-    async def run() -> None:
-        async with binder_rig(folder, *plugins) as rig:
-            await test(rig)
-
-    asyncio.run(run())
 
 
 async def shared(rig: BinderRig, name: str = "web", groups: tuple[str, ...] = (GROUP,)) -> None:

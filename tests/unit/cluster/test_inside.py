@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from bayplan.clock import SystemClock
 from bayplan.cluster.inside import InsideDoor
 from bayplan.errors import Forbidden, Invalid, NotFound, Unauthorized, Unreachable
 from served_cluster import STRANGER, Served, served
-from wire_server import on_loop, until
+from wire_server import on_loop, turns_of_others, until
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 PATH = "/api/v1/namespaces/default/configmaps"
@@ -91,20 +90,10 @@ async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
 
 @on_loop
 async def test_who_asks_again_and_again_leaves_others_their_turn(tmp_path: Path) -> None:
-    async with inside(tmp_path) as (_, _, client):
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(others())
+    async with inside(tmp_path) as (_, _, client), turns_of_others() as turns:
         for _ in range(5):
             await client.transport.request("GET", PATH)
-        beside.cancel()
-        assert turns >= 5
+        assert turns() >= 5
 
 
 @on_loop

@@ -14,7 +14,7 @@ from bayplan.scheduler import live as live_module
 from bayplan.scheduler.live import SLICE_S
 from builders import make_node, make_pod
 from live_rig import Rig, running
-from wire_server import Hang, on_loop, until
+from wire_server import Hang, on_loop, turns_of_others, until
 
 NODE = make_node("n", cpu="100")
 
@@ -76,19 +76,10 @@ def slow_down(rig: Rig, step_s: float = SLICE_S) -> None:
 async def test_others_have_their_turn_between_attempts() -> None:
     async with running(NODE) as rig:
         slow_down(rig)
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.ensure_future(count())
-        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
-        await rig.asked("POST", "/binding", 20)
-        counting.cancel()
-        assert turns >= 20
+        async with turns_of_others() as turns:
+            rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+            await rig.asked("POST", "/binding", 20)
+            assert turns() >= 20
 
 
 @on_loop

@@ -14,7 +14,7 @@ from bayplan.server import Check, Serving, Views
 from bayplan.server.connections import HANDSHAKE_S, HEAD_S, IDLE_S, WRITE_S
 from bayplan.telemetry.metrics import Gauge, Registry
 from served import connected, exchange, get, reply_of, served, trusting
-from wire_server import on_loop, until
+from wire_server import on_loop, turns_of_others, until
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -173,20 +173,10 @@ async def test_when_too_many_come_the_one_that_waited_longest_makes_room() -> No
 
 @on_loop
 async def test_an_answer_in_pieces_leaves_the_loop_its_turns() -> None:
-    mine = 0
-
-    async def others() -> None:
-        nonlocal mine
-        while True:
-            mine += 1
-            await asyncio.sleep(0)
-
-    async with served(many_metrics(10_000)) as server:
-        task = asyncio.create_task(others())
+    async with served(many_metrics(10_000)) as server, turns_of_others() as turns:
         reply = await get(server, "/metrics")
-        task.cancel()
         assert reply.text.count("\ndepth{") == 10_000
-        assert mine > 20
+        assert turns() > 20
 
 
 @on_loop
