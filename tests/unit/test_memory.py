@@ -1,14 +1,18 @@
-"""The collector of garbage stays away from work that makes many objects that stay, and comes back afterwards."""
+"""The collector of garbage stays away from work that makes many objects that stay, and comes back afterwards.
+
+The system gets back what the C library keeps of memory that nobody uses.
+"""
 
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 
 from batch_world import engine_of
 from bayplan.batch.outcome import Outcome
-from bayplan.memory import without_collections
+from bayplan.memory import give_back, without_collections
 from bayplan.testing.builders import make_node
 
 
@@ -37,3 +41,17 @@ def test_a_session_that_is_left_at_any_moment_leaves_the_collector_on(turns: int
         next(session, None)
     session.close()
     assert gc.isenabled()
+
+
+def test_the_system_gets_back_what_lies_between_things_that_stay() -> None:
+    pieces = [bytes(60_000) for _ in range(2_000)]
+    stays = pieces[::100]
+    del pieces
+    before = _resident_pages()
+    give_back()
+    assert len(stays) == 20
+    assert before - _resident_pages() > 5_000
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])

@@ -29,6 +29,7 @@ from bayplan.client.transport import Observer
 from bayplan.clock import LoopClock
 from bayplan.config.model import LeaderElection
 from bayplan.framework.steps import Reached, armed
+from bayplan.memory import giving_back
 from bayplan.objects.kinds import Kind
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ class Wiring:
         offered = await _offered(client, kinds, list(needed))
         telling = await stack.enter_async_context(wire(qps=qps, burst=burst, connections=SENDERS + HELPERS))
         sink = EventSink(telling, resource=event_resource(offered), senders=senders)
-        stack.push_async_callback(_ended, asyncio.ensure_future(sink.run()))
+        for beside in (sink.run(), giving_back()):
+            stack.push_async_callback(_ended, asyncio.ensure_future(beside))
         return cls(stack, wire, client, telling, sink, offered, armed(os.environ))
 
     @property
