@@ -161,6 +161,23 @@ class Compares:
         return default_normalize(scores, reverse=True)
 
 
+class Reticent:
+    """Compares candidates, and speaks of some sets of them only: of an odd number, and where one has two pods."""
+
+    name = "Reticent"
+    depends_on = row_alone
+    compares_candidates = True
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.labels.get("app")
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return None if len(nodes) % 2 or (nodes.pod_count == 2).any() else SKIP
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.where(nodes.where_label_in("disk", ["ssd"]), 100, nodes.pod_count % 100)
+
+
 class Narrows:
     """Sends every ninth pod to three nodes, and refuses some outright."""
 
@@ -223,4 +240,4 @@ class Brittle:
         return np.minimum(scores, 101)
 
 
-OUTSIDERS = (Picky, Moody, Plain, Wordy, InPlace, Compares, Narrows, Refuses, Brittle)
+OUTSIDERS = (Picky, Moody, Plain, Wordy, InPlace, Compares, Reticent, Narrows, Refuses, Brittle)

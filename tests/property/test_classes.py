@@ -15,7 +15,7 @@ import pytest
 from bayplan.framework.leaders import GroupLeaders
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
-from histories import DEFAULT, HEAD, HOST, STEPS, ZONE, History, live
+from histories import DEFAULT, HEAD, HOST, PREFERRED, STEPS, ZONE, History, live
 
 SILENT = (
     HEAD
@@ -61,6 +61,49 @@ BREAKING = (
 )
 
 
+RETICENT = (
+    HEAD
+    + """
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint: {enabled: [{name: Reticent, weight: 4}]}
+"""
+)
+
+
+class Crowd(History):
+    """Small and large pods that prefer some nodes, on nodes that are nearly full: rows cease to be candidates, and with
+    each that goes the scores of all others may be other ones, because they are normalised."""
+
+    def node(self, name: str) -> Node:
+        pick = self.chance.choice
+        labels = {HOST: name, "disk": pick(["ssd", "hdd"]), "tier": pick("12345")}
+        room = {"cpu": pick(["1", "2", "3"]), "memory": "64Gi", "pods": "110"}
+        taints = [{"key": key, "effect": "PreferNoSchedule"} for key in self.chance.sample("xyz", pick([0, 1, 3]))]
+        tree = {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}}
+        return convert({**tree, "status": {"allocatable": room}}, Node)
+
+    def template(self, number: int) -> dict[str, Any]:
+        asked = {"cpu": ["1900m", "900m", "400m", "100m"][number % 4]}
+        preferred = [
+            {
+                "weight": self.chance.choice([1, 10, 90]),
+                "preference": {"matchExpressions": [{"key": "tier", "operator": "In", "values": [tier]}]},
+            }
+            for tier in self.chance.sample("12345", 3)
+        ]
+        affinity = {"nodeAffinity": {PREFERRED: preferred}}
+        container = {"name": "c", "image": "app:1", "resources": {"requests": asked}}
+        metadata = {"namespace": "default", "labels": {"app": f"a{number % 2}"}}
+        return {"metadata": metadata, "spec": {"containers": [container], "affinity": affinity}}
+
+    def step(self) -> None:
+        if self.placed and self.chance.random() < 0.4:
+            self.leave(self.placed.pop(self.chance.choice(sorted(self.placed))))
+        else:
+            self.place()
+
+
 class Rollout(History):
     """Deployments that are spread over nodes that all have room, and seldom anything else."""
 
@@ -104,6 +147,12 @@ def test_sharing_changes_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_on_larger_clusters(seed: int) -> None:
     assert not live(History(random.Random(100 + seed), nodes=90))
+
+
+@pytest.mark.parametrize("profiles", [DEFAULT, RETICENT], ids=["default", "reticent"])
+@pytest.mark.parametrize("seed", range(10))
+def test_where_nodes_fill_up(seed: int, profiles: str) -> None:
+    assert not live(Crowd(random.Random(700 + seed), nodes=14, profiles=profiles))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -172,7 +172,10 @@ def _dict(value: Any, item: Any, where: str) -> dict[str, Any]:
 
 def _struct(value: Any, kind: Any, where: str) -> Any:
     if not dataclasses.is_dataclass(kind):
-        raise TypeError(f"no argument can be read as {kind!r}; use a plain type, a list, a dict or a dataclass of such")
+        raise TypeError(
+            f"no argument can be read as {kind!r}; "
+            "name a plain type, list[int], dict[str, int] or the like, or a dataclass of such"
+        )
     if not isinstance(value, Mapping | NoneType):
         raise _Misfit(f"'{where}' expected a map, got '{_go_kind(value)}'")
     given = {str(key).lower(): each for key, each in (value or {}).items() if isinstance(key, str)}

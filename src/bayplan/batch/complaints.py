@@ -70,8 +70,11 @@ class Complaints:
 
 
 def _told(what: BaseException | str) -> str:
-    if isinstance(what, str | Nonsense):
-        return str(what)
+    return str(what) if isinstance(what, str | Nonsense) else told_with_place(what)
+
+
+def told_with_place(what: BaseException) -> str:
+    """What was raised, and the line where."""
     frames = [each for each in traceback.extract_tb(what.__traceback__) if not each.filename.endswith(_REGISTERING)]
     place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     kind = "" if isinstance(what, PluginError) else f"{type(what).__name__}: "

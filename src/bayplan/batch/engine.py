@@ -10,12 +10,13 @@ import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.close import settle_groups, settle_queues
+from bayplan.batch.complaints import Nonsense, told_with_place
 from bayplan.batch.conf import BatchConfiguration
 from bayplan.batch.conf_file import ConfFile
 from bayplan.batch.handle import BatchHandle, Outside, Reply
@@ -365,7 +366,7 @@ class BatchEngine:
                     plugin = self._plugins.build(option.name, arguments, self.handle)
                     session.plugins[option.name] = plugin
                     session.opening = option.name
-                    plugin.on_session_open(session)
+                    _refuse_answer(plugin.on_session_open(session))
                 except FAULTS as fault:
                     session.blame(option.name, fault, "on_session_open")
                     session.plugins.pop(option.name, None)  # who did not open is not closed
@@ -386,7 +387,8 @@ class BatchEngine:
             try:
                 work = closing(session)
                 if isinstance(work, Generator):  # one that takes long may give others their turn
-                    yield from work
+                    work = yield from work
+                _refuse_answer(work)
             except FAULTS as fault:
                 session.blame(name, fault, "on_session_close")
             outcome.plugin_s[name, "OnSessionClose"] = self._now_s() - start_s
@@ -400,10 +402,12 @@ class BatchEngine:
         if name in self._unready:
             session.faults.append(self._unready[name])
             return
+        session.begin_action()
         try:
             yield from action.execute(session) or ()
         except FAULTS as fault:
-            sentence = f"action {name} broke off: {type(fault).__name__}: {fault}"
+            session.undo_action()
+            sentence = f"action {name} broke off: {told_with_place(fault)}"
             session.faults.append(sentence)
             log.exception(sentence)
 
@@ -430,6 +434,14 @@ class BatchEngine:
 
 def _at_once(wait: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
     return wait()
+
+
+def _refuse_answer(answer: object) -> None:
+    """Where nothing is answered, something is a mistake: a coroutine that nobody awaits has not done its work."""
+    if isinstance(answer, Coroutine):
+        answer.close()
+    if answer is not None:
+        raise Nonsense(answer, "None")
 
 
 def _call(actions: ActionSet, name: str, method: str) -> None:

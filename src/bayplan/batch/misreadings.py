@@ -97,7 +97,7 @@ _OF_PODS = (
     Reading(_COOLDOWN_TIME, "cdp", _is_duration, "a duration such as 10m", "the pod is not protected"),
     Reading(_NUMA_POLICY, "numa-aware", _NUMA_POLICIES.__contains__, "a policy of kubelets", "no node has it"),
     Reading(_OWN_WEIGHTS, _STRATEGY_FIT, _are_weights, 'weights such as {"cpu": 1}', "no resource counts"),
-    Reading(_OWN_TYPE, _STRATEGY_FIT, _SCORING.__contains__, " or ".join(_SCORING), "it counts as MostAllocated"),
+    Reading(_OWN_TYPE, _STRATEGY_FIT, _SCORING.__contains__, " or ".join(_SCORING), "every node scores 0 for it"),
     Reading(GPU_INDEX, "deviceshare", _is_list_of_numbers, "a list of numbers", "the pod is counted on no card"),
 )
 _OF_GROUPS = (

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.complaints import Nonsense
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
 from bayplan.framework.boundary import FAULTS
@@ -86,7 +87,12 @@ class PluginSet:
         """A plugin for one session."""
         plugin = self._classes[name]
         factory = getattr(plugin, "factory", None)
-        return factory(arguments, handle) if factory is not None else plugin(arguments)
+        if factory is None:
+            return plugin(arguments)
+        made = factory(arguments, handle)
+        if not hasattr(made, "on_session_open"):
+            raise Nonsense(made, "an object with on_session_open")
+        return made
 
 
 @dataclass(frozen=True, slots=True)

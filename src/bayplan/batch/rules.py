@@ -108,7 +108,8 @@ def _first(what: bool, asked: Asked, among: Sequence[Named], args: tuple[Any, ..
             asked.blame(plugin, fault)
             continue
         if answer is not True and answer is not False:
-            if type(answer).__name__ != "bool" and not isinstance(answer, int):  # a NumPy boolean, or 0 and 1, will do
+            is_number = isinstance(answer, int) and answer in (0, 1)
+            if type(answer).__name__ != "bool" and not is_number:  # a NumPy boolean, or 0 and 1, will do
                 asked.nonsense(plugin, answer, "True or False")
                 continue
             answer = bool(answer)

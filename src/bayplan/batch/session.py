@@ -129,6 +129,7 @@ class Session(Questions):
         self.live_checks: dict[str, LiveCheck] = {}  # by plugin: whether a statement may be, once others have been busy
         self.prospects = Prospects(self)
         self.choices = Choices(records, clock)
+        self._of_this_action: list[Statement] = []
         self._arguments = arguments
         self._cluster = cluster
         self._desk = desk
@@ -171,7 +172,18 @@ class Session(Questions):
     # placing ----------------------------------------------------------------------------------------------------
 
     def statement(self) -> Statement:
-        return Statement(self)
+        """A new one; with what it leaves uncommitted it goes when the action that asked for it breaks off."""
+        statement = Statement(self)
+        self._of_this_action.append(statement)
+        return statement
+
+    def begin_action(self) -> None:
+        self._of_this_action.clear()
+
+    def undo_action(self) -> None:
+        """Undo what the action has neither committed nor discarded: half a gang would else count as started."""
+        for statement in reversed(self._of_this_action):
+            statement.discard()
 
     def allocate(self, task: Task, node: Node) -> Status | None:
         """Place a task at once and, when its job is ready, bind all that it has; a Status where that fails.

@@ -25,6 +25,7 @@ class $name:
     """Large gangs go first. Pods with the label run only on nodes with the same value; others leave those to them."""
 
     name = "$slug"
+    takes = (Argument("$slug.weight", float, 1.0),)
 
     def __init__(self, arguments: Arguments) -> None:
         self._weight = arguments.get_float("$slug.weight", 1.0)
@@ -80,14 +81,14 @@ def _alike(task: Task) -> Hashable:
 '''
 
 _IMPORTS_OF_ONE = """\
-from bayplan.batch import Arguments, Job, Node, Session, Task
+from bayplan.batch import Argument, Arguments, Job, Node, Session, Task
 from bayplan.framework import MAX_SCORE, Status, unresolvable"""
 
 _IMPORTS_OF_ALL = """\
 from collections.abc import Hashable, Iterator
 
 import numpy as np
-from bayplan.batch import NODE_ALONE, Arguments, FloatVector, Job, Nodes, Session, Task
+from bayplan.batch import NODE_ALONE, Argument, Arguments, FloatVector, Job, Nodes, Session, Task
 from bayplan.framework import MAX_SCORE, Rejection"""
 
 _TEST = '''\

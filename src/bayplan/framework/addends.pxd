@@ -11,13 +11,13 @@ cdef class Addend:
     cpdef bint has_moved(self)
     cpdef object over(self, object rows)
 cdef class Spoken:
-    cdef public list addends, scores
+    cdef public list addends, scores, waiting
     cdef public tuple names
     cdef public object _pack
     cpdef long long total_at(self, Py_ssize_t row)
     cpdef bytes spelled_out(self, Py_ssize_t row)
 cdef class Cast:
     cdef public list by_amounts, by_pods, followers, alone, shifting
-    cdef public bint simple
+    cdef public bint simple, waiting
     @cython.locals(total=cython.longlong, weight=cython.longlong)
     cpdef long long alone_at(self, Py_ssize_t row)

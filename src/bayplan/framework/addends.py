@@ -33,6 +33,13 @@ class Addend:
         return self.weighted is not NOTHING if self.part.compares else self.part.scoring
 
     @property
+    def may_speak_up(self) -> bool:
+        """Whether PreScore has skipped for these candidates, and might not for others. A plugin that says what its
+        scores depend on skips for as long as its `depends_on` says nothing else."""
+        part = self.part
+        return part.compares and part.role.pre_scores and not (self.speaks or part.sits_out or part.role.moves)
+
+    @property
     def raw(self) -> IntVector | None:
         """The scores of one that scores alone, where they may differ from row to row."""
         part = self.part
@@ -66,10 +73,11 @@ class Addend:
 class Spoken:
     """What score plugins say of these pods, those who say anything."""
 
-    __slots__ = ("_pack", "addends", "names", "scores")
+    __slots__ = ("_pack", "addends", "names", "scores", "waiting")
 
     def __init__(self, addends: list[Addend]) -> None:
         self.addends = [addend for addend in addends if addend.speaks]
+        self.waiting = [addend for addend in addends if addend.may_speak_up]
         self.names = tuple([addend.part.role.name for addend in self.addends])
         self.scores = [addend.given for addend in self.addends]  # what each has given to a row, and its factor
         self._pack = _packing(1 + len(self.addends))  # a total and what each has given, as int64
@@ -94,7 +102,7 @@ def _packing(count: int) -> Callable[..., bytes]:
 class Cast:
     """Who has to be asked when pods come and go."""
 
-    __slots__ = ("alone", "by_amounts", "by_pods", "followers", "shifting", "simple")
+    __slots__ = ("alone", "by_amounts", "by_pods", "followers", "shifting", "simple", "waiting")
 
     def __init__(self, parts: list[Part], spoken: Spoken, *, scores: bool) -> None:
         """`scores`: whether anybody would score at all."""
@@ -109,7 +117,9 @@ class Cast:
         self.alone: list[tuple[Callable[[int], int], int]] = [(raw.item, by) for raw, by in apart if raw is not None]
         self.shifting = [(place, addend) for place, addend in enumerate(spoken.addends) if not addend.part.scores_alone]
         # Whether pods that come or go on a row are followed by asking these about that row.
-        self.simple = scores and all(a.part.role.moves for _, a in self.shifting if a.part.role.looks_at_pods)
+        asked = [*spoken.waiting, *[addend for _, addend in self.shifting]]
+        self.simple = scores and all(a.part.role.moves for a in asked if a.part.role.looks_at_pods)
+        self.waiting = bool(spoken.waiting)  # whether others may speak when there are other candidates
 
     def alone_at(self, row: int) -> int:
         """What a row has of those who score alone."""

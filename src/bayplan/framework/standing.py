@@ -151,16 +151,24 @@ class Standing:
             self._by_amounts[key] = tuple(part.raw.item(row) if part.scoring else 0 for part in cast.by_amounts)
 
     def _settle(self, cast: Cast, rows: Collection[int]) -> bool:
-        """What followers say of rows where the pod did fit; false where it did not, or nearly nothing is left."""
+        """What followers say of rows where the pod did fit; false where it did not, or nearly nothing is left: nothing
+        has changed then."""
         candidates, leaders = self.feasible, self._leaders
+        verdicts = []
+        rejected = 0
         for row in rows:
             if self.owner.item(row) != _NOBODY:
                 return False
             rejecting = self._rejecting(cast, row)
+            rejected += rejecting is not None
+            verdicts.append((row, rejecting))
+        if rejected and (
+            self.candidates - rejected < _FEW_CANDIDATES or cast.waiting or isinstance(leaders, GroupLeaders)
+        ):
+            return False
+        for row, rejecting in verdicts:
             self._told.pop(row, None)
             if rejecting is not None:
-                if self.candidates <= _FEW_CANDIDATES or isinstance(leaders, GroupLeaders):
-                    return False
                 self._reject_row(cast, row, rejecting)
             elif self._alone is None:
                 leaders.put(row, cast.alone_at(row) + self._flat)

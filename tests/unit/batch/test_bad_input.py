@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -433,6 +434,14 @@ def breaks(*_: Any) -> Any:
     raise LookupError("no idea")
 
 
+async def waits(*_: Any) -> None:
+    raise AssertionError("nobody awaits it")
+
+
+def in_turns(*_: Any) -> Iterator[None]:
+    yield
+
+
 def registering(add: str, fn: Any) -> type[Odd]:
     def register(session: Session) -> None:
         getattr(session, add)("odd", [fn] if add.endswith("_fns") else fn)
@@ -446,9 +455,16 @@ def registering(add: str, fn: Any) -> type[Odd]:
         pytest.param(odd(__init__=breaks), "at on_session_open: LookupError: no idea (test_bad_input.py:", id="init"),
         pytest.param(odd(factory=staticmethod(breaks)), "at on_session_open: LookupError: no idea", id="factory"),
         pytest.param(
-            odd(factory=staticmethod(lambda *_: None)), "at on_session_open: AttributeError: ", id="no-plugin"
+            odd(factory=staticmethod(lambda *_: None)),
+            "at on_session_open: answered None; an object with on_session_open is needed; what",
+            id="no-plugin",
         ),
         pytest.param(odd(on_session_open=breaks), "at on_session_open: LookupError: no idea", id="open"),
+        pytest.param(odd(on_session_open=waits), "at on_session_open: answered <coroutine object ", id="async"),
+        pytest.param(odd(on_session_open=in_turns), "at on_session_open: answered <generator object ", id="generator"),
+        pytest.param(odd(on_session_open=lambda *_: 5), "at on_session_open: answered 5; None is needed", id="answer"),
+        pytest.param(odd(on_session_close=waits), "at on_session_close: answered <coroutine object ", id="late-async"),
+        pytest.param(odd(on_session_close=lambda *_: 5), "at on_session_close: answered 5; None is needed", id="late"),
         pytest.param(odd(on_session_close=breaks), "at on_session_close: LookupError: no idea", id="close"),
         pytest.param(
             odd(on_session_close=7), "at on_session_close: TypeError: 'int' object is not callable", id="no-fn"
@@ -905,8 +921,30 @@ def breaking(where: str) -> type[Breaking]:
 @pytest.mark.parametrize("where", ["execute", "turns"])
 def test_an_action_that_breaks_is_named_and_the_others_run(where: str) -> None:
     done = run(actions=["enqueue", breaking(where), "allocate"])
-    assert done.faults == ["action breaking broke off: LookupError: no idea"]
+    (fault,) = done.faults
+    assert re.fullmatch(r"action breaking broke off: LookupError: no idea \(test_bad_input\.py:\d+\)", fault)
     assert good(done)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_an_action_that_breaks_has_not_committed_is_undone(committed: bool) -> None:
+    """Else a gang of which it has placed one task would seem to need one task less, and half of it would start."""
+
+    class Halfway(Breaking):
+        def execute(self, session: Session) -> None:
+            for name in ("default/g-0", "default/h-0"):
+                (task,) = (each for job in session.jobs.values() for each in job.tasks.values() if each.key == name)
+                assert session.pre_predicate(task) is None
+                statement = session.statement()
+                assert statement.allocate(task, "a")
+                if committed and name == "default/h-0":
+                    statement.commit()
+            raise LookupError("no idea")
+
+    gangs = [make_gang("g", 2, cpu=1), make_gang("h", 1, cpu=1)]
+    done = BatchHarness(nodes=[make_node("a", cpu=2)], gangs=gangs, actions=["enqueue", Halfway, "allocate"]).run()
+    assert len(done.faults) == 1
+    assert set(done.bound) in ([{"h-0"}] if committed else [{"g-0", "g-1"}, {"h-0"}])
 
 
 def test_an_action_that_breaks_when_it_is_made_ready_is_refused() -> None:
