@@ -34,7 +34,7 @@ class RackSpread:
 
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On pods of other nodes too, and on the racks of those nodes."""
-        return cycle.snapshot.pods.version, cycle.snapshot.renewed.end
+        return cycle.snapshot.pods.version, cycle.snapshot.nodes_version
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
         """Count once what every node needs to know. The snapshot, not `nodes`: siblings run on full nodes too."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayplan.batch.arguments import Arguments
@@ -12,7 +11,7 @@ from bayplan.batch.complaints import Nonsense
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
 from bayplan.framework.boundary import FAULTS
-from bayplan.framework.contract import home_of
+from bayplan.framework.contract import home_of, nearly
 
 if TYPE_CHECKING:
     from bayplan.batch.session import Session
@@ -144,10 +143,10 @@ def _refuse_misspelt(candidate: type[Any], name: str, what: str) -> None:
     for attribute, value in vars(candidate).items():
         if attribute.startswith("_") or not callable(value) or attribute in known:
             continue
-        meant = get_close_matches(attribute, known, n=1, cutoff=0.85)
+        meant = nearly(attribute, known)
         if meant:
             place = home_of(candidate)
-            raise PluginError(f'{what} "{name}" ({place}) has a method {attribute}; is {meant[0]} meant?')
+            raise PluginError(f'{what} "{name}" ({place}) has a method {attribute}; is {meant} meant?')
 
 
 def _made(candidate: type[Any], name: str) -> Action:

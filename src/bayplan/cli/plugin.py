@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 import sys
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,8 @@ def new(name: str, batch: bool, form: str, folder: Path) -> None:
         raise UsageError(f'there is a plugin "{called}" already; choose another name')
     plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
     texts = (batch_plugin_and_test if batch else plugin_and_test)(form, name=class_name, module=module)
+    if class_name in _imported(texts, module):
+        raise UsageError(f"a class {class_name} would hide the {class_name} that it needs; choose another name")
     _write(folder, dict(zip((plugin, test), texts, strict=True)))
     place = "a tier of a volcano-scheduler.conf" if batch else "a configuration"
     verb = "name" if batch else "enable"
@@ -106,6 +110,13 @@ def names_of(name: str) -> tuple[str, str]:
     if module == _OURSELVES or module in packages_distributions():
         raise UsageError(f"a file {module}.py would hide the package {module}, which is installed; choose another name")
     return class_name, module
+
+
+def _imported(texts: Iterable[str], module: str) -> set[str]:
+    """What files have from others than the module itself."""
+    steps = [step for text in texts for step in ast.walk(ast.parse(text))]
+    named = [step for step in steps if isinstance(step, ast.ImportFrom) and step.module != module]
+    return {alias.asname or alias.name for step in named for alias in step.names}
 
 
 def _write(folder: Path, texts: dict[Path, str]) -> None:

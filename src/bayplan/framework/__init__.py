@@ -23,7 +23,7 @@ from bayplan.framework.registry import Registry
 from bayplan.framework.scoring import default_normalize
 from bayplan.framework.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
 from bayplan.objects.core import Node, Pod
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodInfo
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodColumns, PodInfo, Snapshot
 
 __all__ = [
     "MAX_SCORE",
@@ -50,6 +50,7 @@ __all__ = [
     "NodeView",
     "Placement",
     "Pod",
+    "PodColumns",
     "PodInfo",
     "PostFilterAnswer",
     "Preflight",
@@ -57,6 +58,7 @@ __all__ = [
     "Registry",
     "Rejection",
     "Resource",
+    "Snapshot",
     "Status",
     "Wait",
     "Wire",

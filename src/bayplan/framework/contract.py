@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -124,9 +124,16 @@ def misspelt(plugin: type[Any]) -> Iterator[str]:
         if attribute in methods or attribute in data or attribute == "name":
             continue
         is_method = callable(value) or isinstance(value, staticmethod | classmethod | property)
-        meant = get_close_matches(attribute, methods + data if is_method else data, n=1, cutoff=_ALMOST)
+        meant = nearly(attribute, methods + data if is_method else data)
         if meant:
-            yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {meant[0]} meant?"
+            yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {meant} meant?"
+
+
+def nearly(attribute: str, known: Iterable[str]) -> str:
+    """The one of these that an attribute is nearly called, whatever its capitals; "" where there is none."""
+    by_letters = {name.lower(): name for name in known}
+    found = get_close_matches(attribute.lower(), by_letters, n=1, cutoff=_ALMOST)
+    return by_letters[found[0]] if found else ""
 
 
 def _wrong_method(plugin: type[Any], attribute: str, value: Any) -> Iterator[str]:

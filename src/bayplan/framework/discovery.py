@@ -232,9 +232,8 @@ def _run(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as fault:
-        raise _unusable(
-            name, known, f"{path}, line {fault.lineno}: {fault.msg}; the file is not valid Python"
-        ) from fault
+        line = f", line {fault.lineno}" if fault.lineno else ""  # a NUL byte is on none
+        raise _unusable(name, known, f"{path}{line}: {fault.msg}; the file is not valid Python") from fault
     except FAULTS as fault:  # a file that ends with sys.exit() must not end the scheduler
         text = f"{path} failed while it was loaded: {_told(path, fault)}"
         raise _unusable(name, known, text) from fault

@@ -118,7 +118,7 @@ class Framework:
             if answer.status.ok or answer.status.code is Code.UNRESOLVABLE:
                 return PostFilterAnswer(answer.status, answer.nominate, answer.victims, tuple(writes))
             if not answer.status.rejected:
-                return PostFilterAnswer(error(answer.status.message).by(plugin.name), writes=tuple(writes))
+                return PostFilterAnswer(error(words_of(answer.status)).by(plugin.name), writes=tuple(writes))
             reasons += answer.status.reasons
             plugin_name = plugin_name or plugin.name
             if answer.nominate is not None:

@@ -148,7 +148,7 @@ def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector
     for node in nodes:
         score = plugin.score(cycle, node)
         if isinstance(score, Status):
-            raise PluginFault(plugin.name, SCORE.key, score.message)
+            raise PluginFault(plugin.name, SCORE.key, words_of(score))
         if not isinstance(score, int | np.integer) or not -_LARGEST <= score <= _LARGEST:
             raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number of 64 bits; got {score!r}")
         scores.append(score)
@@ -164,7 +164,7 @@ def _checked(vector: object, plugin: str, count: int) -> IntVector:
 def no_scores(answer: object, plugin: str, count: int) -> PluginFault:
     """The fault of a plugin that answered this where scores of so many nodes were needed."""
     if isinstance(answer, Status):
-        return PluginFault(plugin, SCORE.key, answer.message)
+        return PluginFault(plugin, SCORE.key, words_of(answer))
     shape = getattr(answer, "shape", None)
     kind = getattr(answer, "dtype", type(answer).__name__)
     return PluginFault(plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}")

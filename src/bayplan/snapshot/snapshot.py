@@ -32,5 +32,10 @@ class Snapshot:
         """All nodes."""
         return NodeTable(self.nodes)
 
+    @property
+    def nodes_version(self) -> int:
+        """Another one whenever a node has come, gone or changed."""
+        return self.renewed.end
+
     def __len__(self) -> int:
         return self.nodes.count

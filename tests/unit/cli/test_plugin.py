@@ -128,6 +128,10 @@ def test_names_of_shipped_batch_plugins_are_taken(
         pytest.param("Test", "a file test.py would be taken for tests", id="test"),
         pytest.param("Conftest", "a file conftest.py would be taken for tests", id="conftest"),
         pytest.param("Numpy", "would hide the package numpy, which is installed; choose another name", id="installed"),
+        pytest.param(
+            "Status", "a class Status would hide the Status that it needs; choose another name", id="imported"
+        ),
+        pytest.param("Harness", "a class Harness would hide the Harness that it needs", id="imported-by-the-test"),
         pytest.param("Bayplan", "would hide the package bayplan", id="ourselves"),
         pytest.param("node-name", 'there is a plugin "NodeName" already; choose another name', id="shipped"),
     ],

@@ -93,6 +93,12 @@ OTHER_PARAMETERS = [
     pytest.param(made(close=one_node), r"close\(self, cycle, node\); it is called as close\(self\)", id="close"),
 ]
 
+WITH_CAPITALS = [
+    pytest.param(made(score=one_node, Filter=one_node), "has a method Filter; is filter meant?", id="capital"),
+    pytest.param(made(score=one_node, preFilter=anything), "has a method preFilter; is pre_filter meant?", id="camel"),
+    pytest.param(made(score=one_node, args=5), "has an attribute args; is ARGS meant?", id="args"),
+]
+
 OF_ANOTHER_MANNER = [
     pytest.param(made(bind=anything), "has a plain bind; it is awaited, so it is an async def", id="bind"),
     pytest.param(made(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
@@ -109,7 +115,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"), [*MISSPELT, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
+    ("plugin", "words"), [*MISSPELT, *WITH_CAPITALS, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
 )
 def test_what_cannot_work_is_refused_with_what_was_meant(plugin: type[Any], words: str) -> None:
     with pytest.raises(PluginError, match=f'plugin "Mine" .*{words}'):

@@ -15,7 +15,7 @@ from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.points import POST_FILTER, PRE_ENQUEUE, Point
 from bayplan.framework.profile import Profile
 from bayplan.framework.runtime import Framework
-from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
+from bayplan.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.telemetry.timings import PluginTimings
 from builders import FakeHandle, make_cycle, make_pod
 
@@ -182,6 +182,10 @@ def test_postfilter_unresolvable_ends_it() -> None:
 @pytest.mark.parametrize("broken", [error("broke"), Status(Code.SKIP, ("broke",))], ids=lambda s: s.code.label)
 def test_postfilter_that_breaks_ends_it(broken: Status) -> None:
     assert post_filter(unschedulable("one"), broken).status == error("broke").by("P1")
+
+
+def test_postfilter_that_skips_is_told_that_this_is_no_answer() -> None:
+    assert post_filter(SKIP).status == error("answered Skip, which is no answer here").by("P0")
 
 
 def test_the_last_nomination_counts() -> None:

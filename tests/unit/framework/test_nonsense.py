@@ -13,7 +13,7 @@ import pytest
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.errors import ConfigError, PluginError
-from bayplan.framework import Code, NarrowTo, PostFilterAnswer, Registry, Rejection, Status, Wait, unschedulable
+from bayplan.framework import SKIP, Code, NarrowTo, PostFilterAnswer, Registry, Rejection, Status, Wait, unschedulable
 from bayplan.scheduler.engine import Placed, PodEngine
 from builders import make_node, make_pod
 
@@ -174,3 +174,11 @@ def test_closing_goes_on_after_one_that_fails() -> None:
         configured(text, registry), registry, filled_cache([]), clock=ManualClock(), chance=random.Random(0)
     ).close()
     assert closed == [1]
+
+
+@pytest.mark.parametrize("method", ["score", "score_nodes"])
+def test_skipping_is_no_score(method: str) -> None:
+    placed, _ = place(plugin(**{method: returning(lambda: SKIP)}))
+    assert placed.status.message == (
+        'running Score plugins: plugin "Odd" failed with: answered Skip, which is no answer here'
+    )
