@@ -7,7 +7,7 @@ is only tried on what it looks at, so say what that is.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from bayplan.errors import BayplanError, UsageError
 from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import row_alone
+from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.points import FILTER, SCORE
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -182,15 +182,21 @@ def check_sharing_agrees(
     agree()
 
 
+_CROWD = 2
+
+
 class _Company:
-    """A score plugin that prefers nobody: with it a profile looks at all nodes, and shares what it finds."""
+    """With it a profile looks at all nodes, and shares what it finds. It prefers nobody and leaves crowded nodes out:
+    there are fewer candidates from pod to pod."""
 
     name = "Company"
     depends_on = row_alone
-    looks_at_pods = False
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return ()
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(nodes.pod_count >= _CROWD, "node(s) were crowded")
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
         return np.zeros(len(nodes), dtype=np.int64)

@@ -304,12 +304,28 @@ class LooksAtPods(Signed):
     looks_at_pods = False
 
 
+class Compares(Signed):
+    """Scores by how many candidates there are, and says so."""
+
+    compares_candidates = True
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        return np.full(len(nodes), 10 * len(nodes))
+
+
+class ComparesInSecret(Compares):
+    compares_candidates = False
+
+
 def test_shared_answers_that_are_right_pass() -> None:
     check_sharing_agrees(Signed, pods=PODS, clusters=FEW, max_examples=30)
+    check_sharing_agrees(Compares, pods=PODS, clusters=FEW, max_examples=30)
     check_sharing_agrees(Honest, pods=PODS, clusters=FEW, max_examples=30)
 
 
-@pytest.mark.parametrize("plugin", [SignsTooLittle, DependsOnMore, LooksAtPods], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "plugin", [SignsTooLittle, DependsOnMore, LooksAtPods, ComparesInSecret], ids=lambda each: each.__name__
+)
 def test_shared_answers_that_are_wrong_are_found(plugin: type[Any]) -> None:
     with pytest.raises(AssertionError, match="where answers are shared, but alone"):
         check_sharing_agrees(plugin, pods=PODS, clusters=FEW)
