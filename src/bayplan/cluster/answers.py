@@ -154,7 +154,15 @@ def method_not_allowed() -> Refusal:
 
 def not_acceptable() -> Refusal:
     kinds = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-    return Refusal(406, "NotAcceptable", f"only the following media types are accepted: {kinds}")
+    return Refusal(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {kinds}", {})
+
+
+def no_such_patch(resource: Resource) -> Refusal:
+    """A patch of a media type that is none of those that there are."""
+    if resource.custom:
+        kinds = ("json-patch+json", "merge-patch+json", "apply-patch+yaml")
+        return unsupported_media_type(", ".join(f"application/{each}" for each in kinds))
+    return Refusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
 def unsupported_media_type(accepted: str) -> Refusal:

@@ -45,6 +45,15 @@ class Discovery:
                 return self._document(path, lambda: self._resource_list(group, version))[0]
         return None
 
+    def paths(self) -> list[str]:
+        """Everything that can be asked for, as the root lists it."""
+        groups = self._resources.groups()
+        found = {"/api", "/apis", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3", "/version"}
+        for group, versions in groups.items():
+            root = f"/apis/{group}" if group else "/api"
+            found |= {root, *(f"{root}/{version}" for version in versions)}
+        return sorted(found)
+
     def _document(self, name: str, make: Callable[[], Tree]) -> tuple[bytes, str]:
         if self._version != self._resources.version:
             self._version = self._resources.version

@@ -19,7 +19,7 @@ from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
 from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.parts import Parts, is_special
-from bayplan.cluster.reading import ListOptions, Reader, asked_version
+from bayplan.cluster.reading import ListOptions, Reader, asked_version, invalid_options, not_ahead
 from bayplan.cluster.replies import Reply, Stream
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.schema.applying import apply
@@ -88,7 +88,7 @@ class Endpoints:
         return Reader(ask.resource, self.store.place(ask.resource.storage))
 
     def _get(self, ask: Ask) -> Reply:
-        asked_version(ask.query)  # there is one state, the newest; but nonsense is no version of it
+        not_ahead(asked_version(ask.query), self.store.version)  # there is one state, the newest
         entry = self._reader(ask).get(ask.namespace, ask.name)
         return self._shown(ask, forms.whole(ask.resource, entry))
 
@@ -142,9 +142,13 @@ class Endpoints:
         write = self._writing(ask, "PatchOptions")
         media = media_type(ask.headers.get("Content-Type", ""))
         if media not in _PATCHES:
-            raise answers.unsupported_media_type(", ".join(_PATCHES))
+            raise answers.no_such_patch(ask.resource)
         if media == APPLY:
             return self._apply(ask, write, content)
+        if write.options.force is not None:
+            faults = Faults()
+            faults.forbidden("force", "may not be specified for non-apply patch")
+            raise invalid_options("PatchOptions", faults)
 
         def revision(live: Tree) -> Tree:
             read = read_patch(ask.resource, live, content, media, write.options.validation)
@@ -160,7 +164,7 @@ class Endpoints:
         if not options.manager:
             faults = Faults()
             faults.required("fieldManager", "is required for apply patch")
-            raise answers.invalid("PatchOptions", "meta.k8s.io", "", faults)
+            raise invalid_options("PatchOptions", faults)
         read = read_applied(ask.resource, content, options.validation)
         write.warnings.extend(read.warnings)
         applied = read.object
@@ -170,6 +174,9 @@ class Endpoints:
             written = self.writer.revise(write, ask.name, lambda live: self._applied(ask, write, live, applied))
         else:
             tree = self._applied(ask, write, None, applied)
+            tree["metadata"].pop("resourceVersion", None)  # of an object that was there once
+            if ask.resource.custom:
+                tree["metadata"].setdefault("name", ask.name)
             settle_name(tree, ask.name)
             written = self.writer.create(write, tree)
         return self._written(ask, written, write.warnings)

@@ -97,7 +97,7 @@ def _kubernetes_service(port: int) -> Tree:
         "spec": {
             "type": "ClusterIP",
             "clusterIP": "10.0.0.1",
-            "clusterIPs": ["10.0.0.1"],
+            "ipFamilyPolicy": "SingleStack",
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
         },
     }

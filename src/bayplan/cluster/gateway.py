@@ -20,12 +20,14 @@ from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.openapi_documents import OpenApiDocuments
 from bayplan.cluster.people import People, impersonated
 from bayplan.cluster.rbac import Attributes, Roles
-from bayplan.cluster.replies import Reply, Stream, as_yaml, json_reply, page_not_found, text_reply
+from bayplan.cluster.replies import Reply, Stream, indented_reply, page_not_found, text_reply
 from bayplan.cluster.serving import Raw
 
 FOLLOWED = "v1.36.4"
 """The release of Kubernetes whose answers these are."""
 _HEALTH = ("/healthz", "/livez", "/readyz")
+_CHECKS = ("ping", "etcd")
+"""What is looked at: that it answers, and its store, which goes by the name under which others ask for theirs."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Gateway:
     async def __call__(self, raw: Raw) -> Reply | Stream:
         path = raw.path.rstrip("/") or "/"
         user = self._who(raw)
-        if (open_to_all := _open_answer(raw.method, path)) is not None:
+        if (open_to_all := _open_answer(raw.method, path, raw.query)) is not None:
             return open_to_all
         about = resource_path(path)
         if about is not None and (about.plural or about.name):
@@ -72,19 +74,14 @@ class Gateway:
         resource = self.resources.find(path.group, path.version, path.plural)
         self._allow(user, verb, path, resource)
         if resource is None:
-            known = path.version in self.resources.groups().get(path.group, ())
-            if known:
-                raise answers.no_such_resource()
+            return self._nothing_there(path.group)
+        if resource.custom and resource.namespaced and not path.namespace and verb not in ("list", "watch"):
             return page_not_found()
         _check_served(resource, path, verb)
         ask = Ask(verb, resource, path, query, user, raw.headers)
         if not resource.deprecated:
-            reply = await self.endpoints.answer(ask, raw.body)
-        else:
-            reply = await self._with_farewell(ask, raw)
-        if isinstance(reply, Reply) and wanted(raw.headers.get("Accept", "")).yaml:
-            return as_yaml(reply)
-        return reply
+            return await self.endpoints.answer(ask, raw.body)
+        return await self._with_farewell(ask, raw)
 
     async def _with_farewell(self, ask: Ask, raw: Raw) -> Reply | Stream:
         """The answer, or the refusal, and a word about a version that is to go."""
@@ -114,14 +111,24 @@ class Gateway:
         if not self.roles.allows(user, Attributes(raw.method.lower(), path=path)):
             raise answers.forbidden_path(user.name, raw.method.lower(), path)
         if path.startswith("/openapi/"):
-            return self.openapi.answer(path, query_of(raw.query).get("hash", ""))
+            asked_hash = query_of(raw.query).get("hash", "")
+            return self.openapi.answer(path, asked_hash, raw.headers.get("Accept", ""))
         if (document := self.discovery.plain(path)) is not None:
             form = wanted(raw.headers.get("Accept", ""))
             if path in ("/api", "/apis") and form.aggregated:
                 return _with_etag(*self.discovery.aggregated(path), raw.headers)
             reply = Reply(document)
             reply.headers["Vary"] = "Accept"
-            return as_yaml(reply) if form.yaml else reply
+            return reply
+        if path == "/":
+            return indented_reply({"paths": self.discovery.paths()})
+        about = resource_path(f"{path}/any")  # a version that its group does not have
+        return page_not_found() if about is None else self._nothing_there(about.group)
+
+    def _nothing_there(self, group: str) -> Reply:
+        """Groups of Kubernetes' own say so in words of their own, all others in Go's."""
+        if self.resources.is_built_in(group):
+            raise answers.no_such_resource()
         return page_not_found()
 
 
@@ -129,8 +136,14 @@ def _check_served(resource: Resource, path: ResourcePath, verb: str) -> None:
     """Refuse what the kind does not have."""
     if path.namespace and not resource.namespaced:
         raise answers.no_such_resource()
+    if resource.namespaced and not path.namespace:
+        if path.name:
+            raise answers.no_such_resource()
+        if verb not in ("list", "watch"):  # nobody writes, or clears, all namespaces at once
+            raise answers.method_not_allowed()
     if not path.subresource:
-        if verb not in resource.verbs or (verb == "create" and path.name):
+        needs_name = {"create": False, "update": True, "patch": True}.get(verb, bool(path.name))
+        if verb not in resource.verbs or needs_name != bool(path.name):
             raise answers.method_not_allowed()
         return
     sub = resource.subresource(path.subresource)
@@ -140,12 +153,16 @@ def _check_served(resource: Resource, path: ResourcePath, verb: str) -> None:
         raise answers.method_not_allowed()
 
 
-def _open_answer(method: str, path: str) -> Reply | None:
+def _open_answer(method: str, path: str, query: str) -> Reply | None:
     """What everybody may know."""
     if path.startswith(_HEALTH) and path.split("/")[1] in ("healthz", "livez", "readyz"):
-        return text_reply("ok")
+        if path in _HEALTH and "verbose" in query_of(query):
+            told = [*(f"[+]{each} ok" for each in _CHECKS), f"{path[1:]} check passed", ""]
+            return text_reply("\n".join(told))
+        known = path in _HEALTH or path.partition("z/")[2] in _CHECKS
+        return text_reply("ok") if known else page_not_found()
     if path == "/version" and method == "GET":
-        return json_reply(version_info())
+        return indented_reply(version_info())
     return None
 
 

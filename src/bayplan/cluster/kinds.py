@@ -272,6 +272,9 @@ class Resources:
         """A kind of ours that rules and controllers need by name."""
         return next(each for each in self._built_in if each.kind == kind and each.group == group)
 
+    def is_built_in(self, group: str) -> bool:
+        return any(each.group == group for each in self._built_in)
+
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Group names with their versions, the preferred one first."""
         return self._groups

@@ -32,13 +32,11 @@ def generated(base: str, chance: random.Random) -> str:
 
 
 def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:
-    """The object belongs where the path says."""
+    """The object belongs where the path says; one that belongs nowhere has its namespace taken from it."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("namespace") or ""
     if not resource.namespaced:
         metadata.pop("namespace", None)
-        if given:
-            raise answers.bad_request("namespace is not allowed on this type")
         return
     if given and given != namespace:
         raise answers.bad_request(
@@ -51,9 +49,11 @@ def settle_name(tree: Tree, name: str) -> None:
     """The object is called what the path says."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("name") or ""
-    if given and given != name:
+    if not given:
+        why = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        raise answers.bad_request(why)
+    if given != name:
         raise answers.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-    metadata["name"] = name
 
 
 def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) -> None:

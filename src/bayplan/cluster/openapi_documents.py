@@ -13,6 +13,8 @@ from bayplan.cluster.kinds import Resource, Resources
 from bayplan.cluster.replies import Reply, json_reply, page_not_found
 from bayplan.cluster.schema.openapi import V2, document, etag, index
 
+_V2_JSON = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": "1.36"}, "paths": {}}
+"""As little as the protobuf form says: what is in the kinds, the third version tells."""
 _V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
@@ -23,9 +25,9 @@ class OpenApiDocuments:
         self._resources = resources
         self._made: dict[str, bytes] = {}
 
-    def answer(self, path: str, asked_hash: str) -> Reply:
+    def answer(self, path: str, asked_hash: str, accept: str = "") -> Reply:
         if path == "/openapi/v2":
-            return Reply(V2, content_type=_V2_TYPE)
+            return Reply(V2, content_type=_V2_TYPE) if "proto" in accept else json_reply(_V2_JSON)
         groups = self._groups()
         if path == "/openapi/v3":
             return json_reply(index(groups))

@@ -55,7 +55,7 @@ class ListOptions:
             field_selector=query.get("fieldSelector", ""),
             version=asked_version(query, "" if watch else "invalid resource version: "),
             match=query.get("resourceVersionMatch", ""),
-            limit=_number(query.get("limit", "")) or 0,
+            limit=max(_number(query.get("limit", "")) or 0, 0),
             token=query.get("continue", ""),
             watch=watch,
             bookmarks=flag(query.get("allowWatchBookmarks", "")),
@@ -96,6 +96,10 @@ class ListOptions:
                 faults.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
         elif self.match != "NotOlderThan":
             faults.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan")
+            if self.match:
+                faults.unsupported(at, self.match, ("NotOlderThan",))
+        if self.token:
+            faults.forbidden(at, f"{at} is forbidden when continue is provided")
 
 
 class Reader:
@@ -120,9 +124,8 @@ class Reader:
         limit = 0 if options.version == 0 and not options.token else options.limit
         start, shown = _continuation(options.token, version, self.place.ring.forgotten) if options.token else ("", 0)
         shown = shown or version
+        not_ahead(options.version, version)
         if options.match == "Exact" and options.version != version:
-            if (options.version or 0) > version:
-                raise answers.too_large_version(options.version or 0, version)
             raise answers.expired("The resourceVersion for the provided list is too old.")
         entries = self.place.entries(namespace, after=start)
         chosen = entries if wanted.everything else (each for each in entries if wanted.matches(each))
@@ -160,10 +163,12 @@ def _number(text: str) -> int | None:
     if not text:
         return None
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        shown = json.dumps(text)
-        raise answers.bad_request(f"strconv.ParseInt: parsing {shown}: invalid syntax") from None
+        raise answers.bad_request(f"strconv.ParseInt: parsing {json.dumps(text)}: invalid syntax") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise answers.bad_request(f"strconv.ParseInt: parsing {json.dumps(text)}: value out of range")
+    return number
 
 
 def asked_version(query: Mapping[str, str], complaint: str = "") -> int | None:
@@ -177,6 +182,12 @@ def asked_version(query: Mapping[str, str], complaint: str = "") -> int | None:
     shown = json.dumps(text)
     told = f"{complaint}resourceVersion: Invalid value: {shown}: strconv.ParseUint: parsing {shown}: {why}"
     raise answers.bad_request(told) if complaint else answers.Refusal(500, "", told)
+
+
+def not_ahead(asked: int | None, current: int) -> None:
+    """Refuse to answer for a version that is still to come."""
+    if asked is not None and asked > current:
+        raise answers.too_large_version(asked, current)
 
 
 def _token(version: int, key: str) -> str:

@@ -5,13 +5,17 @@ Handlers make these and know nothing of sockets. Cost: none beside the bytes the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
+
+import msgspec
 
 from bayplan.cluster.answers import Refusal
 from bayplan.cluster.entries import encode
 from bayplan.cluster.kinds import Tree
-from bayplan.cluster.negotiating import JSON, YAML
+from bayplan.cluster.negotiating import JSON, YAML, wanted
 from bayplan.cluster.watching import Watch
 
 DECIDED = {"Cache-Control": "no-cache, private"}
@@ -58,14 +62,53 @@ def refusal_reply(refusal: Refusal) -> Reply:
     return reply
 
 
-def as_yaml(reply: Reply) -> Reply:
-    """The same answer as YAML."""
-    import msgspec
+def indented_reply(tree: Tree) -> Reply:
+    """An answer that is always laid out for people."""
+    return Reply(msgspec.json.format(encode(tree), indent=2))
+
+
+def dressed(reply: Reply, headers: Mapping[str, str], query: str) -> Reply:
+    """The same answer as YAML, or laid out for people, where that was asked for."""
+    if reply.content_type != JSON or not reply.body:
+        return reply
+    if "yaml" in headers.get("Accept", "") and _wants_yaml(headers["Accept"]):
+        reply.body = _yaml(msgspec.json.decode(reply.body))
+        reply.content_type = YAML
+    elif headers.get("User-Agent", "").startswith(_OF_PEOPLE) or "pretty=" in query:
+        given = parse_qs(query).get("pretty", ["true"])[0]
+        if given.lower() in ("1", "t", "true"):
+            reply.body = msgspec.json.format(reply.body, indent=2)
+    return reply
+
+
+_OF_PEOPLE = ("curl", "Wget", "Mozilla/5.0")
+
+
+def _wants_yaml(accept: str) -> bool:
+    try:
+        return wanted(accept).yaml
+    except Refusal:  # which is what is told, and in JSON
+        return False
+
+
+def _yaml(tree: Tree) -> bytes:
     import yaml
 
-    reply.body = yaml.safe_dump(msgspec.json.decode(reply.body), sort_keys=True).encode()
-    reply.content_type = YAML
-    return reply
+    class Dumper(yaml.SafeDumper):
+        """Quotes as Go's does: whatever another reader could take for something else than a text."""
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        plain = "\n" not in value and dumper.resolve(yaml.ScalarNode, value, (True, False)) == _TEXT_TAG
+        style = None if plain and not _MISTAKEN.fullmatch(value) else "|" if "\n" in value else '"'
+        return dumper.represent_scalar(_TEXT_TAG, value, style=style)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(tree, Dumper=Dumper, sort_keys=True, allow_unicode=True, width=80).encode()
+
+
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_MISTAKEN = re.compile(r"[yYnN]|[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+"""Texts that PyYAML knows for texts, and others do not."""
 
 
 def warning_header(text: str) -> str:

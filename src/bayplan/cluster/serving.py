@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from bayplan.cluster import answers
-from bayplan.cluster.replies import Reply, Stream, refusal_reply, warning_header
+from bayplan.cluster.replies import Reply, Stream, dressed, refusal_reply, warning_header
 
 LOG = logging.getLogger(__name__)
 
@@ -142,14 +142,15 @@ class HttpServer:
 async def answered(gateway: Gateway, raw: Raw) -> Reply | Stream:
     """What the gateway says; whatever goes wrong becomes a Status."""
     try:
-        return await gateway(raw)
+        answer = await gateway(raw)
     except answers.Refusal as refusal:
-        return refusal_reply(refusal)
+        answer = refusal_reply(refusal)
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as fault:
         LOG.exception("%s %s failed", raw.method, raw.path)
-        return refusal_reply(answers.internal(f"Internal error occurred: {fault}"))
+        answer = refusal_reply(answers.internal(f"Internal error occurred: {fault}"))
+    return answer if isinstance(answer, Stream) else dressed(answer, raw.headers, raw.query)
 
 
 async def pump(stream: Stream, write: Callable[[bytes], Awaitable[None]], version: Versions) -> None:

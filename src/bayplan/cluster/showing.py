@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from bayplan.cluster import forms
+from bayplan.cluster import answers, forms
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.negotiating import Wanted
@@ -36,6 +36,8 @@ class Shown:
         match self.form.shape:
             case "PartialObjectMetadata":
                 return encode(self._metadata(msgspec.json.decode(text)))
+            case "PartialObjectMetadataList":
+                raise self._other_shape("not a list", self.resource.kind)
             case "Table":
                 tree = msgspec.json.decode(text)
                 if tree.get("kind") == self.resource.kind:  # a Status is no row
@@ -48,7 +50,9 @@ class Shown:
             case "PartialObjectMetadataList":
                 kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{self.form.shape_version}"}
                 items = [self._metadata(entry.tree()) for entry in entries]
-                return encode({**kind, "metadata": metadata, "items": items})
+                return encode({**kind, "metadata": metadata, "items": items or None})  # null where Go has no list
+            case "PartialObjectMetadata":
+                raise self._other_shape("a list", f"{self.resource.kind}List")
             case "Table":
                 return encode(self._table((forms.tree(self.resource, entry) for entry in entries), metadata))
         return None
@@ -61,6 +65,15 @@ class Shown:
             case "Table":
                 return _TableForm(self), self
         return ObjectForm(self.resource), self.resource
+
+    def _other_shape(self, found: str, kind: str) -> answers.Refusal:
+        """The metadata of one were asked for where there are many, or the other way round."""
+        group = self.resource.group.partition(".")[0] or "core"
+        what = (
+            "unstructured.Unstructured" + "List" * kind.endswith("List") if self.resource.custom else f"{group}.{kind}"
+        )
+        message = f"you requested {self.form.shape}, but the requested object is {found} (*{what})"
+        return answers.Refusal(406, "NotAcceptable", message)
 
     def _metadata(self, tree: Tree) -> Tree:
         version = f"{_META}/{self.form.shape_version}"

@@ -106,9 +106,16 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
             "POST", PODS, "a=b", {"Content_Type": "text/plain"}, 415, "UnsupportedMediaType", "media", id="media"
         ),
         pytest.param(
-            "PATCH", f"{PODS}/x", "{}", {"Content_Type": JSON}, 415, "UnsupportedMediaType", "media", id="patch"
+            "PATCH",
+            f"{PODS}/x",
+            "{}",
+            {"Content_Type": JSON},
+            415,
+            "UnsupportedMediaType",
+            "Unsupported Media",
+            id="patch",
         ),
-        pytest.param("GET", PODS, None, {"Accept": "image/png"}, 406, "NotAcceptable", "only the following", id="form"),
+        pytest.param("GET", PODS, None, {"Accept": "image/png"}, 406, "NotAcceptable", "Not Acceptable", id="form"),
         pytest.param("POST", PODS, "x" * (3 << 20), {}, 400, "BadRequest", "", id="as large as may be"),
         pytest.param("POST", PODS, "x" * (4 << 20), {}, 413, "RequestEntityTooLarge", "limit is 3145728", id="larger"),
         pytest.param(
