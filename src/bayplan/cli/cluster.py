@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from bayplan.cluster.embedded import EmbeddedCluster
     from bayplan.controllers.node_pools import NodePool
 
-START_S = 60.0
+START_S = 300.0
+"""How long a detached cluster is waited for. One that fails is heard at once, so this is only for one that hangs: the
+three seconds of processor time can take a minute where twenty others want the same core."""
 START_NODE_S = 0.02
 READY_PIPE = "BAYPLAN_READY_PIPE"
 """The variable that tells a cluster that is started detached where its starter waits for a word."""
@@ -267,13 +269,17 @@ def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
         )
     os.close(tells)
     limit_s = START_S + START_NODE_S * settings.node_count
-    with progress(f"starting a cluster of {settings.node_count} node(s)"), open(hears, "rb") as word:
-        # A word when it is up; the end of the pipe when it is gone; nothing while it still tries.
-        heard, _, _ = select.select([word], [], [], limit_s)
-        running = folder.running() if heard and word.read(1) else None
+    running = None
+    try:
+        with progress(f"starting a cluster of {settings.node_count} node(s)"), open(hears, "rb") as word:
+            # A word when it is up; the end of the pipe when it is gone; nothing while it still tries.
+            heard, _, _ = select.select([word], [], [], limit_s)
+            running = folder.running() if heard and word.read(1) else None
+    finally:
+        if running is None:  # Ctrl-C too: nobody would know of one that comes up later
+            child.terminate()
+            child.wait()
     if running is None:
-        child.terminate()  # nobody would know of one that comes up later
-        child.wait()
         said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
         silence = "it said nothing" if heard else f"not within {limit_s:g} s"
         raise ClusterFolderError(f"the cluster did not come up: {said or silence}")

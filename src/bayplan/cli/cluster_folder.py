@@ -111,7 +111,7 @@ class ClusterFolder:
             raise ClusterFolderError(f'the cluster "{self.name}" is not up; start it with `bayplan cluster up`')
         return found
 
-    def end(self, wait_s: float = 15.0) -> bool:
+    def end(self, wait_s: float = 60.0) -> bool:
         """End the cluster; whether there was one."""
         found = self.running()
         if found is None:
@@ -120,7 +120,7 @@ class ClusterFolder:
         self._await(lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}")
         return True
 
-    def reset(self, wait_s: float = 60.0) -> Running:
+    def reset(self, wait_s: float = 300.0) -> Running:
         """Let the cluster that runs begin anew."""
         before = self.must_run()
         os.kill(before.pid, signal.SIGHUP)

@@ -7,9 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 
+from bayplan.cli import cluster
 from bayplan.cli.cluster_folder import ClusterFolder, ClusterFolderError
 from bayplan.errors import UsageError
 
@@ -75,6 +79,25 @@ def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"error: the cluster did not come up: {config}: ")
     assert failed.stderr.count("\n") == 1
+
+
+def test_who_stops_waiting_for_a_cluster_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr(cluster, "select", SimpleNamespace(select=interrupted))
+    with pytest.raises(click.Abort):
+        cluster.command(["up", "--detach", "--nodes", "0"], standalone_mode=False)
+    assert [each.returncode is None for each in started] == [False]
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "-x"])
