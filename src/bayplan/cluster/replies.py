@@ -98,8 +98,9 @@ def _yaml(tree: Tree) -> bytes:
         """Quotes as Go's does: whatever another reader could take for something else than a text."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        plain = "\n" not in value and dumper.resolve(yaml.ScalarNode, value, (True, False)) == _TEXT_TAG
-        style = None if plain and not _MISTAKEN.fullmatch(value) else "|" if "\n" in value else '"'
+        others = Dumper.yaml_implicit_resolvers.get(value[:1], ())
+        mistaken = _MISTAKEN.fullmatch(value) or any(pattern.match(value) for _, pattern in others)
+        style = "|" if "\n" in value else '"' if mistaken else None
         return dumper.represent_scalar(_TEXT_TAG, value, style=style)
 
     Dumper.add_representer(str, text)
