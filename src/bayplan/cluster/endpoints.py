@@ -175,6 +175,9 @@ class Endpoints:
         else:
             tree = self._applied(ask, write, None, applied)
             tree["metadata"].pop("resourceVersion", None)  # of an object that was there once
+            if given := tree["metadata"].get("uid"):
+                why = f"uid mismatch: the provided object specified uid {given}, and no existing object was found"
+                raise answers.conflict(ask.resource, ask.name, why)
             if ask.resource.custom:
                 tree["metadata"].setdefault("name", ask.name)
             settle_name(tree, ask.name)

@@ -59,8 +59,7 @@ def settle_name(tree: Tree, name: str) -> None:
 def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) -> None:
     """A new object: identity and birth are the server's to give."""
     metadata: Tree = tree["metadata"]
-    if metadata.pop("resourceVersion", ""):
-        raise answers.internal("resourceVersion should not be set on objects to be created")
+    metadata.pop("resourceVersion", None)
     generation = metadata.get("generation")
     for key in _SERVERS_OWN:
         metadata.pop(key, None)

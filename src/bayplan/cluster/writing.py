@@ -90,12 +90,15 @@ class Writer:
         resource = write.resource
         settle_namespace(resource, tree, write.namespace)
         metadata = tree["metadata"]
+        had_version = bool(metadata.get("resourceVersion"))
         begin(resource, tree, self._clock.now(), self._chance)
         need_name(resource, tree)
         place = self._store.place(resource.storage)
         if not metadata.get("name"):
             metadata["name"] = self._free_name(place, write.namespace, metadata["generateName"])
         self._rules.created(write, tree)
+        if had_version and not write.options.dry_run:  # which only the store minds, and a dry run never comes there
+            raise answers.internal("resourceVersion should not be set on objects to be created")
         if place.get(write.namespace, metadata["name"]) is not None:
             raise answers.already_exists(resource, metadata["name"])
         return self._keep(write, place, tree, created=True)

@@ -120,6 +120,60 @@ async def test_what_was_there_once_is_applied_with_the_version_that_it_had(tmp_p
         assert (await cluster.ask("PATCH", path, saved, Content_Type=APPLY)).code == 409
 
 
+@on_loop
+async def test_a_dry_run_does_not_mind_a_version_that_the_store_would_refuse(tmp_path: Path) -> None:
+    saved = config_map("saved")
+    saved["metadata"]["resourceVersion"] = "5"
+    async with served(tmp_path) as cluster:
+        assert (await cluster.ask("POST", f"{CONFIG_MAPS}?dryRun=All", saved)).code == 201
+        refused = await cluster.ask("POST", CONFIG_MAPS, saved)
+        assert (refused.code, refused.json["reason"]) == (500, "InternalError")
+        wrong = {**saved, "metadata": {"name": "Not_A_Name", "resourceVersion": "5"}}
+        assert (await cluster.ask("POST", CONFIG_MAPS, wrong)).code == 422
+
+
+@on_loop
+async def test_what_was_another_object_once_is_not_applied_in_its_name(tmp_path: Path) -> None:
+    saved = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "saved", "uid": "u-1"}}
+    async with served(tmp_path) as cluster:
+        answer = await cluster.ask("PATCH", f"{CONFIG_MAPS}/saved?fieldManager=tests", saved, Content_Type=APPLY)
+        why = "uid mismatch: the provided object specified uid u-1, and no existing object was found"
+        assert (answer.code, answer.json["reason"]) == (409, "Conflict")
+        assert answer.json["message"].endswith(why)
+
+
+@on_loop
+async def test_managed_fields_written_by_hand_that_are_none_are_forgotten(tmp_path: Path) -> None:
+    entry = {
+        "manager": "somebody",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:data": {"f:key": "a text"}},
+    }
+    made = {**config_map("odd"), "data": {"key": "value"}}
+    made["metadata"]["managedFields"] = [entry]
+    async with served(tmp_path) as cluster:
+        answer = await cluster.ask("POST", CONFIG_MAPS, made, User_Agent="tests/1")
+        assert answer.code == 201, answer.text
+        assert [each["manager"] for each in answer.json["metadata"]["managedFields"]] == ["tests"]
+
+
+@on_loop
+async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_warned_of(tmp_path: Path) -> None:
+    spec = {"group": "metrics.k8s.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100}
+    metrics = {
+        "metadata": {"name": "v1.metrics.k8s.io"},
+        "spec": {**spec, "service": {"name": "metrics", "namespace": "kube-system"}, "insecureSkipTLSVerify": True},
+    }
+    node = {"metadata": {"name": "old"}, "spec": {"externalID": "i-1"}}
+    async with served(tmp_path) as cluster:
+        made = await cluster.ask("POST", "/apis/apiregistration.k8s.io/v1/apiservices", metrics)
+        assert made.json["spec"]["service"]["port"] == 443
+        warned = await cluster.ask("POST", "/api/v1/nodes", node)
+        assert "spec.externalID: this field is deprecated" in warned.headers["Warning"]
+
+
 _FUTURE = "9" * 18
 
 

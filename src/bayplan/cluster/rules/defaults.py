@@ -32,6 +32,7 @@ _FILL: Mapping[tuple[str, str], Callable[[Tree], None]] = {
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): others.fill_admission_policy,
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): others.fill_admission_policy_binding,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): others.fill_webhooks,
+    ("apiregistration.k8s.io", "APIService"): others.fill_api_service,
     ("apps", "DaemonSet"): workloads.fill_daemon_set,
     ("apps", "Deployment"): workloads.fill_deployment,
     ("apps", "ReplicaSet"): workloads.fill_replica_set,

@@ -106,7 +106,7 @@ def _current(live: Tree, after: Tree, subresource: str) -> Managers:
         if is_reset(brought):
             return {}
         found = managers_of(brought)
-        if found:
+        if found and all(fieldsets.is_sound(owned.fields) for owned in found.values()):
             return found
     return managers_of(live.get("metadata", {}).get("managedFields"))
 

@@ -19,6 +19,11 @@ MEMBER: FieldSet = {}
 """What is below a member that has nothing below it; one for all, since sets are values and memory is dear."""
 
 
+def is_sound(found: Any) -> bool:
+    """Whether this is a set at all; what is written by hand in its place may be anything."""
+    return isinstance(found, dict) and all(is_sound(below) for below in found.values())
+
+
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
     if not left or left is right:
         return right

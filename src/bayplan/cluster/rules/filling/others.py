@@ -284,6 +284,11 @@ def fill_webhooks(item: Tree) -> None:
         _fill_scopes(hook.get("rules", ()))
 
 
+def fill_api_service(item: Tree) -> None:
+    if (service := (item.get("spec") or {}).get("service")) is not None:
+        service.setdefault("port", 443)
+
+
 def _fill_scopes(rules: Any) -> None:
     for rule in rules:
         rule.setdefault("scope", "*")

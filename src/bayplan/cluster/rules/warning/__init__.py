@@ -16,6 +16,7 @@ from bayplan.cluster.rules.warning.objects import (
     claim_warnings,
     driver_warnings,
     ingress_warnings,
+    node_warnings,
     runtime_class_warnings,
     secret_warnings,
     service_warnings,
@@ -87,6 +88,7 @@ def _job_warnings(path: str, spec: Tree) -> list[str]:
 
 _ONLY_NEW = frozenset({("networking.k8s.io", "Ingress"), ("storage.k8s.io", "CSIDriver")})
 _OTHERS: Mapping[tuple[str, str], Callable[[Tree], list[str]]] = {
+    ("", "Node"): node_warnings,
     ("", "PersistentVolume"): volume_warnings,
     ("", "PersistentVolumeClaim"): claim_warnings,
     ("", "Secret"): secret_warnings,

@@ -124,6 +124,14 @@ def ingress_warnings(item: Tree) -> list[str]:
     return [f"annotation {quote(name)} is deprecated, please use 'spec.ingressClassName' instead"]
 
 
+def node_warnings(item: Tree) -> list[str]:
+    spec = item.get("spec") or {}
+    found = ["spec.configSource: the feature is removed"] if spec.get("configSource") is not None else []
+    if spec.get("externalID"):
+        found.append("spec.externalID: this field is deprecated, and is unused by Kubernetes")
+    return found
+
+
 def runtime_class_warnings(item: Tree) -> list[str]:
     selector = (item.get("scheduling") or {}).get("nodeSelector") or {}
     return [f"scheduling.nodeSelector: {OLD_LABELS[key]}" for key in selector if key in OLD_LABELS]
