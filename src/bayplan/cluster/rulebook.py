@@ -56,6 +56,8 @@ class Rulebook:
         elif resource.storage == DEFINITIONS:
             faults += _faults_of_definition(tree)
         self._refuse(write, tree, faults)
+        if resource.custom:
+            custom_type(resource).default(tree)  # once more: the status that its maker gave it was taken away
         if not write.subresource:
             volcano.judge(resource, tree, None, "CREATE", self._lookup)
         write.warnings.extend(warnings_for(resource, tree))

@@ -174,6 +174,29 @@ async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_
         assert "spec.externalID: this field is deprecated" in warned.headers["Warning"]
 
 
+@on_loop
+async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tmp_path: Path) -> None:
+    status = {"type": "object", "default": {"phase": "Waiting"}, "properties": {"phase": {"type": "string"}}}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"status": status}}},
+    }
+    names = {"plural": "gates", "kind": "Gate"}
+    definition = {
+        "metadata": {"name": "gates.example.com"},
+        "spec": {"group": "example.com", "scope": "Cluster", "names": names, "versions": [version]},
+    }
+    gate = {"apiVersion": "example.com/v1", "kind": "Gate", "metadata": {"name": "a"}, "status": {"phase": "Open"}}
+    async with served(tmp_path) as cluster:
+        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        made = await cluster.ask("POST", "/apis/example.com/v1/gates", gate)
+        assert (made.code, made.json["status"]) == (201, {"phase": "Waiting"})
+        assert (await cluster.ask("GET", "/apis/example.com/v1/gates/a")).json["status"] == {"phase": "Waiting"}
+
+
 _FUTURE = "9" * 18
 
 
