@@ -49,5 +49,11 @@ def yaml_text(value: Any, *, sort_keys: bool = False) -> str:
 def print_table(table: Table) -> None:
     """Print a table as wide as the terminal, or as its words need: half a name is no name."""
     console, endless = Console(), Console(width=_UNBOUNDED)
+    for column in table.columns:
+        if column.no_wrap:  # Rich takes its longest word for all that it needs, and then cuts the columns behind it
+            texts = [*column.cells, *([column.header] if table.show_header else [])]
+            column.min_width = max(
+                (Measurement.get(endless, endless.options, text).maximum for text in texts), default=None
+            )
     console.width = max(console.width, Measurement.get(endless, endless.options, table).minimum)
     console.print(table)

@@ -29,6 +29,7 @@ from bayplan.sim.recorded_trace import read_recorded
 from bayplan.sim.trace_replay import MakeWorld, Replay
 from bayplan.sim.traces import CSV_FIELDS, TraceNode, TracePod, gpu_capacity, read_csv_pods, read_nodes
 from bayplan.sim.world import World
+from bayplan.telemetry.decisions import DecisionRing
 
 _TITLES = tuple(field.name for field in fields(Sample))
 
@@ -93,7 +94,14 @@ def _pod_world(
 ) -> Iterator[MakeWorld]:
     clock = ManualClock()
     with explained(config, registry):
-        engine = PodEngine(configuration, registry, cluster_of(nodes), clock=clock, chance=random.Random(seed))
+        engine = PodEngine(
+            configuration,
+            registry,
+            cluster_of(nodes),
+            clock=clock,
+            chance=random.Random(seed),
+            records=DecisionRing(0),  # nobody asks why a pod of a trace went where it went
+        )
     try:
         yield lambda placed, evicted: World(engine, clock, placed=placed, evicted=evicted)
     finally:

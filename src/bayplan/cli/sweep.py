@@ -65,6 +65,9 @@ def command(
     """
     if out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out is a .csv or a .parquet; got {out}")
+    for path in filter(None, (out, page)):
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}; make it, or name another")
     chosen = policies or tuple(POLICIES)
     for policy in chosen:
         parsed_policy(policy)

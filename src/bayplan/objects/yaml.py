@@ -76,7 +76,8 @@ def read_manifests(path: Path) -> Iterator[Manifest]:
     try:
         values = _values(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ObjectError(f"cannot read {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ObjectError(f"cannot read {path}: {why}; name a file of manifests") from error
     index = 0
     while True:
         try:

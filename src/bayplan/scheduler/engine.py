@@ -258,7 +258,7 @@ class PodEngine:
     def try_pod(self, pod: Pod) -> Decision:
         """Decide, and assume nothing. (A record is kept, and the next search starts elsewhere.)"""
         decision = self._attempts_of(pod.scheduler_name).decide(self.begin(pod))
-        self.records.add(record_of(pod, decision, self._clock.now(), self._snapshot.layout))
+        self._record(pod, decision)
         return decision.in_detail()
 
     def place(self, pod: Pod | PodInfo) -> Placed:
@@ -279,7 +279,7 @@ class PodEngine:
         attempts = self._attempts_of(cycle.pod.scheduler_name)
         found = attempts.decide(cycle) if ask is None else await attempts.decide_with(cycle, ask)
         decision = found.in_detail()
-        self.records.add(record_of(cycle.pod, decision, self._clock.now(), cycle.snapshot.layout))
+        self._record(cycle.pod, decision)
         return attempts.framework, cycle, decision
 
     def hold(self, framework: Framework, cycle: Cycle, node_name: str) -> tuple[Status, Held | None, PermitOutcome]:
@@ -302,8 +302,12 @@ class PodEngine:
         placed = self._carry_out(framework, cycle, decision)
         if placed.status is not decision.status:  # refused after the choice, and the record tells how it ended
             decision = replace(decision.in_detail(), node=placed.node, status=placed.status)
-        self.records.add(record_of(cycle.pod, decision, self._clock.now(), cycle.snapshot.layout))
+        self._record(cycle.pod, decision)
         return placed
+
+    def _record(self, pod: Pod, decision: Decision) -> None:
+        if self.records.keeps_any:
+            self.records.add(record_of(pod, decision, self._clock.now(), self._snapshot.layout))
 
     def close(self) -> None:
         for attempts in self._attempts.values():

@@ -191,6 +191,7 @@ class Anonymiser:
             why="",
             evicted=tuple(map(self._key, verdict.evicted)),
             nominated=self.name(verdict.nominated),
+            annotations={},
         )
 
     def _key(self, key: str) -> str:

@@ -64,12 +64,19 @@ class Following:
     def begin(self, objects: Iterable[KubeObject]) -> None:
         """From here on everything is noted."""
         self.objects = tuple(objects)
+        for item in self.objects:
+            if isinstance(item, BindRequest):
+                self._story.requested(item)
         self.began = self._client.clock.now()
 
     def note(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Something came, changed or went."""
         item = new or old
-        if self.began is None or item is None or isinstance(item, BindRequest):  # a request is no decision of ours yet
+        if self.began is None or item is None:
+            return
+        if isinstance(item, BindRequest):  # no decision yet, and nothing that another one depends on
+            if new is not None:
+                self._story.requested(item)
             return
         at = self._client.clock.now()
         if new is None:

@@ -144,7 +144,9 @@ class Meter:
 
     def totals(self, waiting: int) -> Totals:
         whole_s = self._since_s
-        cpu, memory, gpu, fairness = (each / whole_s if whole_s else 0.0 for each in self._integrals)
+        now = (*self.shares(), self.fairness())  # what it is where no time has passed
+        integrals = zip(self._integrals, now, strict=True)
+        cpu, memory, gpu, fairness = (sum_s / whole_s if whole_s else value for sum_s, value in integrals)
         waits = self.waits
         return Totals(
             seconds=whole_s,
@@ -157,7 +159,7 @@ class Meter:
             cpu_mean=cpu,
             memory_mean=memory,
             gpu_mean=gpu,
-            fairness_mean=fairness if whole_s else 1.0,
+            fairness_mean=fairness,
             wait_mean_s=waits.mean_s,
             wait_median_s=waits.quantile_s(0.5),
             wait_p95_s=waits.quantile_s(0.95),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bayplan.batch.tasks import Task
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.sim.recording import BATCH, PODS, Change, Verdict
@@ -34,8 +35,12 @@ def observed(
 
     `bound_at`: by uid when events say that pods were bound.
     """
-    pods = [pod for pod in objects if isinstance(pod, Pod) and serves(pod) and is_decided_about(pod)]
-    story = Story(is_batch)
+    story, pods = Story(is_batch), []
+    for item in objects:
+        if isinstance(item, BindRequest):
+            story.requested(item)
+        elif isinstance(item, Pod) and serves(item) and is_decided_about(item):
+            pods.append(item)
     for pod in sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _order(pod, bound_at)):
         story.decided(pod, when(pod, bound_at))
     return story.told(pods)[0]
@@ -47,10 +52,19 @@ class Story:
     def __init__(self, is_batch: Callable[[Pod], bool]) -> None:
         self._is_batch = is_batch
         self._steps: list[list[tuple[Pod, datetime]] | Change] = []
+        self._requests: dict[str, BindRequest] = {}  # by key of the pod, the newest
+        self._handed: dict[str, dict[str, str]] = {}  # by uid of a pod with a node, what its request told the binder
         self._open_steps: dict[str, list[tuple[Pod, datetime]]] = {}  # by group the session of its last pod
+
+    def requested(self, request: BindRequest) -> None:
+        """A pod is about to be bound: what is handed to the binder belongs to that decision."""
+        self._requests[request.pod_key] = request
 
     def decided(self, pod: Pod, at: datetime) -> None:
         """A pod was given its node."""
+        request = self._requests.get(pod.key)
+        if request is not None and _carried_out(request, pod):
+            self._handed[pod.uid] = dict(request.metadata.annotations)
         if not self._is_batch(pod):
             self._steps.append([(pod, at)])
             return
@@ -82,10 +96,16 @@ class Story:
                     node=pod.spec.node_name,
                     session=sessions if is_batch else 0,
                     at=None if at == _LONG_AGO else at,
+                    annotations=self._handed.get(pod.uid, {}),
                 )
                 for pod, at in step
             ]
         return [*verdicts, *_waiting(pods, self._is_batch, sessions + 1)], changes
+
+
+def _carried_out(request: BindRequest, pod: Pod) -> bool:
+    """Whether the pod is where the request wants it. An upstream CRD prunes the uid."""
+    return request.spec.selected_node == pod.spec.node_name and request.spec.pod_uid in ("", pod.uid)
 
 
 def _waiting(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int) -> list[Verdict]:

@@ -19,6 +19,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.cluster import Pods, cluster_of
 from bayplan.sim.policies import policy_configuration
 from bayplan.sim.traces import TraceNode, TracePod, gpu_capacity
+from bayplan.telemetry.decisions import DecisionRing
 
 LOADS = (90, 100, 130)
 """Percent of the GPUs that pods have asked for when the allocation is read off."""
@@ -169,4 +170,12 @@ def fill(
 def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
     ties = None if policy == "random" else first_of  # rows are in the order of this run
-    return PodEngine(configuration, registry, cluster_of(nodes), clock=ManualClock(), chance=chance, tie_break=ties)
+    return PodEngine(
+        configuration,
+        registry,
+        cluster_of(nodes),
+        clock=ManualClock(),
+        chance=chance,
+        tie_break=ties,
+        records=DecisionRing(0),  # what is counted is where pods went, not why
+    )

@@ -88,6 +88,8 @@ class Verdict(_Line, frozen=True):
     """Of the batch engine: decisions of one number were made together."""
     at: datetime | None = None
     """When a live cluster showed it."""
+    annotations: dict[str, str] = {}
+    """What plugins handed to the binder with it, where the pod was bound by a BindRequest."""
 
 
 class _ChangeLine(_Line, frozen=True):

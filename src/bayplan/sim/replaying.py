@@ -99,12 +99,23 @@ def told(verdict: Verdict | None) -> str:
 
 
 def replay(recording: Recording, setup: Setup | None = None, *, seed: int | None = None) -> Replay:
-    """Make the decisions of a recording again; `setup` and `seed`: other ones than the recording has."""
+    """Make the decisions of a recording again; `setup` and `seed`: other ones than the recording has.
+
+    Nothing is bound, so plugins are not asked again what to hand to the binder: a decision that is made again shows
+    what was recorded with it.
+    """
     setup = setup or Setup.of(recording.header)
     seed = recording.header.seed if seed is None else seed
     if recording.header.decisions == OBSERVED:
-        return _Retracing(recording, setup, seed).run()
-    return _repeated(recording, setup, seed)
+        found = _Retracing(recording, setup, seed).run()
+    else:
+        found = _repeated(recording, setup, seed)
+    handed = {(each.pod, each.node): each.annotations for each in recording.verdicts if each.annotations}
+    found.decisions = [
+        replace(now, annotations=handed[now.pod, now.node]) if (now.pod, now.node) in handed else now
+        for now in found.decisions
+    ]
+    return found
 
 
 def _repeated(recording: Recording, setup: Setup, seed: int) -> Replay:

@@ -139,7 +139,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRing:
-    """The newest records, at most so many bytes of them."""
+    """The newest records, at most so many bytes of them: 0 where nobody is going to read any."""
 
     def __init__(self, limit_bytes: int = 16 << 20) -> None:
         self._limit_bytes = limit_bytes
@@ -148,6 +148,11 @@ class DecisionRing:
         self._bytes = 0
         self.added = 0
         """How many there ever were."""
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether it is worth making a record at all."""
+        return self._limit_bytes > 0
 
     def add(self, record: DecisionRecord) -> None:
         size = record.size_bytes

@@ -117,6 +117,7 @@ def test_a_recorded_cluster_is_filled_anew(run: CommandLine, tmp_path: Path) -> 
     assert (found["nodes"], found["arrived"]) == (len(nodes), len(pods))
     assert 0 < found["placed"] <= len(pods)
     assert found["placed"] + found["waiting"] == len(pods) + found["preemptions"]
+    assert 0 < found["cpu_mean"] <= 1  # all of them came at once, and no time passes afterwards
 
 
 def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: CommandLine, tmp_path: Path) -> None:
@@ -141,6 +142,11 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: Com
             "--column takes FIELD=NAME with a field",
         ),
         (["simulate", "--trace", "csv", "--pods", "x", "--policy", "fgd", "--config", "y"], "give one of them"),
+        (["sweep", "--pods", "none.csv", "--out", "/no/x.csv"], "/no/x.csv cannot be written: there is no folder /no"),
+        (
+            ["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "no/x.html"],
+            "no/x.html cannot be written: there is no folder no; make it",
+        ),
         (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out is a .csv or a .parquet; got x.txt"),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "best"],

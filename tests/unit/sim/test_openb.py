@@ -9,11 +9,13 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.plugins.gpu.asks import GpuAsk, given_devices
 from bayplan.plugins.gpu.typical_pods import TypicalPods
+from bayplan.scheduler.cycle import first_of
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.cluster import Pods, cluster_of
 from bayplan.sim.openb import Curve, Run, Summary, Workload, in_file_order, run, run_in_file_order, tuned
 from bayplan.sim.policies import POLICIES, policy_configuration, shape_of
 from bayplan.sim.traces import TraceNode, TracePod
+from bayplan.telemetry.decisions import DecisionRing
 from openb_data import WORKLOADS, openb
 
 CAPACITY = 6_212_000
@@ -143,6 +145,30 @@ def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: s
         engine.close()
     assert found[0] == found[1]
     assert any(node is None for node, _ in found[0])
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
+def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> None:
+    """A run of the experiment keeps none; a live scheduler does."""
+    configuration, registry = policy_configuration("fgd", SMALL.pods)
+    ring = DecisionRing(limit_bytes)
+    engine = PodEngine(
+        configuration,
+        registry,
+        cluster_of(SMALL.nodes),
+        clock=ManualClock(),
+        chance=random.Random(0),
+        tie_break=first_of,
+        records=ring,
+    )
+    make = Pods(engine.prepare).make
+    sequence = list(in_file_order(SMALL.pods, SMALL.capacity))
+    nodes = [engine.place(make(each, f"pod-{number}")).node for number, each in enumerate(sequence)]
+    engine.close()
+    allocated = sum(each.ask.total for each, node in zip(sequence, nodes, strict=True) if node is not None)
+    found = run_in_file_order(SMALL, "fgd")
+    assert (found.arrived, found.failed, found.allocated_milli) == (len(nodes), nodes.count(None), allocated)
+    assert len(ring) == (len(nodes) if limit_bytes else 0)
 
 
 def test_devices_come_back_when_a_pod_goes() -> None:

@@ -13,11 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from another_machine import ELSEWHERE, HERE
+from bayplan.objects.bind_requests import BindRequest, BindRequestSpec, annotation_key
 from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
-from bayplan.objects.meta import Condition, KubeObject
+from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
+from bayplan.sim.anonymous import Anonymiser
 from bayplan.sim.observing import observed
-from bayplan.sim.recording import BATCH, DECIDED, OBSERVED, Header, Recording, Verdict, write_recording
+from bayplan.sim.recording import BATCH, DECIDED, OBSERVED, Header, Recording, Verdict, read_recording, write_recording
 from bayplan.sim.replaying import replay
 from bayplan.sim.still_cluster import Setup, StillCluster, waiting_in
 from bayplan.testing import make_node, make_pod
@@ -126,6 +128,35 @@ def test_a_live_cluster_is_retraced_in_the_order_of_its_bindings() -> None:
     found = replay(seen([*nodes, *reversed(pods)]))
     assert [verdict.pod for verdict in found.decisions] == [f"default/{pod.name}" for pod in pods]
     assert found.differences == []
+
+
+def bind_request(pod: Pod, node: str, **annotations: str) -> BindRequest:
+    told = {annotation_key("rack", key): text for key, text in annotations.items()}
+    meta = ObjectMeta(name=f"{pod.name}-request", namespace=pod.namespace, annotations=told)
+    return BindRequest(metadata=meta, spec=BindRequestSpec(pod_name=pod.name, selected_node=node))
+
+
+def test_snapshot_replay_shows_annotations_of_bind_requests(tmp_path: Path) -> None:
+    """What plugins handed to the binder stands beside the decision, in the file and in the replay of it."""
+    nodes = [make_node(f"node-{number}", cpu=2) for number in range(2)]
+    racked, plain, stale = (make_pod(name, cpu="1") for name in ("racked", "plain", "stale"))
+    found = seen(
+        [
+            *nodes,
+            *(bound(each, "node-0", second) for second, each in enumerate((racked, plain))),
+            bound(stale, "node-1", 2),
+            bind_request(racked, "node-0", position="7"),
+            bind_request(stale, "node-0", position="8"),  # the pod went elsewhere: another attempt, another request
+        ]
+    )
+    file = tmp_path / "cluster.jsonl"
+    write_recording(file, found)
+    again = replay(read_recording(file)).as_data()
+    expected = {"default/racked": {"rack.kai.scheduler/position": "7"}}
+    assert {each["pod"]: each["annotations"] for each in again["replayed"] if "annotations" in each} == expected
+    assert {each.pod: each.annotations for each in read_recording(file).verdicts if each.annotations} == expected
+    names = Anonymiser(found.objects)
+    assert [each.annotations for each in map(names.verdict, found.verdicts)] == [{}, {}, {}]
 
 
 def test_an_order_that_nobody_knows_is_looked_for() -> None:
