@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PROJECT := install --quiet --no-deps --no-build-isolation --editable .
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
 
+# Whoever forbids bytecode has every command compiled anew, and the end-to-end suite starts a thousand.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
 
@@ -60,9 +63,10 @@ test-kernel: kernel
 	$(WITH_KERNEL) $(BIN)/python -m pytest -n auto --dist worksteal $(KERNEL_TESTS) $(ARGS)
 
 # Tests of the page need Chromium: the one that is installed, or Debian's package, unpacked into the user's cache.
+# Three at a time on two cores: much of it waits for leases and back-offs.
 e2e: .venv/.dev
 	cd tests && ../$(BIN)/python -m browser.fetch --if-possible
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m e2e --cluster=both tests/e2e $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

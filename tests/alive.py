@@ -15,10 +15,11 @@ from typing import Any
 
 from cluster.build import program
 from cluster.run import Cluster, die_with_parent
+from patience import DEADLINE_S
 from scheduling import scheduler, until
 
 Tree = dict[str, Any]
-PATIENCE = "--timeout=55s"
+PATIENCE = f"--timeout={DEADLINE_S - 5:.0f}s"
 NODE_LABEL = "for=alive"
 
 
@@ -90,7 +91,7 @@ class Hands:
     def refused(self, *arguments: str) -> str:
         """What kubectl complains of when it fails, which it must."""
         command = [str(program("kubectl")), f"--kubeconfig={self.cluster.kubeconfig()}", "-n", self.namespace]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode, done.stdout
         return done.stderr
 
@@ -112,7 +113,6 @@ class Hands:
         until(
             lambda: bool(so()),
             what,
-            within_s=60,
             why=lambda: self("get", "all,pvc,events", "-o", "wide")[-4000:],
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
+from patience import DEADLINE_S
 from scenario import Corner
 from scheduling import condition, node_of, until
 
@@ -219,5 +220,5 @@ def install(cluster: Cluster, api: Api) -> None:
     if served():
         return
     command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(cluster.kubeconfig())]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
     until(served, "the new kinds are served")

@@ -26,14 +26,12 @@ from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.batch_words import GROUP_NAME
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano_definitions import missing_definitions, volcano_definitions
+from patience import DEADLINE_S, WHOLE_TEST_S
 
 Tree = dict[str, Any]
 P = ParamSpec("P")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-DEADLINE_S = 150.0
-PATIENCE_S = 400.0
-"""Of a whole test: a machine may have ten others to run at the same time."""
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
 
 
@@ -42,7 +40,7 @@ def unhurried(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), PATIENCE_S))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), WHOLE_TEST_S))
 
     return run
 

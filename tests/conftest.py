@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kept_logging import kept_logging
+from telling import FailuresAtOnce, TimeLimit
 
 settings.register_profile(
     "repeatable",
@@ -33,3 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="What the end-to-end suite runs on: Bayplan's own API server, a real kube-apiserver, or both.",
     )
     parser.addoption("--kills", type=int, default=3, help="How often the API server is killed in the test of that.")
+    parser.addoption("--within", type=float, metavar="MINUTES", help="Begin no further test once so much time is over.")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if terminal := config.pluginmanager.get_plugin("terminalreporter"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+    if (minutes := config.getoption("--within")) is not None:
+        config.pluginmanager.register(TimeLimit(config, minutes))

@@ -23,6 +23,7 @@ from bayplan.controllers import Controllers, FakeKubelet, NodePool, PodHabits, n
 from bayplan.controllers.seen import PODS, Tree
 from bayplan.controllers.world import Feed
 from bayplan.errors import NotFound
+from patience import DEADLINE_S
 from served_cluster import Served, served
 
 QUICK = """
@@ -70,11 +71,11 @@ class Controlled:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
 
-    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so", *, within_s: float = 50.0) -> Any:
+    async def until(self, so: Callable[[], Awaitable[Any]], what: str = "it is so") -> Any:
         """The first answer that is true of the server."""
         last: Any = None
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(DEADLINE_S):
                 while True:
                     with contextlib.suppress(NotFound):
                         last = await so()
@@ -83,7 +84,7 @@ class Controlled:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             pods = [(each["metadata"]["name"], each.get("status")) for each in await self.list(PODS)]
-            raise AssertionError(f"not within {within_s:g} s: {what}; last {last!r}; pods {pods}") from None
+            raise AssertionError(f"not within {DEADLINE_S:g} s: {what}; last {last!r}; pods {pods}") from None
 
     async def when(self, resource: Resource, name: str, so: Callable[[Tree], Any]) -> Tree:
         """The object once it is so."""

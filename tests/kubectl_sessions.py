@@ -26,6 +26,7 @@ from pathlib import Path
 
 from cluster.build import program
 from cluster.run import Cluster
+from patience import DEADLINE_S
 
 _REPLACED = (
     # kubectl's own log, if a time-out comes at the wrong moment.
@@ -77,7 +78,6 @@ def settled(text: str) -> str:
     return _LISTED.sub(lambda found: "\n".join(sorted(found[0].splitlines())) + "\n", text).strip()
 
 
-DEADLINE_S = 60.0
 _ASKED = re.compile(r"\$\((get [^()]*)\)")
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from patience import DEADLINE_S
+
 _LARGEST = 1 << 16
 
 
@@ -25,7 +27,7 @@ class _Dialling(socketserver.StreamRequestHandler):
         while self.rfile.readline().strip():
             pass  # headers
         assert words[0] == b"CONNECT", words
-        with socket.create_connection(("127.0.0.1", int(words[1].rpartition(b":")[2])), timeout=60) as there:
+        with socket.create_connection(("127.0.0.1", int(words[1].rpartition(b":")[2])), timeout=DEADLINE_S) as there:
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             back = threading.Thread(target=_pump, args=(there, self.connection), daemon=True)
             back.start()

@@ -19,6 +19,7 @@ from typing import Any
 from bayplan.objects.quantity import parse_quantity
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
+from patience import DEADLINE_S
 from scheduling import condition, node, node_of, pod, scheduler, until
 
 QUICK = """
@@ -102,7 +103,7 @@ class Corner:
 
     # what must hold ---------------------------------------------------------------------------------------------
 
-    def bound(self, names: Iterable[str] | None = None, *, within_s: float = 60.0) -> None:
+    def bound(self, names: Iterable[str] | None = None, *, within_s: float = DEADLINE_S) -> None:
         """Wait until pods, all unless some are named, have a node."""
         wanted = None if names is None else set(names)
         until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run import Cluster
-
-DEADLINE_S = 60.0
+from patience import DEADLINE_S
 
 
 @dataclass(frozen=True)

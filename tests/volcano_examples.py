@@ -10,6 +10,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from patience import DEADLINE_S
+
 VERSION = "v1.15.1"
 
 JOBS = (
@@ -79,5 +81,5 @@ def known() -> set[str]:
 def folder() -> Path:
     """Where the files are."""
     command = ["go", "mod", "download", "-json", f"volcano.sh/volcano@{VERSION}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     return Path(json.loads(done.stdout)["Dir"]) / "example"

@@ -16,10 +16,9 @@ from typing import Any, ParamSpec
 
 from bayplan.client import Client, Target
 from bayplan.clock import LoopClock, ManualClock
+from patience import WHOLE_TEST_S
 
 P = ParamSpec("P")
-PATIENCE_S = 60.0
-"""When a test is given up: nothing here waits for time to pass, so this is only for those that hang."""
 
 
 def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -28,7 +27,7 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WHOLE_TEST_S):
                 await test(*args, **kwargs)
 
         asyncio.run(limited())

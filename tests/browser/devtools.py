@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any
 
 from browser.fetch import Chromium, found
+from patience import DEADLINE_S
 
-DEADLINE_S = 60.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

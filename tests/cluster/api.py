@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from cluster.run import ADMIN, Cluster
+from patience import DEADLINE_S
 
 Tree = dict[str, Any]
 _JSON = "application/json"
@@ -123,5 +124,7 @@ class Api:
         kept: http.client.HTTPSConnection | None = getattr(self._kept, "connection", None)
         if kept is None:
             host, _, port = self.cluster.url.removeprefix("https://").partition(":")
-            kept = self._kept.connection = http.client.HTTPSConnection(host, int(port), context=self._tls, timeout=60)
+            kept = self._kept.connection = http.client.HTTPSConnection(
+                host, int(port), context=self._tls, timeout=DEADLINE_S
+            )
         return kept

@@ -29,8 +29,8 @@ from typing import Any
 from bayplan.client import Secret, Target
 from certificates import Authority, Key
 from cluster.build import program
+from patience import DEADLINE_S
 
-READY_S = 90.0
 ADMIN = "admin"
 API_SERVER = "kube-apiserver"
 _PR_SET_PDEATHSIG = 1
@@ -174,7 +174,7 @@ class Cluster:
     def kubectl(self, *arguments: str, stdin: str | None = None, user: str = ADMIN) -> str:
         """What kubectl prints."""
         command = [str(program("kubectl")), f"--kubeconfig={self.kubeconfig(user)}", *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
         if done.returncode:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -191,7 +191,7 @@ class Cluster:
 
     def _etcd(self, call: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(f"{self.etcd_url}/v3/{call}", data=json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.load(answer)
 
     # Starting up.
@@ -239,7 +239,7 @@ class Cluster:
         trusted.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
         who = {"Authorization": f"Bearer {self.tokens[ADMIN]}"}
         request = urllib.request.Request(f"{self.url}/readyz", headers=who)
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             for name, process in self._processes.items():
                 if process.poll() is not None:
@@ -247,7 +247,7 @@ class Cluster:
             if _answers(request, trusted):
                 return
             time.sleep(0.1)
-        raise ClusterError(f"the API server was not ready within {READY_S:g} s: {self.log('kube-apiserver')}")
+        raise ClusterError(f"the API server was not ready within {DEADLINE_S:g} s: {self.log('kube-apiserver')}")
 
     def log(self, name: str, *, last: int = 2000) -> str:
         """The last words of a program."""

@@ -13,6 +13,7 @@ import yaml
 
 from bayplan.objects.kinds import convert, kinds_by_name
 from docs.fences import ROOT, Block, agrees, blocks, commands, pages
+from patience import DEADLINE_S
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 KNOWN_LANGUAGES = {"python", "console", "bash", "yaml", "json", "text", "toml"}
@@ -99,7 +100,7 @@ def _shell(block: Block, script: str, folder: Path, *, expected_code: int) -> st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == expected_code, f"{block.place}: $ {script}\nended with {done.returncode}\n{done.stdout}"

@@ -19,6 +19,7 @@ from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
 from kubectl_sessions import Terminal
+from patience import DEADLINE_S
 from scenario import Corner
 
 HERE = Path(__file__).parent
@@ -126,7 +127,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terminal, T
             "--secure-port=0",
         )
         for furniture in ("serviceaccount/default", "configmap/kube-root-ca.crt"):
-            real.kubectl("wait", furniture, "--for=create", "--timeout=50s")
+            real.kubectl("wait", furniture, "--for=create", f"--timeout={DEADLINE_S:.0f}s")
         typing = Terminal(ours), Terminal(real)
         yield typing
         for each in typing:

@@ -89,7 +89,7 @@ def test_it_decides_only_with_both_leases_and_stops_both_without_one(
             lost = proxy.add(
                 Fault(lambda ask: ask.method != "GET" and "/leases" in ask.path and "volcano" in ask.path, refuse=no)
             )
-            until(lambda: process.poll() is not None, "the process ends when it loses one", within_s=60)
+            until(lambda: process.poll() is not None, "the process ends when it loses one")
             assert process.returncode == 1
             proxy.remove(lost)
             corner.api.create(corner.pod("late", cpu="1"))

@@ -22,10 +22,10 @@ from bayplan.controllers.seen import DEPLOYMENTS, PODS, REPLICA_SETS
 from bayplan.errors import NotFound
 from bayplan.objects.meta import whole_time
 from cluster.run import Cluster, ClusterError
+from patience import WHOLE_TEST_S
 
 Tree = dict[str, Any]
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-LIMIT_S = 500.0
 
 
 def manifests(name: str) -> list[Tree]:
@@ -46,7 +46,7 @@ async def applied(cluster: Cluster, here: Rig, *names: str) -> Rig:
 
 async def ends(there: Rig, name: str) -> Tree:
     """A job whose pods succeed one after the other as soon as they run."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(WHOLE_TEST_S):
         while True:
             job = await there.get(VC_JOBS, name)
             if phase_of(job) in ("Completed", "Failed", "Terminated"):
@@ -63,7 +63,7 @@ async def ends(there: Rig, name: str) -> Tree:
 def scheduled(cluster: Cluster, namespace: str, folder: Path, work: Coroutine[Any, Any, None]) -> None:
     """Do it while both engines schedule."""
     with BatchCorner(cluster, namespace, folder).both():
-        asyncio.run(asyncio.wait_for(work, LIMIT_S))
+        asyncio.run(asyncio.wait_for(work, WHOLE_TEST_S))
 
 
 def test_every_example_is_known() -> None:
@@ -180,7 +180,7 @@ def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, 
             assert words in found["status"]["state"]["message"]
             assert await here.list(PODS) == []
 
-    asyncio.run(asyncio.wait_for(run(), LIMIT_S))
+    asyncio.run(asyncio.wait_for(run(), WHOLE_TEST_S))
 
 
 def test_what_is_missing_is_said_by_the_server(cluster: Cluster) -> None:

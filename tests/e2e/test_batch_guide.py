@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from cluster.build import program
+from patience import WHOLE_TEST_S
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "batch-guide.md"
 
@@ -54,7 +55,7 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
         + ["echo '== end'"]
     )
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=480, check=False
+        ["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=WHOLE_TEST_S, check=False
     )
     log = (tmp_path / "batch.log").read_text() if (tmp_path / "batch.log").exists() else ""
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{log[-3000:]}"

@@ -117,7 +117,6 @@ def test_the_controllers_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) 
             until(
                 lambda: lists(CONTROLLERS.rights()) <= used(CONTROLLERS.log(cluster)),
                 "everything is listed",
-                within_s=180,
                 why=lambda: str(lists(CONTROLLERS.rights()) - used(CONTROLLERS.log(cluster))),
             )
         entries = CONTROLLERS.log(cluster)
@@ -263,7 +262,6 @@ def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> 
                         in (tmp_path / "process.log").read_text()
                     ),
                     "the webhooks are registered",
-                    within_s=180,
                 )
         entries = ADMISSION.log(cluster)
         assert denied(entries) == []

@@ -14,6 +14,7 @@ import pytest
 
 from batch_corner import GANGS, BatchCorner
 from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
 from scheduling import until
 
 PLUGIN = """
@@ -62,7 +63,7 @@ def load(corner: BatchCorner) -> Iterator[list[str]]:
 
 def sessions(port: int) -> int:
     """How many sessions there were, by the metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
         text = answer.read().decode()
     name = "volcano_e2e_scheduling_latency_milliseconds_count"
     return int(float(next(line.split()[1] for line in text.splitlines() if line.startswith(name))))

@@ -29,6 +29,7 @@ from bayplan.testing.builders import make_node
 from builders import changed
 from cluster.run import Cluster, free_ports
 from live_batch_rig import batch_running
+from patience import DEADLINE_S
 from scheduling import until
 from wire_server import turns_of_others
 
@@ -41,7 +42,7 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCo
 
 
 def page(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
         return str(answer.read().decode())
 
 

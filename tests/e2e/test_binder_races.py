@@ -249,7 +249,7 @@ def test_a_request_deleted_while_the_binder_is_inside_it(corner: BinderCorner) -
     corner.add_nodes(2)
     with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING)):
         corner.api.create(corner.pod("web"))
-        corner.bound(["web"], within_s=120)  # that a request is missed takes up to half a minute
+        corner.bound(["web"])  # that a request is missed takes up to half a minute
         corner.settles(scheduler)
     assert node_of(corner.api.pod("web")) in corner.nodes
     corner.holds()

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from patience import DEADLINE_S
+
 COMMAND = [sys.executable, "-m", "bayplan", "demo"]
-DEADLINE_S = 180
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import yaml
 
 from cluster.build import program
 from cluster.run import Cluster
+from patience import DEADLINE_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "bayplan"
@@ -62,7 +63,11 @@ def rendered(
     *values: Path, name: str = "bayplan", namespace: str = "bayplan-system", chart: Path = CHART
 ) -> list[Tree]:
     done = subprocess.run(
-        [program("helm"), chart, name, namespace, *values], capture_output=True, text=True, check=False, timeout=60
+        [program("helm"), chart, name, namespace, *values],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     return [tree for tree in yaml.safe_load_all(done.stdout) if tree]
@@ -191,7 +196,7 @@ def test_the_flags_and_the_configuration_are_taken(prepared: Cluster, tmp_path: 
         env={**os.environ, "KUBECONFIG": str(prepared.kubeconfig())},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

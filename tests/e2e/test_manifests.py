@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_sessions import Step, Terminal, difference
+from patience import DEADLINE_S
 
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
 
@@ -34,7 +35,10 @@ def test_a_manifest(both: tuple[Terminal, Terminal], path: Path) -> None:
     steps = [Step(f"create namespace {namespace}"), *(Step(f"{way} -n {namespace}", text) for way in WAYS)]
     if (definitions := path.with_name(f"crd-{path.name}")).exists():
         kinds = definitions.read_text(encoding="utf-8")
-        steps[:0] = [Step("apply -f -", kinds), Step("wait --for=condition=Established -f - --timeout=50s", kinds)]
+        steps[:0] = [
+            Step("apply -f -", kinds),
+            Step(f"wait --for=condition=Established -f - --timeout={DEADLINE_S:.0f}s", kinds),
+        ]
     differences = [difference(both, step) for step in steps]
     assert not any(differences), "\n\n".join(filter(None, differences))
 

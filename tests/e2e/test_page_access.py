@@ -12,6 +12,7 @@ import pytest
 
 from cluster.api import Api
 from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
 from scenario import Corner
 from scheduling import Endpoint, scheduler, until
 from served import Reply, connected, get
@@ -44,7 +45,7 @@ def streamed(cluster: Cluster, port: int, user: str) -> str:
     """The stream from its beginning until everything was told; nothing for who is refused."""
 
     async def read() -> str:
-        async with asyncio.timeout(60), connected(Endpoint(port)) as (reader, writer):
+        async with asyncio.timeout(DEADLINE_S), connected(Endpoint(port)) as (reader, writer):
             token = cluster.tokens[user]
             writer.write(f"GET /page/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
             said = b""

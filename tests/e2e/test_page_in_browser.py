@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from browser.devtools import Browser, Page
+from patience import DEADLINE_S
 
 BAYPLAN = [sys.executable, "-m", "bayplan"]
-DEADLINE_S = 120
 NASTY = "<img src=x onerror=document.title='pwned'>"
 
 

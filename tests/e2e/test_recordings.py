@@ -15,6 +15,7 @@ import pytest
 
 from batch_corner import BatchCorner
 from cluster.run import Cluster
+from patience import DEADLINE_S
 from scheduling import condition, node_of, until
 
 CHANGE = """
@@ -33,7 +34,7 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCo
 
 def bayplan(*arguments: object, may_differ: bool = False) -> str:
     command = [sys.executable, "-m", "bayplan", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode in ((0, 1) if may_differ else (0,)), done.stderr
     return done.stdout
 
@@ -59,7 +60,7 @@ def following(corner: BatchCorner, path: Path) -> Iterator[None]:
             assert began
             yield
             recorder.send_signal(signal.SIGINT)
-            out, _ = recorder.communicate(timeout=60)
+            out, _ = recorder.communicate(timeout=DEADLINE_S)
         finally:
             recorder.kill()
     assert recorder.returncode == 0

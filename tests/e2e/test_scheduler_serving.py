@@ -17,6 +17,7 @@ import pytest
 
 from certificates import Authority
 from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
 from scenario import Corner
 from scheduling import Endpoint, scheduler, until
 from scrapes import Family, families
@@ -344,7 +345,7 @@ def test_an_election_is_told_as_upstream_tells_it(both: Both) -> None:
 
 def started(cluster: Cluster, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bayplan", "scheduler", "--kubeconfig", str(cluster.kubeconfig()), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:

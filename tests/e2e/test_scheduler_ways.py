@@ -10,6 +10,7 @@ from typing import Any
 from cluster.api import Tree
 from cluster.embedded import Embedded
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
+from patience import DEADLINE_S
 from scenario import Corner, quick
 from scheduling import condition, node_of, until
 
@@ -385,7 +386,7 @@ def test_many_pods_of_many_kinds_and_nothing_is_left_over(corner: Corner) -> Non
     with corner.running() as process:
         made = corner.api.create(*(mixed(corner, number) for number in range(count)))
         gated = [each["metadata"]["name"] for each in made if each["spec"].get("schedulingGates")]
-        corner.bound({each["metadata"]["name"] for each in made} - set(gated), within_s=60 + count / 50)
+        corner.bound({each["metadata"]["name"] for each in made} - set(gated), within_s=DEADLINE_S + count / 50)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda name: corner.api.patch("Pod", name, {"spec": {"schedulingGates": None}}), gated))
         began_s = time.monotonic()

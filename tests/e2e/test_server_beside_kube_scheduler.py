@@ -46,6 +46,7 @@ from bayplan.telemetry.process_metrics import (
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 from bayplan.telemetry.timings import PluginTimings
 from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
 from scrapes import families
 from served import get, trusting
 from wire_server import on_loop
@@ -91,7 +92,7 @@ def reference(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 async def _until_ready(reference: Reference) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             try:
                 if (await get(reference, "/readyz")).status == 200:
@@ -250,7 +251,15 @@ def busy(reference: Reference) -> Iterator[Reference]:
     patch = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
     cluster.kubectl("patch", "node", "reference-node", "--subresource=status", "--type=merge", "-p", patch)
     cluster.apply(*manifests(PROFILE))
-    cluster.kubectl("wait", "-n", PROFILE, "--for=condition=PodScheduled", "--timeout=30s", "pod/fits", "pod/fits-too")
+    cluster.kubectl(
+        "wait",
+        "-n",
+        PROFILE,
+        "--for=condition=PodScheduled",
+        f"--timeout={DEADLINE_S:.0f}s",
+        "pod/fits",
+        "pod/fits-too",
+    )
     yield reference
     cluster.kubectl("delete", "pods", "-n", PROFILE, "--all", "--force", "--grace-period=0")
     cluster.kubectl("delete", "namespace", PROFILE, "--wait=false")

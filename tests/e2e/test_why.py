@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run import free_ports
+from patience import DEADLINE_S
 from scenario import Corner, quick
 from scheduling import Endpoint, until
 from served import get
@@ -19,7 +20,9 @@ def asked(corner: Corner, port: int, pod: str, *arguments: str) -> dict[str, Any
     """What the command says, as data."""
     way = ("--url", f"https://127.0.0.1:{port}", "--insecure-skip-tls-verify", "-o", "json")
     command = ["why", pod, "-n", corner.namespace, "--kubeconfig", str(corner.cluster.kubeconfig()), *way, *arguments]
-    done = subprocess.run([sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -12,6 +12,7 @@ import pytest
 
 from cluster.api import Api, Tree
 from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
 from pod_network import pod_network
 from scenario import quick
 from scheduling import condition, node, pod, scheduler, until
@@ -73,7 +74,9 @@ def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def why(real: Cluster, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["why", "large", "-n", SPACE, "--kubeconfig", str(real.kubeconfig(user)), "-o", "json", *arguments]
-    return subprocess.run([sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=DEADLINE_S
+    )
 
 
 def test_the_leader_answers_those_who_may_get_the_pod(real: Cluster, led: Api) -> None:

@@ -12,9 +12,9 @@ from bayplan.objects.core import Pod
 from bayplan.plugins.gpu.asks import GPU_COUNT, GPU_INDEX, GPU_MODEL, GpuAsk, annotations_for
 from bayplan.sim.policies import POLICIES, policy_manifest
 from bayplan.sim.traces import TracePod
+from patience import DEADLINE_S
 from wire_server import on_loop
 
-PATIENCE_S = 60.0
 TRACE = [
     *[TracePod("", 4000, 1024, GpuAsk(460, 1)) for _ in range(2)],
     *[TracePod("", 4000, 1024, GpuAsk(1000, 1)) for _ in range(6)],
@@ -62,7 +62,7 @@ async def test_a_live_scheduler_runs_what_was_simulated(policy: str) -> None:
         for name, ask in asked.items():
             await cluster.apply(pod(name, ask))
             placed[name] = on(
-                await cluster.wait_for(lambda each: bool(each.spec.node_name), name, timeout_s=PATIENCE_S)
+                await cluster.wait_for(lambda each: bool(each.spec.node_name), name, timeout_s=DEADLINE_S)
             )
         assert placed["first"] == ("pair", "0")
         assert placed["second"] == ("pair", "0")  # beside the first: the other device stays whole
@@ -70,7 +70,7 @@ async def test_a_live_scheduler_runs_what_was_simulated(policy: str) -> None:
         assert placed["four"] == ("many", "0-1-2-3")
         assert placed["plain"][1] == ""
         await cluster.apply(pod("late", GpuAsk(500, 1, "T4")))
-        assert "1 node(s) had no GPU with enough left" in await cluster.refused("late", timeout_s=PATIENCE_S)
+        assert "1 node(s) had no GPU with enough left" in await cluster.refused("late", timeout_s=DEADLINE_S)
 
 
 def test_every_published_policy_is_a_plugin_that_any_configuration_may_name() -> None:

@@ -23,10 +23,10 @@ from bayplan.sim.replaying import replay
 from bayplan.sim.still_cluster import Setup
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang, make_pod_group
+from patience import DEADLINE_S
 from studied import PACKING
 from wire_server import on_loop, until
 
-PATIENCE_S = 60.0
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -62,18 +62,18 @@ async def followed(cluster: Cluster) -> AsyncIterator[Callable[[], Recording]]:
 async def test_pods_that_came_and_went_are_replayed_to_the_same_nodes() -> None:
     async with Cluster(nodes="node=3:cpu=4", controllers=False) as cluster:
         await cluster.apply(pod("before"))
-        await cluster.placed("before", timeout_s=PATIENCE_S)
+        await cluster.placed("before", timeout_s=DEADLINE_S)
         async with followed(cluster) as recording:
             placed = {}
             for name, cpu in (("first", "3"), ("second", "2"), ("third", "3")):
                 await cluster.apply(pod(name, cpu))
-                placed[f"default/{name}"] = await cluster.placed(name, timeout_s=PATIENCE_S)
+                placed[f"default/{name}"] = await cluster.placed(name, timeout_s=DEADLINE_S)
             await cluster.client.delete(PODS, name="first", namespace="default", grace_s=0)
             await until(lambda: any(each.gone and each.item.name == "first" for each in recording().changes))
             await cluster.apply(pod("again", "3"))
-            placed["default/again"] = await cluster.placed("again", timeout_s=PATIENCE_S)
+            placed["default/again"] = await cluster.placed("again", timeout_s=DEADLINE_S)
             await cluster.apply(pod("giant", "64"))
-            await cluster.refused("giant", timeout_s=PATIENCE_S)
+            await cluster.refused("giant", timeout_s=DEADLINE_S)
             await until(lambda: any(each.pod == "default/giant" for each in recording().verdicts))
             story = recording()
     # One was there already: nobody saw it decided.
