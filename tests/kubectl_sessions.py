@@ -111,11 +111,12 @@ class Terminal:
         return _ASKED.sub(lambda asked: self._done(shlex.split(asked[1]), "").stdout, text)
 
     def _until(self, words: list[str], stdin: str) -> str:
-        """Whether a command succeeds in time; it is asked again and again."""
+        """Ask again and again until a command succeeds."""
         deadline = time.monotonic() + DEADLINE_S
-        while (done := self._done(words, stdin)).returncode and time.monotonic() < deadline:
+        while (done := self._done(words, stdin)).returncode:
+            assert time.monotonic() < deadline, f"{self._cluster.url}: {shlex.join(words)}: {done.stdout}{done.stderr}"
             time.sleep(0.2)
-        return f"-- {done.returncode}"
+        return "-- 0"
 
     def _done(self, words: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
         more, rest = {}, list(words)
