@@ -174,9 +174,10 @@ class _Beside:
                 self._news.notify_all()
 
     def printed(self, count: int) -> str:
-        """The first lines, as soon as there are so many; fewer if that takes too long."""
+        """The first lines, as soon as there are so many."""
         with self._news:
-            self._news.wait_for(lambda: len(self._lines) >= count, DEADLINE_S)
+            enough = self._news.wait_for(lambda: len(self._lines) >= count, DEADLINE_S)
+            assert enough, f"not {count} lines within {DEADLINE_S:g} s: {self._lines}"
             return settled("".join(self._lines[:count]))
 
     def end(self) -> None:
