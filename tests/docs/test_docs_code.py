@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -16,6 +17,8 @@ from docs.fences import ROOT, Block, agrees, blocks, commands, pages
 from patience import DEADLINE_S
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+_STOOD_STILL = re.compile(r"^plugin \w+ took \d+ ms at \w+; .*\n", re.MULTILINE)
+"""What is said where the machine stood still in the midst of a decision, and what no page shows."""
 KNOWN_LANGUAGES = {"python", "console", "bash", "yaml", "json", "text", "toml"}
 
 
@@ -104,4 +107,4 @@ def _shell(block: Block, script: str, folder: Path, *, expected_code: int) -> st
         check=False,
     )
     assert done.returncode == expected_code, f"{block.place}: $ {script}\nended with {done.returncode}\n{done.stdout}"
-    return done.stdout
+    return _STOOD_STILL.sub("", done.stdout)

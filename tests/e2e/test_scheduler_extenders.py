@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.run import Cluster
+from patience import DEADLINE_S
 from scheduling import condition, node, node_of, pod, pods, scheduler, until
 
 CONFIG = """
@@ -122,7 +123,7 @@ def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any
         return {}
 
     with extender({"bind": bind}) as url:
-        config = f"{CONFIG}- {{urlPrefix: '{url}', bindVerb: bind}}\n"
+        config = f"{CONFIG}- {{urlPrefix: '{url}', bindVerb: bind, httpTimeout: {DEADLINE_S:.0f}s}}\n"
         with scheduler(cluster, tmp_path, config=config):
             cluster.apply(*(pod(f"web-{number}", namespace, **mine) for number in range(3)))
             until(lambda: placed(cluster, namespace), "all pods have a node")
