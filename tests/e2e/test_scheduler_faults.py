@@ -13,6 +13,7 @@ import pytest
 
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
+from patience import DEADLINE_S
 from scenario import Corner, quick
 from scheduling import condition, node_of, until
 
@@ -166,7 +167,8 @@ def test_the_wall_clock_jumps(corner: Corner, tmp_path: Path, hours: int) -> Non
     """Nothing that is waited for depends on it: neither the lease, nor backoff, nor a pod's turn."""
     shift = tmp_path / "shift"
     shift.write_text("0")
-    elected = quick().replace("leaderElect: false", f"resourceNamespace: {corner.namespace}")
+    unhurried = f"leaseDuration: {DEADLINE_S:.0f}s, renewDeadline: {DEADLINE_S / 2:.0f}s"
+    elected = quick().replace("leaderElect: false", f"resourceNamespace: {corner.namespace}, {unhurried}")
     corner.add_nodes(2, cpu="2")
     with corner.running(config=elected, program=(str(SHIFTED), str(shift))) as process:
         names(corner, "early", 4)
