@@ -152,10 +152,7 @@ class Transport:
             if answer.status < 400:
                 return answer
             tries += 1
-            wait_s = retry_after(answer) if answer.status == 429 or answer.status >= 500 else 0.0
-            if not wait_s or tries > RETRIES:
-                raise refusal(f"{method} {path}", answer)
-            await self._clock.sleep(wait_s)
+            await self._wait_as_asked(f"{method} {path}", answer, tries)
 
     async def _once(self, asked: _Request, timeout_s: float) -> Answer:
         """One try; another at once when a kept connection turns out dead under a read, or credentials out of date."""
@@ -216,27 +213,38 @@ class Transport:
         self, path: str, *, quiet_s: float, timeout_s: float = 0.0, accept: str = JSON
     ) -> AsyncIterator[Stream]:
         """A GET whose answer is read while it lasts; leaving the block ends it."""
-        await self._limiter.take()
-        started = self._clock.monotonic_s()
-        timeout_s = timeout_s or self.timeout_s
-        if self._credentials.known() is None:
-            await self._credentials.renew()
-        connection = await self._pool.take(timeout_s, stream=True)
-        try:
-            asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
-            self._send(connection, asked, started + timeout_s)
-            head = await connection.head()
-            self._observe("WATCH", head.status, started)
-            if head.status >= 400:
+        tries = 0
+        while True:
+            await self._limiter.take()
+            started = self._clock.monotonic_s()
+            timeout_s = timeout_s or self.timeout_s
+            if self._credentials.known() is None:
+                await self._credentials.renew()
+            connection = await self._pool.take(timeout_s, stream=True)
+            try:
+                asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
+                self._send(connection, asked, started + timeout_s)
+                head = await connection.head()
+                self._observe("WATCH", head.status, started)
+                if head.status < 400:
+                    yield Stream(connection, self._clock, quiet_s)
+                    return
                 answer = await connection.answer()
-                if head.status == 401 and self._credentials.refuse():
-                    self._pool.renounce_idle()
-                raise refusal(f"GET {path}", answer)
-            yield Stream(connection, self._clock, quiet_s)
-        except Unreachable as lost:
-            raise self._named(lost, "GET", path) from None
-        finally:
-            self._pool.give(connection)
+            except Unreachable as lost:
+                raise self._named(lost, "GET", path) from None
+            finally:
+                self._pool.give(connection)
+            if answer.status == 401 and self._credentials.refuse():
+                self._pool.renounce_idle()
+            tries += 1
+            await self._wait_as_asked(f"GET {path}", answer, tries)
+
+    async def _wait_as_asked(self, asked: str, answer: Answer, tries: int) -> None:
+        """Before a request that was refused is made again, where the server wants that; else the refusal is raised."""
+        wait_s = retry_after(answer) if answer.status == 429 or answer.status >= 500 else 0.0
+        if not wait_s or tries > RETRIES:
+            raise refusal(asked, answer)
+        await self._clock.sleep(wait_s)
 
     def _may(self, method: str) -> None:
         if method != "GET" and self.guard is not None:

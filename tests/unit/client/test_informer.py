@@ -238,6 +238,16 @@ async def test_a_busy_server_is_left_alone_as_long_as_it_wants() -> None:
 
 
 @on_loop
+async def test_a_server_that_is_not_ready_yet_says_when_to_ask_again(caplog: pytest.LogCaptureFixture) -> None:
+    """As one does for a kind that was defined a moment ago: ever longer waits of our own would be a minute by then."""
+    early = [status(429, "TooManyRequests", "storage is (re)initializing", Retry_After="1")] * 6
+    async with world(*early, Feed(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True) as w:
+        await w.tells("add a@11")
+        assert 6.0 <= w.clock.monotonic_s() < 12.0
+        assert not caplog.records
+
+
+@on_loop
 async def test_the_server_may_be_away_for_a_while() -> None:
     feed = Feed()
     async with world(listed(10, node("a", 1)), feed) as w:
