@@ -6,13 +6,17 @@ The system gets back what the C library keeps of memory that nobody uses.
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
 from batch_world import engine_of
+from bayplan.batch.conf import DEFAULT_CONF
 from bayplan.batch.outcome import Outcome
-from bayplan.memory import give_back, without_collections
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.session import Session
+from bayplan.memory import freeze_new, give_back, without_collections
 from bayplan.testing.builders import make_node
 
 
@@ -41,6 +45,47 @@ def test_a_session_that_is_left_at_any_moment_leaves_the_collector_on(turns: int
         next(session, None)
     session.close()
     assert gc.isenabled()
+
+
+def test_a_session_that_is_over_leaves_nothing_to_the_collector() -> None:
+    opened: list[weakref.ref[Session]] = []
+
+    class Remembers:
+        name = "remembers"
+
+        @classmethod
+        def factory(cls, *_: object) -> Remembers:
+            return cls()
+
+        def on_session_open(self, session: Session) -> None:
+            opened.append(weakref.ref(session))
+            session.add_job_order_fn(self.name, lambda *_: 0 * len(session.jobs))
+
+    conf = DEFAULT_CONF.replace("- name: gang", "- name: remembers\n  - name: gang")
+    engine = engine_of(conf=conf, nodes=[make_node("n")], plugins=default_batch_plugins().with_plugins(Remembers))
+    with without_collections():
+        engine.run_session()
+        assert [each() for each in opened] == [None]
+
+
+def test_what_has_come_of_late_is_looked_at_once_and_then_left_alone() -> None:
+    class Knot:
+        def __init__(self) -> None:
+            self.itself = self
+
+    gc.collect()
+    knot = weakref.ref(Knot())
+    freeze_new()
+    assert knot() is not None, "too little has come for it to be worth the time"
+    stays = [[] for _ in range(30_000)]  # type: list[list[int]]
+    frozen = gc.get_freeze_count()
+    try:
+        freeze_new()
+        assert knot() is None
+        assert gc.get_freeze_count() - frozen >= len(stays)
+        assert gc.get_count()[2] == 0
+    finally:
+        gc.unfreeze()
 
 
 def test_the_system_gets_back_what_lies_between_things_that_stay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import platform
 import random
@@ -56,6 +55,7 @@ from bayplan.framework.discovery import (
 )
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.registry import Registry
+from bayplan.memory import freeze_memory, keep_frozen
 from bayplan.objects.batch_defaults import with_job_defaults
 from bayplan.objects.batch_job_rules import job_faults
 from bayplan.objects.bind_requests import BindRequest
@@ -226,7 +226,7 @@ async def scheduler_process(
             election,
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
-            when_synced=freeze_memory,
+            when_synced=keep_frozen,
             before_deciding=(*wiring.before_deciding, *following.before_deciding(live.hear)),
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=(*reloading, *following.beside(clock)),
@@ -314,16 +314,6 @@ def _informers(
         for kind in watched
         if (resource := offered.get(kind)) is not None
     )
-
-
-def freeze_memory() -> None:
-    """What is there now stays for long: collections need not look at it each time.
-
-    Called before the loop begins, for all that was imported, and again when the cluster was read: what is left to be
-    looked at then is little, and holds the loop for a few milliseconds only. Of what was read only the youngest is
-    looked through for garbage: all of a large cluster would hold the loop for half a second."""
-    gc.collect(1)
-    gc.freeze()
 
 
 def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:

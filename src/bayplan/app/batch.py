@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bayplan.app import build_batch_engine, freeze_memory, known_actions, known_batch_plugins, usage_collector
+from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor, batch_served
 from bayplan.app.paging import page_served
 from bayplan.app.requesting import RequestWatch
@@ -34,6 +34,7 @@ from bayplan.config.own_settings import OwnSettings
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import looks
 from bayplan.framework.nominations import NominationLedger
+from bayplan.memory import keep_frozen
 from bayplan.objects import volcano, workloads
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
@@ -311,7 +312,7 @@ async def batch_process(
             election,
             told=wiring.sink.drained,
             patience_s=own.stop_seconds,
-            when_synced=freeze_memory,
+            when_synced=keep_frozen,
             before_deciding=(wiring.client.warm, wiring.telling.warm, *requests.before_deciding(side.live.hear)),
             describe=side.describe,
             beside=(collector.run, *requests.beside(clock)),

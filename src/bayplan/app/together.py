@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.app import freeze_memory, usage_collector, watched_kinds, wired_scheduler
+from bayplan.app import usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
 from bayplan.app.paging import Showcase
@@ -29,6 +29,7 @@ from bayplan.config.model import Configuration, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.registry import Registry
+from bayplan.memory import keep_frozen
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import Kind
@@ -155,7 +156,7 @@ async def both_process(
             election,
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
-            when_synced=freeze_memory,
+            when_synced=keep_frozen,
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
             beside=beside,

@@ -298,6 +298,7 @@ class BatchEngine:
             yield from self._catching_up()
         finally:
             self._ended(session, settling)
+            session.end()
 
     @contextmanager
     def session(self, outcome: Outcome | None = None) -> Iterator[Session]:

@@ -134,6 +134,11 @@ class Session(Questions):
         self._cluster = cluster
         self._desk = desk
 
+    def end(self) -> None:
+        """Let go of everything: a session and the functions of its plugins hold each other, and with them whatever the
+        plugins counted. Left to the collector of garbage, a large one would hold the loop for a tenth of a second."""
+        vars(self).clear()
+
     # what is there ----------------------------------------------------------------------------------------------
 
     @property

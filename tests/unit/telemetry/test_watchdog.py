@@ -49,9 +49,9 @@ def test_a_plugin_that_never_returns_is_named_and_the_process_ends(tmp_path: Pat
         [sys.executable, "-c", SLEEPER, str(settings)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == HELD, done.stderr
-    first, *rest = done.stderr.splitlines()
-    assert first.startswith("plugin Sleeps at filter has held the loop for 1 s")
-    assert any("in filter" in line for line in rest), "the stack is shown"
+    lines = iter(done.stderr.splitlines())  # where the machine is slow it is told of other plugins before
+    assert any(line.startswith("plugin Sleeps at filter has held the loop for 1 s") for line in lines), done.stderr
+    assert any("in filter" in line for line in lines), "the stack is shown"
 
 
 def watchdog(ended: list[str], describe: str = "") -> Watchdog:
