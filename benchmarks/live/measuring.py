@@ -157,7 +157,12 @@ async def measured(
         looking = asyncio.ensure_future(look_at(process, *servers))
         try:
             async with disturbed(hand, list(stage.beside)):
-                await pods.wait_for_all(QUIET_S)
+                bound = asyncio.ensure_future(pods.wait_for_all(QUIET_S))
+                await asyncio.wait((bound, watching), return_when=asyncio.FIRST_COMPLETED)
+                if not bound.done():
+                    bound.cancel()
+                    watching.result()  # raises: it ends by itself only when it breaks
+                await bound
                 last_s = max(pods.at_s.values())
                 wanted = frozenset(uids[names[name]] for name in pods.at_s)
                 stored_s = await events.wait_for(wanted, more_than=before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ import msgspec
 from bayplan.client import Client
 from bayplan.client.watches import Lines
 from bayplan.errors import BayplanError
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.02
 _WATCH_S = 3600
@@ -74,27 +77,34 @@ class BoundPods:
         self._namespace = namespace
         self._wanted = wanted
         self._all = asyncio.Event()
+        self._version = ""
         self._decoder = msgspec.json.Decoder(Told)
 
     async def run(self, opened: asyncio.Event) -> None:
+        """A server with much to do cuts watches that it cannot serve in time: then it goes on where it ended."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
-        version = await self._version(path)
-        lines = Lines()
-        query = f"{path}?watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
-        async with self._client.transport.stream(query, quiet_s=_WATCH_S) as stream:
-            opened.set()
-            while piece := await stream.piece():
-                now = perf_counter()
-                for line in lines.feed(piece):
-                    self._take(line, now)
+        self._version = await self._version_now(path)
+        while True:
+            lines = Lines()
+            query = f"{path}?watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={self._version}"
+            async with self._client.transport.stream(query, quiet_s=_WATCH_S) as stream:
+                opened.set()
+                while piece := await stream.piece():
+                    now = perf_counter()
+                    for line in lines.feed(piece):
+                        self._take(line, now)
+            log.warning("the watch on pods ended after %d of them; going on", len(self.at_s))
 
-    async def _version(self, path: str) -> str:
+    async def _version_now(self, path: str) -> str:
         answer = await self._client.transport.request("GET", f"{path}?limit=1")
         return msgspec.json.decode(answer.body, type=Seen).metadata.resource_version
 
     def _take(self, line: bytes, now: float) -> None:
-        pod = self._decoder.decode(line).object
-        name = pod.metadata.name
+        told = self._decoder.decode(line)
+        if told.type == "ERROR":
+            raise Unfinished(f"the watch on pods broke: {line.decode()}")
+        pod = told.object
+        self._version, name = pod.metadata.resource_version, pod.metadata.name
         if pod.spec.node_name and name not in self.at_s and name in self._wanted:
             self.at_s[name] = now
             if len(self.at_s) == len(self._wanted):
