@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -21,11 +22,19 @@ from hypothesis import strategies as st
 
 from bayplan.cache import Cache
 from bayplan.errors import CacheError
-from bayplan.objects.core import Affinity, Node, Pod, PodAffinity, PodAffinityTerm
-from bayplan.objects.meta import LabelSelector
+from bayplan.objects.core import (
+    Affinity,
+    ContainerStatus,
+    Node,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    ResourceRequirements,
+)
+from bayplan.objects.meta import Condition, LabelSelector
 from bayplan.objects.ports import HostPort
 from bayplan.snapshot import NodeColumns, NodeTable, PodInfo, PodKind, Snapshot
-from builders import make_node, make_pod, taint
+from builders import changed, make_node, make_pod, taint
 from naive.cache import NaiveCache, NaiveSnapshot, Refused
 from volume_builders import on_claim
 
@@ -64,6 +73,21 @@ POD_SHAPES = st.fixed_dictionaries(
     }
 )
 
+_RESIZED = ContainerStatus(name="main", resources=ResourceRequirements(requests={"cpu": "2", "x.io/gpu": "3"}))
+VERSIONS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    (
+        {"metadata": {"annotations": {"received": "Regular"}}},
+        {"metadata": {"annotations": {}}},
+        {"metadata": {"labels": {"app": "web"}}},
+        {"metadata": {"deletion_timestamp": datetime(2026, 1, 1, tzinfo=UTC)}},
+        {"status": {"conditions": (Condition(type="PodBound", status="True"),)}},
+        {"status": {"conditions": (Condition(type="PodResizePending", reason="Infeasible"),)}},
+        {"status": {"container_statuses": (_RESIZED,)}},
+        {"status": {"phase": "Running"}},
+    )
+)
+"""In what another version of a pod may differ, that columns show or do not show."""
+
 # what happens ---------------------------------------------------------------------------------------------------
 
 NODE_NAMES = st.sampled_from(NODES)
@@ -72,6 +96,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("drop_node"), NODE_NAMES),
     st.tuples(st.sampled_from(("assume", "add", "update")), st.sampled_from(PODS), NODE_NAMES, POD_SHAPES),
     st.tuples(st.sampled_from(("forget", "remove")), st.sampled_from(PODS), st.booleans()),
+    st.tuples(st.just("tell_again"), st.sampled_from(PODS), VERSIONS),
     st.tuples(st.just("refresh"), st.sampled_from(SNAPSHOTS)),
 )
 HISTORIES = st.lists(OPERATIONS, min_size=12, max_size=48)
@@ -96,6 +121,8 @@ class World:
                 self._both("add_node", "put_node", make_node(name, **shape))
             case ("drop_node", name):
                 self._both("remove_node", "drop_node", name)
+            case ("tell_again", number, fields):
+                self._tell_again(make_pod(f"p{number}").uid, fields)
             case (verb, number, str() as node, shape):
                 self._both(_OF_CACHE[verb], verb, make_pod(f"p{number}", node=node, **shape))
             case (verb, number, bool() as exact):
@@ -107,6 +134,14 @@ class World:
         self.cache.refresh(snapshot)
         self.shown[number] = self.twin.refresh(self.twins[number])
         assert observed(snapshot) == self.shown[number]
+
+    def _tell_again(self, uid: str, fields: dict[str, Any]) -> None:
+        """Another version of a pod that is there. The conditions of one that is confirmed are shown at once."""
+        known = self.twin.pods.get(uid)
+        if known is not None and uid not in self.twin.assumed:
+            self._both("update_pod", "update", changed(known, **fields))
+        elif known is not None and "status" not in fields:
+            self._both("add_pod", "add", changed(known, **fields))
 
     def _known(self, number: int, *, exact: bool) -> Pod:
         """A pod as an event would name it: exactly, or only by its uid."""
@@ -295,6 +330,16 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
     for snapshot in world.snapshots:
         world.cache.refresh(snapshot)
         assert _agrees(snapshot, world.cache)
+
+
+def test_a_pod_whose_row_a_slice_has_shown_is_counted_once() -> None:
+    cache = Cache()
+    cache.add_node(make_node("n"))
+    snapshot = cache.snapshot()
+    cache.add_pod(make_pod("p", node="n", requests={"cpu": "1"}))
+    next(cache.refreshing(snapshot, at_once=1))
+    cache.refresh(snapshot)
+    assert observed(snapshot) == observed(cache.snapshot())
 
 
 def test_following_in_slices_leaves_nothing_to_do() -> None:

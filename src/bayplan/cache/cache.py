@@ -21,7 +21,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.journal import Journal
-from bayplan.snapshot.pod_info import counts_alike
+from bayplan.snapshot.pod_info import counts_alike, weighs_alike
 from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
@@ -201,6 +201,9 @@ class Cache:
                 state.info.pod, state.assumed, state.expires_s = pod, False, None
                 self.assumed_count -= 1
                 return
+            if state.info.node_name == pod.spec.node_name:
+                self._renew(state, pod)
+                return
             self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)
 
@@ -222,11 +225,26 @@ class Cache:
                 f"pod {pod.key} ({pod.uid}) moved from {state.info.node_name} to {pod.spec.node_name}, "
                 "which no API server allows: the cache can no longer be trusted, restart the scheduler"
             )
-        kinds = self.vocabulary.kinds
-        kept = kinds.acquire(state.info.kind)  # or a version of the same labels would be of another kind to snapshots
-        self._leave(pod.uid)
-        self._enter(PodInfo(pod), assumed=False)
-        kinds.release(kept)
+        self._renew(state, pod)
+
+    def _renew(self, state: _PodState, pod: Pod) -> None:
+        """Take a pod off and on again, as another version; most of them differ in nothing that columns show."""
+        known = state.info
+        if state.slot == _NO_SLOT or not weighs_alike(known.pod, pod):
+            kinds = self.vocabulary.kinds
+            kept = kinds.acquire(known.kind)  # or a version of the same labels would be of another kind to snapshots
+            self._leave(pod.uid)
+            self._enter(PodInfo(pod), assumed=False)
+            kinds.release(kept)
+            return
+        self._states[pod.uid] = self._states.pop(pod.uid)  # the last to come
+        self.assumed_count -= state.assumed
+        state.assumed, state.expires_s = False, None
+        state.info = info = known.later(pod)
+        state.images = self._images.version
+        self._nodes.renew_pod(state.row, known, info)
+        self._slot_journal.note(state.slot)
+        self._touch(state.row)
 
     def remove_pod(self, pod: Pod) -> None:
         if pod.uid not in self._states:
@@ -348,6 +366,8 @@ class Cache:
         mine, theirs, state = self._nodes, snapshot.nodes, self._slots[slot]
         if state is None or theirs.nodes[row] is not mine.nodes[row] or snapshot.pods.holds(slot):
             return False
+        if seen.content[row] == self._content[row]:
+            return False  # a slice of `refreshing` has shown the row, and its pods were to follow
         snapshot.touched.note(row)
         theirs.show_pod(row, state.info)  # what the cache did to its own columns, on equal ones
         if seen.images != self._images.version:

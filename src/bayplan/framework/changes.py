@@ -15,7 +15,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ResourceList
 from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
-from bayplan.objects.resources import pod_requests
+from bayplan.objects.resources import pod_requests, written_requests
 from bayplan.objects.storage import (
     CsiDriver,
     CsiNode,
@@ -101,20 +101,10 @@ def _pod_actions(old: Pod, new: Pod) -> Iterator[Action]:
 
 def _asks_for_less(old: Pod, new: Pod) -> bool:
     """Whether a request went away or became smaller, a resize in progress counted at its largest."""
-    if _written_requests(old) == _written_requests(new):
+    if written_requests(old) == written_requests(new):
         return False
     before, after = pod_requests(old, use_status=True), pod_requests(new, use_status=True)
     return any(name not in after or amount.milli_value() > after[name].milli_value() for name, amount in before.items())
-
-
-def _written_requests(pod: Pod) -> tuple[object, ...]:
-    """Everything that the pod's requests are computed from."""
-    spec, status = pod.spec, pod.status
-    return (
-        *(spec.containers, spec.init_containers, spec.overhead, spec.resources),
-        *(status.container_statuses, status.init_container_statuses, status.allocated_resources, status.resources),
-        [condition.reason for condition in status.conditions if condition.type == "PodResizePending"],
-    )
 
 
 # nodes

@@ -34,6 +34,7 @@ CPU = "cpu"
 MEMORY = "memory"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 PODS = "pods"
+_RESIZE_PENDING = "PodResizePending"
 HUGEPAGES_PREFIX = "hugepages-"
 ATTACHABLE_VOLUMES_PREFIX = "attachable-volumes-"
 DEVICE_CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -156,6 +157,16 @@ def fit_score_requests(pod: Pod) -> dict[str, int]:
 def balanced_requests(pod: Pod) -> dict[str, int]:
     """What the incoming pod adds to a node in the Balanced score, by any name."""
     return _amounts(pod, _BALANCED)
+
+
+def written_requests(pod: Pod) -> tuple[object, ...]:
+    """Everything that the pod's requests are computed from."""
+    spec, status = pod.spec, pod.status
+    return (
+        *(spec.containers, spec.init_containers, spec.overhead, spec.resources),
+        *(status.container_statuses, status.init_container_statuses, status.allocated_resources, status.resources),
+        [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING],
+    )
 
 
 class _Variant(NamedTuple):
@@ -357,7 +368,7 @@ def _resized_containers(pod: Pod) -> dict[str, ContainerStatus]:
 
 
 def _resize_is_infeasible(pod: Pod) -> bool:
-    pending = next((condition for condition in pod.status.conditions if condition.type == "PodResizePending"), None)
+    pending = next((condition for condition in pod.status.conditions if condition.type == _RESIZE_PENDING), None)
     return pending is not None and pending.reason == "Infeasible"
 
 

@@ -274,10 +274,16 @@ class NodeColumns:
         self.pods[row] = self.pods[row].copy()
         self.add_pod(row, info)
 
+    def renew_pod(self, row: int, known: PodInfo, info: PodInfo) -> None:
+        """Another version of a pod that weighs the same and holds the same ports: as if it went and came again."""
+        pods = self.pods[row]
+        pods[self._position(row, known)] = pods[-1]
+        pods[-1] = info
+
     def remove_pod(self, row: int, info: PodInfo) -> None:
         """Take a pod off a row. Its place in the list goes to the last one, as the order of victims expects."""
         pods = self.pods[row]
-        position = next(i for i, other in enumerate(pods) if other.uid == info.uid)
+        position = self._position(row, info)
         gone = pods[position]
         pods[position] = pods[-1]
         pods.pop()
@@ -287,6 +293,9 @@ class NodeColumns:
         self._usage[: len(amounts), row] -= amounts
         for port in gone.host_ports:
             self._free_port(row, port)
+
+    def _position(self, row: int, info: PodInfo) -> int:
+        return next(i for i, other in enumerate(self.pods[row]) if other.uid == info.uid)
 
     def count_pods(
         self, rows: npt.NDArray[np.intp], pods: IntVector | int, requests: IntMatrix, nonzero: IntMatrix

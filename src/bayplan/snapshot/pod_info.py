@@ -25,6 +25,7 @@ from bayplan.objects.resources import (
     balanced_requests,
     filter_requests,
     fit_score_requests,
+    written_requests,
 )
 from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
 
@@ -107,6 +108,15 @@ class PodInfo:
         bound.__dict__ = known
         return bound
 
+    def later(self, pod: Pod) -> PodInfo:
+        """A version of the pod that `weighs_alike`, with everything that was computed for columns."""
+        later = PodInfo(pod)
+        known, given = self.__dict__, later.__dict__
+        for name in _OF_COLUMNS:
+            if name in known:
+                given[name] = known[name]
+        return later
+
     def namesake(self, pod: Pod) -> PodInfo:
         """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
         other = PodInfo.__new__(PodInfo)
@@ -162,6 +172,19 @@ class PodInfo:
         _ = self.host_ports, self.affinity, self.claim_keys, self.kind
         for compute in (filter_requests, fit_score_requests, balanced_requests):
             self.once(compute)
+
+
+_OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "claim_keys", "kind")
+"""What depends on nothing that `weighs_alike` does not compare. What plugins have computed may depend on anything."""
+
+
+def weighs_alike(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod are the same to columns: they show nothing that is different."""
+    return (
+        one.spec == other.spec
+        and one.metadata.labels == other.metadata.labels
+        and written_requests(one) == written_requests(other)
+    )
 
 
 def counts_alike(one: Pod, other: Pod) -> bool:

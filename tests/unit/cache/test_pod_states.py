@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -275,6 +276,44 @@ def test_a_confirmation_puts_the_pod_last_on_its_node() -> None:
     _others(cache, "second", "third")
     cache.add_pod(CONFIRMED)
     assert _order(cache) == ["first", "third", "second", "web"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"metadata": {"annotations": {"a": "b"}}}, id="nothing-that-columns-show"),
+        pytest.param({"metadata": {"labels": {"a": "b"}}}, id="labels"),
+    ],
+)
+@pytest.mark.parametrize("event", [Cache.add_pod, Cache.update_pod])
+def test_another_version_comes_last_on_its_node_and_among_all_pods(event: Event, fields: dict[str, Any]) -> None:
+    cache = absent()
+    _others(cache, "first")
+    assume(cache, POD)
+    if event is Cache.update_pod:
+        cache.add_pod(POD)
+    _others(cache, "second", "third")
+    told = changed(POD, **fields)
+    event(cache, told)
+    assert _order(cache) == ["first", "third", "second", "web"]
+    assert [pod.name for pod in cache.pods()] == ["first", "second", "third", "web"]
+    assert cache.pod("u1") is told
+    assert cache.assumed_count == 0
+
+
+def test_another_version_of_a_pod_shares_what_columns_show_and_nothing_that_plugins_computed() -> None:
+    cache = confirmed()
+    (before,) = (info for info in cache.snapshot().pods.infos if info is not None)
+    before.once(_annotations)
+    cache.update_pod(changed(POD, metadata={"annotations": {"a": "b"}}))
+    (after,) = (info for info in cache.snapshot().pods.infos if info is not None)
+    assert after is not before
+    assert after.weight(cache.vocabulary) is before.weight(cache.vocabulary)
+    assert after.once(_annotations) == {"a": "b"}
+
+
+def _annotations(pod: Pod) -> dict[str, str]:
+    return pod.metadata.annotations
 
 
 def test_a_confirmation_shows_a_node_the_images_that_came_meanwhile() -> None:
