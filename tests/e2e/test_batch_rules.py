@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from audited import Deployed, Right, denied, used
 from batch_corner import BatchCorner, install
 from cluster.api import Tree
-from cluster.run import Cluster
+from cluster.run import Cluster, free_ports
 from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
-from scheduling import until
+from scheduling import Endpoint, until
+from served import get
 
 DEPLOYED = Deployed("batch", "volcano-system", "bayplan-batch")
 NAME = DEPLOYED.name
@@ -69,8 +71,10 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
             f"--plugins-dir={plugins}",
             "--ignored-provisioners=kubernetes.io/no-provisioner,example.com/maker",
         )
-        with corner.scheduling(*flags, conf=conf):
+        (port,) = free_ports(1)
+        with corner.scheduling(*flags, f"--secure-port={port}", "--bind-address=127.0.0.1", conf=conf):
             places_and_preempts(corner)
+            says_why(corner, port)
             binds_volumes(corner)
             allocates_devices(corner, proxy)
             loses_an_answer(corner, proxy)
@@ -81,7 +85,15 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     entries = log(audited)
     assert denied(entries) == []
     assert DEPLOYED.rights() - used(entries) - SELDOM == ASKED_BY_THE_SERVER_ITSELF
-    assert used(entries) - DEPLOYED.rights() == set()
+    assert used(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, "which the API server's own role allows"
+
+
+def says_why(corner: BatchCorner, port: int) -> None:
+    names = corner.gang("told", 1, cpu="100m")
+    corner.bound(names)
+    headers = {"Authorization": f"Bearer {corner.cluster.tokens[NAME]}"}
+    path = f"/why/{corner.namespace}/{names[0]}"
+    until(lambda: asyncio.run(get(Endpoint(port), path, headers=headers)).status == 200, "it says why")
 
 
 def places_and_preempts(corner: BatchCorner) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_corner import BatchCorner
 from cluster.api import Api, Tree
 from cluster.run import Cluster, free_ports
 from patience import DEADLINE_S
@@ -72,8 +73,8 @@ def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         api.delete("Pod", "large", now=True)
 
 
-def why(real: Cluster, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["why", "large", "-n", SPACE, "--kubeconfig", str(real.kubeconfig(user)), "-o", "json", *arguments]
+def why(real: Cluster, user: str, *arguments: str, pod: str = "large") -> subprocess.CompletedProcess[str]:
+    command = ["why", pod, "-n", SPACE, "--kubeconfig", str(real.kubeconfig(user)), "-o", "json", *arguments]
     return subprocess.run(
         [sys.executable, "-m", "bayplan", *command], capture_output=True, text=True, timeout=DEADLINE_S
     )
@@ -101,6 +102,32 @@ def test_the_leader_answers_those_who_may_get_the_pod(real: Cluster, led: Api) -
     kept_out = why(real, OUTSIDER)  # who does not even reach it
     assert (kept_out.returncode, kept_out.stdout) == (1, "")
     assert 'cannot get resource "leases"' in kept_out.stderr
+
+
+def test_the_leader_of_a_batch_engine_answers_too(
+    real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
+    monkeypatch.setenv("POD_NAME", LEADER)
+    corner = BatchCorner(real, SPACE, tmp_path)
+    (port,) = free_ports(1)
+    flags = (
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=true",
+        f"--leader-elect-resource-namespace={SYSTEM}",
+    )
+    with corner.scheduling(*flags):
+        (large,) = corner.gang("elsewhere", 1, cpu="100m", nodeSelector={"disk": "fast"})
+        until(lambda: condition(corner.api.pod(large)).get("message"), "it is told why")
+        told = why(real, READER, "--lease", f"{SYSTEM}/volcano", pod=large)
+        assert told.returncode == 0, told.stderr
+        answer = json.loads(told.stdout)
+        assert (answer["pod"], answer["engine"], answer["state"]) == (f"{SPACE}/{large}", "batch", "pending")
+        assert any("node(s) didn't match" in reason["text"] for reason in answer["reasons"]), told.stdout
+        refused = why(real, STRANGER, "--lease", f"{SYSTEM}/volcano", pod=large)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "forbidden" in refused.stderr.lower()
 
 
 def test_without_a_leader_that_is_said(real: Cluster) -> None:

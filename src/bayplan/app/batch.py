@@ -14,6 +14,7 @@ from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, 
 from bayplan.app.batch_serving import BatchMonitor, batch_served
 from bayplan.app.paging import page_served
 from bayplan.app.requesting import RequestWatch
+from bayplan.app.serving import served
 from bayplan.app.wiring import Wiring
 from bayplan.batch.conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
@@ -31,6 +32,7 @@ from bayplan.client.event_sink import FEW_SENDERS
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.model import LeaderElection
 from bayplan.config.own_settings import OwnSettings
+from bayplan.config.serving_flags import ServingFlags
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import looks
 from bayplan.framework.nominations import NominationLedger
@@ -61,6 +63,8 @@ WATCHED: tuple[Kind, ...] = tuple(
 
 NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
 """Without these there is nothing to schedule."""
+
+NO_PORT = ServingFlags(secure_port=0)
 
 _ACTIONS = {"Scheduled": "Binding", "Evict": "Evicting"}
 
@@ -266,16 +270,18 @@ async def batch_process(
     qps: float = 2000.0,
     burst: int = 2000,
     own: OwnSettings | None = None,
+    serving: ServingFlags = NO_PORT,
     identity: str = "",
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A batch engine on a cluster, in vc-scheduler's place."""
+    """A batch engine on a cluster, in vc-scheduler's place. `serving`: of why and the page, behind TLS."""
     clock, chance, own = clock or SystemClock(), chance or random.Random(), own or OwnSettings()
     monitor = monitor or BatchMonitor(clock)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
         await stack.enter_async_context(batch_served(monitor, clock))
+        await stack.enter_async_context(served(monitor, target, serving, clock=clock, chance=chance))
         page = await stack.enter_async_context(page_served(own.page_address, monitor.showcase, clock))
         kinds = settings.watched
         wiring = await Wiring.to(
@@ -304,7 +310,9 @@ async def batch_process(
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
         )
-        election = await wiring.candidate([(settings.lease, settings.options.scheduler_name[0])], identity)
+        election = await wiring.candidate(
+            [(settings.lease, settings.options.scheduler_name[0])], identity, serving.secure_port
+        )
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         process = SchedulerProcess(
             side.live,

@@ -1,8 +1,11 @@
-"""What a batch engine shows of itself: health on one address, metrics and profiles on another, as vc-scheduler does."""
+"""What a batch engine shows of itself: health on one address, metrics and profiles on another, as vc-scheduler does.
+
+Why pods are where they are, and the page, are for those alone who may read them: a port with TLS, where one is wanted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
@@ -19,6 +22,7 @@ from bayplan.scheduler.process import SchedulerProcess
 from bayplan.server import NotLeading, Views, election_check, handlers_check, routes_of, shutdown_check
 from bayplan.server.plain import PlainHandler, PlainServer
 from bayplan.server.profiling import profiling_routes
+from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.batch_metrics import BatchMetrics
 from bayplan.telemetry.metrics import Registry
@@ -44,6 +48,7 @@ class BatchMonitor:
         self._leader = LeaderMetrics(self.registry)
         self.started_at = ProcessMetrics(self.registry, started_at=clock.now().timestamp()).started_at
         add_build_info(self.registry, version=__version__, emulated=RELEASE)
+        self.access = AccessMetrics(self.registry, clock.monotonic_s)
         self.registry.collect(self._gather)
         self._process: SchedulerProcess | None = None
         self._lease: LeaderElection | None = None
@@ -64,12 +69,15 @@ class BatchMonitor:
             raise NotLeading(NOT_LEADING)
         return await why_of(self._explainers, namespace, name, now=now)
 
-    def views(self) -> Views:
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
         return Views(
             metrics=self.registry,
             healthz=[election_check("volcano", self._overdue_s)],
             readyz=[shutdown_check(self._stopping), handlers_check(self._synced)],
             started_at=self.started_at,
+            set_verbosity=set_verbosity,
+            why=self._why,
+            page=self.showcase.viewers,
         )
 
     def _overdue_s(self) -> float:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -70,6 +71,16 @@ log = logging.getLogger(__name__)
 COMPONENT = "kube-scheduler"
 _REVIEW_QPS, _REVIEW_BURST, _REVIEW_S = 200.0, 400, 10.0
 _IDLE = ("Filter", "Score")  # nothing of the kind is ever under way while somebody scrapes
+
+
+class Shown(Protocol):
+    """What the server needs of whoever watches a process."""
+
+    access: AccessMetrics
+
+    def observer(self, target: Target) -> RequestObserver: ...
+
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views: ...
 
 
 class Monitor:
@@ -208,7 +219,7 @@ async def monitored(
 
 @asynccontextmanager
 async def served(
-    monitor: Monitor,
+    monitor: Shown,
     target: Target,
     flags: ServingFlags,
     *,

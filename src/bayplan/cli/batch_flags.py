@@ -102,8 +102,8 @@ BATCH_FLAGS = (
         "",
         "Health and metrics are served without TLS.",
     ),
-    _flag(_ACCEPTED, "tls-cert-file", str, "", "Likewise."),
-    _flag(_ACCEPTED, "tls-private-key-file", str, "", "Likewise."),
+    _flag(_ACCEPTED, "tls-cert-file", str, "", "Likewise; of --secure-port it is the certificate."),
+    _flag(_ACCEPTED, "tls-private-key-file", str, "", "Likewise; and its key."),
     _flag(
         _ACCEPTED, "feature-gates", go_strings, (), "Gate=true|false; none turns anything here.", many=True, bare=True
     ),

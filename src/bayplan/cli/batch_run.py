@@ -32,6 +32,7 @@ from bayplan.cli.running import run_process
 from bayplan.client import find_target
 from bayplan.clock import SystemClock
 from bayplan.config.own_settings import OwnSettings, load_settings
+from bayplan.config.serving_flags import ServingFlags
 from bayplan.config.validation import check_election
 from bayplan.errors import ConfigError
 from bayplan.scheduler.process import SchedulerProcess
@@ -42,6 +43,15 @@ log = logging.getLogger(__name__)
 
 @click.command("run", cls=GoCommand, flags=BATCH_FLAGS)
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="none",
+    help="Answer `bayplan why` and show the page here, over TLS, to whoever may get the pods. The certificate is that "
+    "of --tls-cert-file and --tls-private-key-file, else our own.",
+)
+@click.option("--bind-address", default=ServingFlags.bind_address, show_default=True, help="Where --secure-port is.")
 @page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
@@ -50,6 +60,8 @@ def command(
     context: click.Context,
     /,
     settings: Path | None,
+    secure_port: int,
+    bind_address: str,
     page_address: str,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
@@ -66,6 +78,7 @@ def command(
     Examples:
       bayplan batch run --kubeconfig ~/.kube/config --leader-elect=false
       bayplan batch --scheduler-conf volcano-scheduler.conf --plugins-dir plugins -v 3
+      bayplan batch run --secure-port 10260
     """
     assert isinstance(context.command, GoCommand)
     flags = context.command.values(given)
@@ -91,6 +104,12 @@ def command(
         qps=flags["kube-api-qps"],
         burst=flags["kube-api-burst"],
         own=own,
+        serving=ServingFlags(
+            bind_address=bind_address,
+            secure_port=secure_port,
+            tls_cert_file=flags["tls-cert-file"],
+            tls_private_key_file=flags["tls-private-key-file"],
+        ),
         clock=clock,
     )
     freeze_memory()
