@@ -222,8 +222,10 @@ def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
     assert {each.name for each in batch_configured(text).plugins} <= set(known_batch_plugins())
     (container,) = batch_manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["batch", "run"]
-    known = {flag.name for flag in BATCH_FLAGS}
+    known = {flag.name for flag in BATCH_FLAGS} | {"secure-port"}
     assert {each.lstrip("-").partition("=")[0] for each in container["args"][2:]} <= known
+    (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "why"]
+    assert f"--secure-port={port}" in container["args"]
 
 
 # the binder
