@@ -95,6 +95,10 @@ class TimedOut(Unreachable):
     """No answer in the time that was given for one."""
 
 
+class Untrusted(Unreachable):
+    """Who answers cannot prove to be the server that is meant: waiting does not help."""
+
+
 class Unauthorized(ApiError):
     """Who we are was not accepted."""
 

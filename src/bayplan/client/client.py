@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -25,7 +24,17 @@ from bayplan.client.resources import PODS, Resource, query, resource_of
 from bayplan.client.target import Target
 from bayplan.client.transport import TIMEOUT_S, Guard, Observer, Transport
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, ObjectError, Unreachable
+from bayplan.errors import (
+    ApiError,
+    Forbidden,
+    NotFound,
+    ObjectError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    Untrusted,
+)
 from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 
@@ -40,6 +49,13 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+_TO_MEND: dict[type[ApiError], str] = {
+    Forbidden: "let this user read what the server offers, as the role system:discovery does",
+    NotFound: "check the server's address, its path too",
+    Unauthorized: "check the user of the kubeconfig: its token or its certificate",
+}
+"""What somebody has to do about a server that does not tell us what it offers."""
 
 
 class _Reference(msgspec.Struct, frozen=True):
@@ -127,7 +143,8 @@ class Client:
     async def reach(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
         """The same, and wait for a server that is not there yet: a control plane may start its scheduler first.
 
-        Who does not know us, or whom we do not trust, is not waited for: somebody has to mend something.
+        One that has no time, or whose insides do not answer, is not there yet either. Who does not know us, or whom we
+        do not trust, is not waited for: somebody has to mend something, and is told what.
         """
         backoff = Backoff(self.clock, self.chance)
         told = ""
@@ -135,9 +152,12 @@ class Client:
         while True:
             try:
                 return await self.discover(kinds, also)
-            except Unreachable as fault:
-                if isinstance(fault.__context__, ssl.SSLCertVerificationError):
-                    raise
+            except Untrusted:
+                raise
+            except (Forbidden, NotFound, Unauthorized) as fault:
+                advice = f"{fault}; {_TO_MEND[type(fault)]}"
+                raise type(fault)(advice, code=fault.code, reason=fault.reason, details=fault.details) from None
+            except (ServerError, TooManyRequests, Unreachable) as fault:
                 if str(fault) != told:
                     told = str(fault)
                     log.warning("waiting for the API server: %s", fault)

@@ -23,7 +23,7 @@ from bayplan.client.proxies import proxy_for, tunnel
 from bayplan.client.target import Target
 from bayplan.client.tls import Tls
 from bayplan.clock import LoopClock
-from bayplan.errors import TimedOut, Unreachable
+from bayplan.errors import TimedOut, Unreachable, Untrusted
 
 LIMIT = 200
 """Connections open at once. A request holds one while it lasts, and so does a watch."""
@@ -183,7 +183,7 @@ class Pool:
         except TimeoutError:
             raise TimedOut(f"{self._target.server} did not answer within {timeout_s:g} s; is it running?") from None
         except ssl.SSLCertVerificationError as fault:
-            raise Unreachable(
+            raise Untrusted(
                 f"the certificate of {self._target.server} is not trusted: {fault.verify_message}; check the "
                 "certificate authority and the server's name in the kubeconfig"
             ) from None

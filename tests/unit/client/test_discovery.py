@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bayplan.client import EVENTS, LEASES
 from bayplan.clock import ManualClock
-from bayplan.errors import ApiError, Unauthorized
+from bayplan.errors import ApiError, Unreachable
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import Queue
+from certificates import Authority, server_context
 from wire_server import Reply, Request, WireServer, on_loop, status, until
 
 
@@ -118,7 +120,40 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCa
 
 
 @on_loop
-async def test_who_does_not_know_us_is_not_waited_for() -> None:
-    async with WireServer(lambda _: status(401, "Unauthorized", "who?")) as server, server.client() as client:
-        with pytest.raises(Unauthorized):
+async def test_a_server_that_has_no_time_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    busy = [
+        status(503, "ServiceUnavailable", "starting"),
+        status(429, "TooManyRequests", "full"),
+        Reply(502, b"<html>"),
+    ]
+    offers = server_of(CORE)
+    clock = ManualClock()
+    async with WireServer(lambda ask: busy.pop(0) if busy else offers(ask)) as server, server.client(clock) as client:
+        reaching = asyncio.ensure_future(client.reach())
+        await until(reaching.done, tick=lambda: clock.advance(0.5))
+        assert (await reaching).get(kind_of(Pod)) is not None
+    told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
+    assert [each.split(": ")[2].split()[0] for each in told] == ["503", "429", "502"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        pytest.param(status(401, "Unauthorized", "who?"), r"who\?; check the user of the kubeconfig", id="401"),
+        pytest.param(status(403, "Forbidden", "not you"), "not you; let this user read", id="403"),
+        pytest.param(Reply(404, b"404 page not found"), "not found; check the server's address", id="404"),
+    ],
+)
+@on_loop
+async def test_who_does_not_want_us_is_not_waited_for(answer: Reply, advice: str) -> None:
+    async with WireServer(lambda _: answer) as server, server.client() as client:
+        with pytest.raises(ApiError, match=advice):
+            await client.reach()
+
+
+@on_loop
+async def test_whom_we_do_not_trust_is_not_waited_for(tmp_path: Path) -> None:
+    tls = server_context(tmp_path, Authority().server("127.0.0.1"))
+    async with WireServer(server_of(CORE), tls=tls) as server, server.client() as client:
+        with pytest.raises(Unreachable, match=r"is not trusted.*check the certificate authority"):
             await client.reach()
