@@ -15,7 +15,17 @@ from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
 from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
-from bayplan.errors import ApiError, BayplanError, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
+from bayplan.errors import (
+    ApiError,
+    BayplanError,
+    Conflict,
+    KubeconfigError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
 from bayplan.framework import steps
 from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest
 from bayplan.objects.bind_requests import BindRequest
@@ -145,7 +155,7 @@ class ApiWrites:
             try:
                 found = await self._client.get(Pod, meta.namespace, meta.name)
                 return found.uid == meta.uid and found.spec.node_name == intent.node_name
-            except (Unreachable, ServerError, TooManyRequests):
+            except (Unreachable, ServerError, TooManyRequests, Unauthorized, KubeconfigError):
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LAST_LOOK_S)
             except ApiError:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bayplan.client import Election, Timings
+from bayplan.client.kubeconfig import ExecConfig
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.meta import micro_time
@@ -85,9 +88,12 @@ class World:
 
 
 @asynccontextmanager
-async def world(identity: str = "me", **more: Any) -> AsyncIterator[World]:
+async def world(identity: str = "me", program: ExecConfig | None = None, **more: Any) -> AsyncIterator[World]:
     clock, leases = ManualClock(), LeaseServer()
-    async with WireServer(leases) as server, server.client(clock, timeout_s=5.0) as client:
+    async with (
+        WireServer(leases) as server,
+        server.client(clock, timeout_s=5.0, target=server.target(exec=program)) as client,
+    ):
         yield World(leases, clock, Election(client, identity=identity, **more))
 
 
@@ -220,6 +226,33 @@ async def test_ten_seconds_without_a_renewal_are_the_end(fails: Answer) -> None:
             holding.result()
         with pytest.raises(LeaseLost):
             w.election.check()
+
+
+@on_loop
+async def test_a_credential_program_that_fails_for_a_while_costs_no_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program, away = tmp_path / "login", tmp_path / "away"
+    version = "client.authentication.k8s.io/v1"
+    soon = (ManualClock().now() + timedelta(seconds=1)).isoformat()
+    lasting = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": "lasting"}}
+    short = {**lasting, "status": {"token": "short", "expirationTimestamp": soon}}
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(short)}'\n")
+    program.chmod(0o755)
+    async with world(program=ExecConfig(command=str(program), api_version=version)) as w:
+        holding = await w.leads()
+        program.rename(away)
+        await w.passes(6)
+        assert "cannot run the credential program" in caplog.text
+        assert not holding.done()
+        away.write_text(f"#!/bin/sh\necho '{json.dumps(lasting)}'\n")
+        away.rename(program)
+        renewed = len(w.leases.writes)
+        w.clock.advance(2.0)
+        await until(lambda: len(w.leases.writes) > renewed)
+        assert w.election.leading
+        holding.cancel()
+        await asyncio.wait([holding])
 
 
 @on_loop

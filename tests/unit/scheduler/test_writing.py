@@ -14,6 +14,7 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.devices import intents as devices
 from bayplan.errors import ApiError, BayplanError, Conflict
+from bayplan.framework.intents import BindPod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.resource import (
     AllocationResult,
@@ -296,3 +297,17 @@ async def test_a_server_without_claims() -> None:
     async with writing(claims=False) as world:
         with pytest.raises(Unperformable, match="offers no resource claims"):
             await world.writes.perform(RESERVE)
+
+
+# bindings
+
+
+@on_loop
+async def test_a_pod_keeps_its_node_until_it_is_known_whether_it_has_it() -> None:
+    there = {"metadata": {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid}, "spec": {"nodeName": "n"}}
+    unknown = [status(500, "InternalError", "oops"), status(401, "Unauthorized"), status(503, "ServiceUnavailable")]
+    async with writing(*unknown, Reply(200, there)) as world:
+        binding = asyncio.ensure_future(world.writes.perform(BindPod(POD, "n")))
+        await until(binding.done, tick=lambda: world.clock.advance(1.0))
+        await binding
+        assert [each.split()[0] for each in world.asked()] == ["POST", "GET", "GET", "GET"]
