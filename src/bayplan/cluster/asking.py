@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
+
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.reading import flag
@@ -45,8 +47,7 @@ class User:
         return shown
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePath:
+class ResourcePath(msgspec.Struct, frozen=True):
     """The part of a path behind `/api/v1` or `/apis/GROUP/VERSION`."""
 
     group: str
@@ -130,8 +131,7 @@ class WriteOptions:
 _USUAL = WriteOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(msgspec.Struct, frozen=True):
     """One write: of what, by whom, how."""
 
     resource: Resource
@@ -144,12 +144,11 @@ class Writing:
     """The version of the kind that it was written in, where that is not the one that is kept."""
     tracked: bool = False
     """Whether the new state says already who manages which field."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     """What the client is to be told besides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """One request about objects, understood."""
 
     verb: str

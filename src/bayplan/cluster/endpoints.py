@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from bayplan.clock import Clock
 from bayplan.cluster import answers, forms

@@ -8,7 +8,6 @@ asks for puts them in front. Cost: one encoding a write, one decoding a `tree()`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
@@ -26,8 +25,7 @@ Extractor = Callable[[Tree], dict[str, str]]
 encode: Callable[[Any], bytes] = _ENCODER.encode
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """One object in one state."""
 
     namespace: str

@@ -57,14 +57,27 @@ class Resource:
     """What others worked out from it once: the type of a custom resource, as what bodies are read."""
     deprecated: str = field(default="", compare=False)
     """What everybody who asks for it is warned of."""
+    api_version: str = field(init=False, compare=False)
+    storage: tuple[str, str] = field(init=False, compare=False)
+    """Where its objects live: versions of one kind, and both groups of events, share one place."""
+    custom: bool = field(init=False, compare=False)
+    """Whether a definition brought it."""
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """What follows from the names is asked for some dozens of times in each request, and worked out here."""
+        made = {
+            "api_version": f"{self.group}/{self.version}" if self.group else self.version,
+            "storage": (self.storage_group, self.storage_plural),
+            "custom": self.definition is not None,
+            "_hash": hash((self.group, self.version, self.plural)),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
         """By name alone: it is asked for with every change that a watch is told of."""
-        return hash((self.group, self.version, self.plural))
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
+        return self._hash
 
     @property
     def qualified(self) -> str:
@@ -75,15 +88,6 @@ class Resource:
     def qualified_kind(self) -> str:
         """`Deployment.apps`: how messages of validation call the kind."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
-
-    @property
-    def storage(self) -> tuple[str, str]:
-        """Where its objects live: versions of one kind, and both groups of events, share one place."""
-        return self.storage_group, self.storage_plural
-
-    @property
-    def custom(self) -> bool:
-        return self.definition is not None
 
     @property
     def stored(self) -> bool:

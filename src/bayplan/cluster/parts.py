@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from bayplan.clock import Clock
 from bayplan.cluster import answers
 from bayplan.cluster.asking import Ask, User, WriteOptions, Writing
@@ -100,7 +102,7 @@ class Parts:
         made = subresources.evict(pod, self.lookup, self._now(), dry_run=options.dry_run)
         write = Writing(ask.resource, ask.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
         if made.budget is not None:
-            budgets = replace(write, resource=built_in("PodDisruptionBudget", "policy"))
+            budgets = structs.replace(write, resource=built_in("PodDisruptionBudget", "policy"))
             budget = made.budget
             self.writer.overwrite(budgets, budget["metadata"]["name"], lambda _: budget)
         self.writer.overwrite(write, ask.name, lambda _: made.pod)

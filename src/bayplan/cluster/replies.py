@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 import msgspec
@@ -21,14 +21,13 @@ from bayplan.cluster.watching import Watch
 DECIDED = {"Cache-Control": "no-cache, private"}
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """A finished answer."""
 
     body: bytes
     code: int = 200
     content_type: str = JSON
-    headers: dict[str, str] = field(default_factory=lambda: dict(DECIDED))
+    headers: dict[str, str] = msgspec.field(default_factory=DECIDED.copy)
     warnings: Sequence[str] = ()
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from bayplan.cluster.entries import Entry
 
@@ -20,15 +21,14 @@ MOST_EVENTS = 20_000
 MOST_BYTES = 64 << 20
 
 
-@dataclass(slots=True, eq=False)
-class Change:
+class Change(msgspec.Struct, eq=False, gc=False):
     """One write. `entry` is the object afterwards, or for a deletion its last state under the deletion's version."""
 
     type: EventType
     version: int
     entry: Entry
     before: Entry | None
-    lines: dict[Hashable, bytes] = field(default_factory=dict)
+    lines: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
     """The texts that were made of it: a thousand watches send the same bytes."""
 
     def line(self, key: Hashable, make: Callable[[], bytes]) -> bytes:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.clock import Clock
 from bayplan.cluster import answers, forms
@@ -55,8 +57,7 @@ Revision = Callable[[Tree], Tree]
 """The new state of an object, made of the one that is there, which it may change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """What a write left. `text` is the object as the answer shows it."""
 
     text: bytes

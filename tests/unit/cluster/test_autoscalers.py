@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from api_world import Tree, World
 from bayplan.cluster.autoscalers import to_new, to_old

@@ -7,7 +7,7 @@ A pod costs some 40 µs; whoever sends nonsense pays for a second, slower look a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -43,10 +43,9 @@ class Expected:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True):
     object: Tree
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
 
 def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expected, yaml: bool = False) -> Decoded:
