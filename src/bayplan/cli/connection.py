@@ -132,6 +132,8 @@ def mended(target: Target) -> Iterator[None]:
     """A refusal of the API server as one sentence, and what to do."""
     try:
         yield
+    except KubeconfigError:
+        raise
     except Unauthorized as fault:
         raise ApiError(
             f"{target.server} does not know us: {fault.details}; renew the credentials in {_origin(target)}, "

@@ -32,6 +32,7 @@ from bayplan.errors import (
     ServerError,
     TooManyRequests,
     Unauthorized,
+    Unidentified,
     Unreachable,
     Untrusted,
 )
@@ -152,7 +153,7 @@ class Client:
         while True:
             try:
                 return await self.discover(kinds, also)
-            except Untrusted:
+            except (Unidentified, Untrusted):
                 raise
             except (Forbidden, NotFound, Unauthorized) as fault:
                 advice = f"{fault}; {_TO_MEND[type(fault)]}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from bayplan.client.client import Client
 from bayplan.client.lease import Lock, Record
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, Conflict, LeaseLost, NotFound
+from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
 from bayplan.objects.meta import micro_time
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class Election:
                     await self.lock.update(empty)
                     self._observe(empty)
                     self._tell(f"{self.identity} stopped leading")
-        except (BayplanError, TimeoutError) as fault:
+        except (ApiError, TimeoutError) as fault:
             log.warning("cannot give up the lease %s: %s; it ends by itself", self.lock, fault)
 
     async def _renew(self) -> None:
@@ -165,7 +165,7 @@ class Election:
         """Acquire or renew once; false when somebody else holds the lease or the server did not do it."""
         try:
             succeeded = await self._attempt()
-        except BayplanError as fault:  # a credential program that fails as well: it may succeed before the lease ends
+        except ApiError as fault:
             log.log(logging.WARNING if self._leading else logging.INFO, "lease %s: %s", self.lock, fault)
             succeeded = False
         if self._observed.holder != self._reported:

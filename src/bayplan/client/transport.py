@@ -22,7 +22,7 @@ from bayplan.client.statuses import refusal, retry_after
 from bayplan.client.target import Target
 from bayplan.client.tls import Tls
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, TimedOut, Unreachable
+from bayplan.errors import ApiError, KubeconfigError, TimedOut, Unidentified, Unreachable
 
 JSON = "application/json"
 TIMEOUT_S = 60.0
@@ -160,6 +160,8 @@ class Transport:
         while True:
             try:
                 answer = await self._exchange(asked, timeout_s)
+            except Unidentified:
+                raise
             except Unreachable as lost:
                 if second or isinstance(lost, TimedOut) or (lost.sent and asked.method != "GET"):
                     raise self._named(lost, asked.method, asked.path) from None
@@ -173,13 +175,15 @@ class Transport:
     async def _exchange(self, asked: _Request, timeout_s: float) -> Answer:
         started = self._clock.monotonic_s()
         status = 0
-        if self._credentials.known() is None:
-            await self._credentials.renew()
         try:
+            if self._credentials.known() is None:
+                await self._credentials.renew()
             carry = self._carried if self._inside is None else self._handed
             answer = await carry(asked, timeout_s)
             status = answer.status
             return answer
+        except KubeconfigError as fault:
+            raise Unidentified(str(fault)) from None
         finally:
             self._observe(asked.method, status, started)
 
@@ -218,9 +222,12 @@ class Transport:
             await self._limiter.take()
             started = self._clock.monotonic_s()
             timeout_s = timeout_s or self.timeout_s
-            if self._credentials.known() is None:
-                await self._credentials.renew()
-            connection = await self._pool.take(timeout_s, stream=True)
+            try:
+                if self._credentials.known() is None:
+                    await self._credentials.renew()
+                connection = await self._pool.take(timeout_s, stream=True)
+            except KubeconfigError as fault:
+                raise Unidentified(str(fault)) from None
             try:
                 asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
                 self._send(connection, asked, started + timeout_s)

@@ -19,7 +19,6 @@ from bayplan.errors import (
     ApiError,
     BayplanError,
     Conflict,
-    KubeconfigError,
     NotFound,
     ServerError,
     TooManyRequests,
@@ -155,7 +154,7 @@ class ApiWrites:
             try:
                 found = await self._client.get(Pod, meta.namespace, meta.name)
                 return found.uid == meta.uid and found.spec.node_name == intent.node_name
-            except (Unreachable, ServerError, TooManyRequests, Unauthorized, KubeconfigError):
+            except (Unreachable, ServerError, TooManyRequests, Unauthorized):
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LAST_LOOK_S)
             except ApiError:

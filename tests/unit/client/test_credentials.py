@@ -235,6 +235,24 @@ async def test_a_program_that_is_missing_is_told_with_its_hint(tmp_path: Path) -
             await seen(client)
 
 
+@on_loop
+async def test_who_cannot_say_who_it_is_asks_nothing_and_may_try_again(tmp_path: Path) -> None:
+    """To whoever runs it is as if nobody answered; whoever starts does not wait for it."""
+    path = printing(tmp_path, {"kind": "Nonsense"})
+    async with WireServer(whoami) as server, server.client(target=server.target(exec=by_program(path))) as client:
+        with pytest.raises(Unreachable, match="did not print an ExecCredential") as asked:
+            await seen(client)
+        assert calls(tmp_path) == 1, "not twice for one request"
+        with pytest.raises(Unreachable, match="did not print an ExecCredential") as watched:
+            async with client.transport.stream("/x", quiet_s=1.0):
+                pass
+        assert not asked.value.sent
+        assert not watched.value.sent
+        with pytest.raises(KubeconfigError, match="did not print an ExecCredential"):
+            await client.reach()
+        assert server.requests == []
+
+
 @pytest.fixture(scope="module")
 def authority() -> Authority:
     return Authority()
