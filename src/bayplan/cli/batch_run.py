@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bayplan import __version__
 from bayplan.app import freeze_memory
-from bayplan.app.batch import BatchSettings, batch_lease, batch_process
+from bayplan.app.batch import NO_PORT, BatchSettings, batch_lease, batch_process
 from bayplan.app.batch_serving import BatchMonitor
 from bayplan.batch.live.dividing import Division
 from bayplan.batch.live.dumping import tree_of
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
     help="Answer `bayplan why` and show the page here, over TLS, to whoever may get the pods. The certificate is that "
     "of --tls-cert-file and --tls-private-key-file, else our own.",
 )
-@click.option("--bind-address", default=ServingFlags.bind_address, show_default=True, help="Where --secure-port is.")
+@click.option("--bind-address", default=NO_PORT.bind_address, show_default=True, help="Where --secure-port is.")
 @page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
