@@ -94,7 +94,7 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("monitoring", 1),
         ("pod-groups", 2),
         ("shared-gpus", 2),
-        ("batch", -3),
+        ("batch", -2),
         ("batch-controllers", -4),
         ("batch-admission", -5),
         ("binder", 8),
