@@ -67,8 +67,8 @@ def test_it_decides_only_with_both_leases_and_stops_both_without_one(
 ) -> None:
     corner.add_nodes(1, cpu="4")
     quick = (
-        "--leader-elect-lease-duration=3s",
-        "--leader-elect-renew-deadline=2s",
+        "--leader-elect-lease-duration=15s",
+        "--leader-elect-renew-deadline=10s",
         "--leader-elect-retry-period=500ms",
     )
     corner.api.create(corner.pod("alone", cpu="1"))

@@ -139,12 +139,17 @@ def test_a_scheduler_dies_after_evictions_before_the_request(corner: BinderCorne
     """The victims are gone and the pod waits: the next scheduler places it, and evicts nobody else."""
     (node,) = corner.add_nodes(1, cpu="4")
     high = corner.priority("high", 1000)
+    weak = [f"weak-{number}" for number in range(4)]
     with corner.by_requests(), corner.binder():
-        corner.api.create(*(corner.pod(f"weak-{number}", cpu="1") for number in range(4)))
+        corner.api.create(*(corner.pod(name, cpu="1") for name in weak))
         corner.bound()
+    for name in weak:  # who is evicted stays until the scheduler is dead, or it might place the pod before
+        corner.api.patch("Pod", name, {"metadata": {"finalizers": ["example.com/stays"]}})
     corner.api.create(corner.pod("strong", cpu="2", priorityClassName=high))
     with armed("evicted"), corner.by_requests() as dying:
         killed(dying, corner)
+    for name in weak:
+        corner.api.patch("Pod", name, {"metadata": {"finalizers": None}})
     until(lambda: len(corner.api.pods()) == 3, "the victims are gone", why=lambda: str(list(corner.api.pods())))
     assert "strong" not in requests(corner)
     assert node_of(corner.api.pod("strong")) == ""
