@@ -116,9 +116,7 @@ class Connection(asyncio.Protocol):
                 return b""
             await self._hear()
         data = self._take()
-        if self._paused and self._transport is not None and not self.lost:
-            self._paused = False
-            self._transport.resume_reading()
+        self._resume()
         return data
 
     @property
@@ -127,9 +125,15 @@ class Connection(asyncio.Protocol):
         return self._parser.complete and self._parser.keeps_alive and not self.lost
 
     def rest(self) -> None:
-        """The answer is read; nothing is expected until the next request."""
+        """The answer has arrived; nothing is expected until the next request.
+
+        Whoever asked may have gone without reading it (a task that was cancelled, a stream that was left): the next
+        one must not read it, nor wait at a socket that was left to wait.
+        """
         self._busy = False
         self.deadline = NEVER
+        self._take()
+        self._resume()
 
     def time_out(self) -> None:
         """The deadline has passed."""
@@ -150,6 +154,11 @@ class Connection(asyncio.Protocol):
         self._pieces.clear()
         self._waiting = 0
         return data
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None and not self.lost:
+            self._paused = False
+            self._transport.resume_reading()
 
     async def _hear(self) -> None:
         if self._fault is not None:

@@ -281,6 +281,52 @@ async def test_a_stream_that_ended_well_leaves_its_connection_to_others() -> Non
 
 
 @on_loop
+async def test_a_stream_that_is_left_before_its_end_leaves_nothing_to_others() -> None:
+    feed = Feed()
+    for _ in range(3):
+        feed.write(b"x" * HIGH_WATER)
+    feed.end()
+    async with WireServer(script=[feed, Reply(200, {"fine": True})]) as server, server.client() as client:
+        async with client.transport.stream("/watch", quiet_s=60.0) as stream:
+            connection = stream._connection
+            connection._paused = True  # as a burst would that ends with the end: nothing is left that could arrive
+            await until(lambda: connection._parser.complete)
+        assert (await client.transport.request("GET", "/x")).body == b'{"fine":true}'
+        assert server.connections == 1
+        assert not connection._paused
+
+
+@on_loop
+async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
+    """The task is cancelled after the last byte has arrived and before it runs again."""
+    held = asyncio.Event()
+
+    async def second_is_held(request: Request) -> Reply:
+        if request.path == "/gone":
+            await held.wait()
+        return Reply(200, {"path": request.path})
+
+    async with WireServer(second_is_held) as server, server.client() as client:
+        await client.transport.request("GET", "/warm")
+        (connection,) = client.transport._pool._all
+        arrived = connection.data_received
+
+        def then_cancel(data: bytes) -> None:
+            arrived(data)
+            request.cancel()
+
+        connection.data_received = then_cancel  # type: ignore[method-assign]
+        request = asyncio.create_task(client.transport.request("GET", "/gone"))
+        await until(lambda: len(server.requests) == 2)
+        held.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        connection.data_received = arrived  # type: ignore[method-assign]
+        assert (await client.transport.request("GET", "/next")).body == b'{"path":"/next"}'
+        assert server.connections == 1
+
+
+@on_loop
 async def test_closing_ends_what_is_under_way() -> None:
     async with WireServer(lambda _: Hang()) as server:
         client = server.client()
