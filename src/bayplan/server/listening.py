@@ -1,4 +1,7 @@
-"""Who takes connections from a socket? One loop, which outlives clients that go away and files that run out."""
+"""Who takes connections from a socket? A callback, which outlives clients that go away and files that run out.
+
+It takes all that wait in the turn of the loop in which they are seen: a task that waited for them would need another.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from bayplan.errors import ServingError
@@ -22,13 +25,19 @@ Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ..
 
 
 class Listening:
-    """Hands what comes to `connections`, from `start` to `close`. `name`: of its tasks."""
+    """Hands what comes to `connections`, from `start` to `close`. `name`: of its task.
 
-    def __init__(self, connections: Connections, name: str) -> None:
+    `served`: who is asked first, and says whether it has answered the client and let it go."""
+
+    def __init__(
+        self, connections: Connections, name: str, *, served: Callable[[socket.socket], bool] = lambda _: False
+    ) -> None:
         self._connections = connections
         self._name = name
+        self._served = served
         self._socket: socket.socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._sweeper: asyncio.Task[None] | None = None
+        self._breath: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
@@ -38,31 +47,42 @@ class Listening:
 
     def start(self, listening: socket.socket) -> None:
         self._socket = listening
-        self._tasks = [
-            asyncio.create_task(self._accept(listening), name=self._name),
-            asyncio.create_task(self._connections.sweep(), name=f"{self._name} sweeper"),
-        ]
+        self._listen(listening)
+        self._sweeper = asyncio.create_task(self._connections.sweep(), name=f"{self._name} sweeper")
 
     async def close(self, grace_s: float) -> None:
         """Stop listening, let answers under way end, for so long."""
-        await _ended(self._tasks[:1])
+        if self._breath is not None:
+            self._breath.cancel()
         if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
+            self._socket = None
         await self._connections.close(grace_s)
-        await _ended(self._tasks[1:])
-        self._tasks = []
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _listen(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_BACKLOG):
             try:
-                client, _ = await loop.sock_accept(listening)
-            except OSError as fault:  # no more files, or a client that went away: others will come
+                client, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return  # nobody, or somebody who went away: others will come
+            except OSError as fault:  # no more files: asked at once, it would say the same
                 log.warning("cannot accept a connection: %s", fault)
-                await asyncio.sleep(_BREATH_S)
-                continue
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._breath = loop.call_later(_BREATH_S, self._listen, listening)
+                return
             client.setblocking(False)
-            self._connections.accept(client)
+            if not self._served(client):
+                self._connections.accept(client)
 
 
 def bound(address: Address, refusal: Callable[[OSError], ServingError], *, share_port: bool = False) -> socket.socket:
@@ -80,10 +100,3 @@ def bound(address: Address, refusal: Callable[[OSError], ServingError], *, share
         listening.close()
         raise refusal(fault) from None
     return listening
-
-
-async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -2,6 +2,10 @@
 
 Volcano serves its health and its metrics so, each on an address of its own, when flags ask for it. Nothing is shown
 here that needs permission, and nothing can be changed.
+
+A probe is a request on a connection of its own, and the busier the loop is, the surer the request has arrived by the
+time that the connection is accepted. Such a one is answered on the spot: by way of a task and a stream it would need
+six turns of the loop, each as long as everything else that is under way.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ from bayplan.clock import LoopClock
 from bayplan.errors import ServingError
 from bayplan.server.connections import Connections
 from bayplan.server.listening import Listening, bound
-from bayplan.server.requests import Peer, Request
-from bayplan.server.responses import NOT_FOUND, Response
+from bayplan.server.requests import BadRequest, Peer, Request, RequestParser
+from bayplan.server.responses import NOT_FOUND, Response, head_of
 
 log = logging.getLogger(__name__)
 
 PlainHandler = Callable[[Request], Response | Awaitable[Response]]
 
 _GRACE_S = 1.0
+_PIECE = 4096
+_PROBED = ("/healthz", "/livez", "/readyz")
+"""What is answered below these waits for nothing."""
 
 
 class _NoTls:
@@ -48,9 +55,11 @@ class PlainServer:
     ) -> None:
         self._address = address
         self._routes = routes
+        self._probes = {path: handler for path, handler in routes.items() if path.startswith(_PROBED)}
         self._otherwise = otherwise
+        self._clock = clock
         self._connections = Connections(self._handle, _NoTls(), clock)
-        self._listening = Listening(self._connections, "plain server")
+        self._listening = Listening(self._connections, "plain server", served=self._answered)
 
     @property
     def port(self) -> int:
@@ -64,6 +73,42 @@ class PlainServer:
 
     async def close(self) -> None:
         await self._listening.close(_GRACE_S)
+
+    def _answered(self, client: socket.socket) -> bool:
+        """Answer a probe that is here already, and let it go; nothing is taken from whoever is not answered."""
+        if not self._probes:
+            return False
+        try:
+            data = client.recv(_PIECE, socket.MSG_PEEK)
+            if (answer := self._at_once(data)) is None:
+                return False
+            client.recv(len(data))  # whoever closes on unread bytes takes back the answer, too
+            client.send(answer)  # a new socket has room for it
+        except OSError as fault:
+            if isinstance(fault, BlockingIOError):
+                return False
+            log.debug("a client of the plain server is gone: %s", fault)
+        client.close()
+        return True
+
+    def _at_once(self, data: bytes) -> bytes | None:
+        """The whole answer, if this is a probe and wants no other afterwards."""
+        parser = RequestParser()
+        parser.feed(data)
+        try:
+            request = parser.next()
+        except BadRequest:
+            return None
+        if request is None or parser.begun or request.keeps_alive or request.path not in self._probes:
+            return None
+        try:
+            response = self._probes[request.path](request)
+        except Exception:  # it is asked again by way of its task, which tells of it
+            return None
+        assert isinstance(response, Response)
+        assert isinstance(response.body, bytes)
+        head = head_of(response, request, self._clock.now(), last=True)
+        return head if request.method == "HEAD" else head + response.body
 
     async def _handle(self, request: Request) -> Response:
         answer = self._routes.get(request.path, self._otherwise)(request)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,19 +14,24 @@ from bayplan.clock import ManualClock
 from bayplan.errors import ServingError
 from bayplan.server.plain import PlainServer
 from bayplan.server.profiling import profiling_routes
-from bayplan.server.responses import text
+from bayplan.server.requests import Request
+from bayplan.server.responses import Response, text
 from wire_server import on_loop, until
 
 
 @asynccontextmanager
 async def serving(clock: ManualClock) -> AsyncIterator[PlainServer]:
-    routes = {"/healthz": lambda _: text("ok"), **profiling_routes(clock)}
+    routes = {"/healthz": lambda _: text("ok"), "/livez": _broken, **profiling_routes(clock)}
     server = PlainServer("127.0.0.1:0", routes, clock=clock)
     await server.start()
     try:
         yield server
     finally:
         await server.close()
+
+
+def _broken(_: Request) -> Response:
+    raise ValueError("this check is broken")
 
 
 async def asked(server: PlainServer, path: str) -> tuple[int, str]:
@@ -42,6 +49,66 @@ async def test_pages_are_answered_and_others_are_not_found() -> None:
         assert await asked(server, "/healthz") == (200, "ok")
         assert (await asked(server, "/secret"))[0] == 404
         assert "profile" in (await asked(server, "/debug/pprof/"))[1]
+
+
+def sent(server: PlainServer, request: str) -> socket.socket:
+    """A client whose request is there before anybody takes its connection."""
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(request.encode())
+    client.setblocking(False)
+    return client
+
+
+@pytest.mark.parametrize(("method", "body"), [("GET", "ok"), ("HEAD", "")])
+@on_loop
+async def test_a_probe_whose_request_is_there_needs_one_turn_of_the_loop(method: str, body: str) -> None:
+    async with serving(ManualClock()) as server:
+        with sent(server, f"{method} /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+            await asyncio.sleep(0)  # the loop looks at its sockets, and goes on here before it takes what it saw
+            await asyncio.sleep(0)
+            head, _, told = client.recv(4096).decode().partition("\r\n\r\n")
+            assert head.startswith("HTTP/1.1 200 OK\r\n")
+            assert "Connection: close" in head
+            assert told == body
+            assert client.recv(4096) == b""
+
+
+@on_loop
+async def test_a_probe_that_wants_to_ask_again_may() -> None:
+    request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serving(ManualClock()) as server:
+        with sent(server, request) as client:
+            loop = asyncio.get_running_loop()
+            assert (await loop.sock_recv(client, 4096)).endswith(b"ok")
+            await loop.sock_sendall(client, request.encode())
+            assert (await loop.sock_recv(client, 4096)).endswith(b"ok")
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET /broken HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        ("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 500),
+        ("no request at all\r\n\r\n", 400),
+    ],
+)
+@on_loop
+async def test_what_cannot_be_answered_on_the_spot_is_answered_later(request_text: str, status: int) -> None:
+    async with serving(ManualClock()) as server:
+        with sent(server, request_text) as client:
+            loop, told = asyncio.get_running_loop(), b""
+            while piece := await loop.sock_recv(client, 4096):
+                told += piece
+            assert int(told.split()[1]) == status
+
+
+@on_loop
+async def test_a_client_that_went_away_is_no_trouble() -> None:
+    async with serving(ManualClock()) as server:
+        client = sent(server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+        client.close()
+        assert await asked(server, "/healthz") == (200, "ok")
 
 
 @on_loop
