@@ -123,12 +123,9 @@ class Alike:
         session = self._session
         if session.snapshot.pods.affinity_users or any(session.catalog.table(kind) for kind in _MEMBERSHIP):
             return True
-        templates: dict[int, Task] = {}
-        for job in session.jobs.values():
-            for task in job.pending.values():
-                templates.setdefault(session.templates.of(task), task)
         return any(
-            task.info.affinity is not None or task.pod.spec.topology_spread_constraints for task in templates.values()
+            task.info.affinity is not None or task.pod.spec.topology_spread_constraints
+            for task in session.waiting_templates.values()
         )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_SCHEDULER = "volcano"
 
 _CHANGES_A_TURN = 256
+_ROWS_A_TURN = 128
 _COMING = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
 
 
@@ -136,7 +137,9 @@ class Ledger:
     def settling(self, session: Session) -> Iterator[None]:
         """A session is over: what it moved stands again where the cluster has it, some tasks a turn."""
         view = session.view
-        view.close()
+        for number, _ in enumerate(view.closing()):
+            if not number % _CHANGES_A_TURN:
+                yield
         self._stale_rows |= view.stale_rows
         self._stale_slots |= view.stale_slots
         index, held = self.snapshot.nodes.index, self.room.tasks
@@ -321,15 +324,20 @@ class Ledger:
             renewed = set(range(columns.count))
         renewed |= {columns.index[name] for name in self._followed if name in columns.index}
         self._followed.clear()
-        self._read_nodes(sorted(renewed))
-        for row in renewed:
-            columns.see_images(row, self._images.told(columns.names[row]))
-        self.room.set_rows(
-            {
-                row: (self._offers[columns.names[row]], [self._task_of(info) for info in columns.pods[row]])
-                for row in renewed
-            }
-        )
+        for number, row in enumerate(sorted(renewed)):
+            if not number % _ROWS_A_TURN:
+                yield
+            self._read_node(columns.nodes[row])
+        if len(self._read) > columns.count:
+            self._forget_nodes(columns.index)
+        rows: dict[int, tuple[Amounts, list[Task]]] = {}
+        for number, row in enumerate(renewed):
+            if not number % _ROWS_A_TURN:
+                yield
+            name = columns.names[row]
+            columns.see_images(row, self._images.told(name))
+            rows[row] = self._offers[name], [self._task_of(info) for info in columns.pods[row]]
+        self.room.set_rows(rows)
         with self.room.together() as sums:
             index, held, tasks = columns.index, self.room.tasks, self._tasks
             for number, (before, after) in enumerate(changes):
@@ -347,17 +355,12 @@ class Ledger:
         self._renamed.clear()
         self._node_cursor = snapshot.renewed.end
 
-    def _read_nodes(self, rows: Iterable[int]) -> None:
-        columns = self.snapshot.nodes
-        for row in rows:
-            node = columns.nodes[row]
-            if self._read.get(node.name) is not node:
-                self._read[node.name] = node
-                offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
-                self._offers[node.name] = self._volumes.offered(node.name, offered)
-                self._images.read(node)
-        if len(self._read) > columns.count:
-            self._forget_nodes(columns.index)
+    def _read_node(self, node: NodeObject) -> None:
+        if self._read.get(node.name) is not node:
+            self._read[node.name] = node
+            offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
+            self._offers[node.name] = self._volumes.offered(node.name, offered)
+            self._images.read(node)
 
     def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: Sums) -> None:
         """One pod came, went, or is another version. Counting what is counted, or freeing what is not, does nothing."""

@@ -63,6 +63,8 @@ def opening(
         job.begin_session()
         if job.has_topology_specs:
             _prepare_topology(job, session)
+        for task in job.pending.values():
+            session.waiting_templates.setdefault(ledger.templates.of(task), task)
         yield
     return session
 

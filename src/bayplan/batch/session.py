@@ -110,6 +110,7 @@ class Session(Questions):
         self.catalog = catalog
         self.view = view
         self.templates = templates
+        self.waiting_templates: dict[int, Task] = {}  # of what was pending when it opened, each with one of its tasks
         self.share = share
         self.favourites = favourites or {}  # by pod key: the node to take where several are equally good
         self.clock = clock

@@ -57,10 +57,11 @@ class ClusterView:
         self._note(row, slot)
         return True
 
-    def close(self) -> None:
-        """Give back what was taken; what is stale then says what must be copied anew."""
+    def closing(self) -> Iterator[None]:
+        """Give back what was taken, a pod a turn; what is stale says in the end what must be copied anew."""
         for slot in self._own.values():
             self._give_back(slot)
+            yield
         self._own.clear()
         for slot, pod in self._cleared.items():  # so that whoever refreshes learns what became of it meanwhile
             self.snapshot.pods.put(slot, *pod)
