@@ -72,7 +72,20 @@ def tree_of(item: Node | Pod) -> Tree:
     tree["metadata"].pop("uid", None)
     for container in tree["spec"].get("containers", ()):
         container["image"] = "example.com/app:1"
+    if isinstance(item, Pod) and (known := _class_of(item)) is not None:  # a server lets nobody choose by a number
+        for name in ("priority", "preemptionPolicy"):
+            tree["spec"].pop(name, None)
+        tree["spec"]["priorityClassName"] = known["metadata"]["name"]
     return {"apiVersion": "v1", "kind": type(item).__name__, **tree}
+
+
+def _class_of(pod: Pod) -> Tree | None:
+    """The priority class that gives a pod the priority that it has."""
+    if not (priority := pod.spec.priority):
+        return None
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    policy = {"preemptionPolicy": pod.spec.preemption_policy} if pod.spec.preemption_policy else {}
+    return {**kind, "metadata": {"name": f"priority-{priority}"}, "value": priority, **policy}
 
 
 def free_port() -> int:
@@ -98,9 +111,10 @@ def scheduler(kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
 
 async def fill(session: aiohttp.ClientSession, nodes: int) -> None:
     await post_all(session, "/api/v1/nodes", (tree_of(cluster_node(number)) for number in range(nodes)))
-    pods = (tree_of(running_pod(number, nodes)) for number in range(nodes * PODS_A_NODE))
-    await post_all(session, PODS, pods)
-    await post_all(session, PODS, (tree_of(pod) for pod in cases().values()))
+    pods = [running_pod(number, nodes) for number in range(nodes * PODS_A_NODE)] + list(cases().values())
+    classes = {known["metadata"]["name"]: known for known in map(_class_of, pods) if known is not None}
+    await post_all(session, "/apis/scheduling.k8s.io/v1/priorityclasses", classes.values())
+    await post_all(session, PODS, map(tree_of, pods))
 
 
 class Asker:
