@@ -188,7 +188,8 @@ class Pool:
                 "certificate authority and the server's name in the kubeconfig"
             ) from None
         except (OSError, UnicodeError) as fault:  # the latter: a host that is no name at all
-            raise Unreachable(f"cannot connect to {self._target.server}: {fault}; is it running?") from None
+            through = f" through the proxy {self._proxy.hostname}" if self._proxy is not None else ""
+            raise Unreachable(f"cannot connect to {self._target.server}{through}: {fault}; is it running?") from None
         finally:
             self._opening -= 1
             if connection is None:

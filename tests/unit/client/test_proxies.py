@@ -152,3 +152,14 @@ async def test_a_proxy_that_refuses_is_named() -> None:
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable, match=r"the proxy 127\.0\.0\.1 answered 407"):
                 await client.transport.request("GET", "/x")
+
+
+@on_loop
+async def test_a_proxy_that_is_not_there_is_named() -> None:
+    async with WireServer(lambda _: Reply(200, b"{}")) as server:
+        target = server.target(proxy="http://user:word@127.0.0.1:9")
+        async with server.client(target=target) as client:
+            with pytest.raises(Unreachable, match=r"through the proxy 127\.0\.0\.1: .*is it running") as caught:
+                await client.transport.request("GET", "/x")
+        assert "word" not in str(caught.value)
+        assert server.requests == []
