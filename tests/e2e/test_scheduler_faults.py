@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import time
 from datetime import UTC, datetime, timedelta
@@ -162,15 +163,67 @@ def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
     assert len(corner.api.pods()) == len(made)
 
 
+HOLDS = """
+from bayplan.framework import Wait
+
+class Holds:
+    name = "Holds"
+    cured_by = ()
+
+    def permit(self, cycle, node_name):
+        return Wait(600) if cycle.pod.labels.get("held") else None
+"""
+STOPPING = f"apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nstopSeconds: {DEADLINE_S:.0f}\n"
+
+
+def test_a_process_is_told_to_stop_while_it_binds(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
+    """What is on the wire is finished, what waits at Permit is undone, nothing is begun, and the lease is left."""
+    (only,) = corner.add_nodes(1)
+    plugins, settings = tmp_path / "plugins", tmp_path / "settings.yaml"
+    plugins.mkdir(mode=0o700)
+    (plugins / "holds.py").write_text(HOLDS)
+    (plugins / "holds.py").chmod(0o600)
+    settings.write_text(STOPPING)
+    flags = ("--plugins-dir", str(plugins), "--settings", str(settings))
+    config = elected(corner, "profiles: [{plugins: {multiPoint: {enabled: [{name: Holds}]}}}]")
+    with (
+        faulty(cluster, tmp_path) as proxy,
+        corner.running(*flags, config=config, kubeconfig=proxy.kubeconfig(), may_end_with=0) as process,
+    ):
+        corner.api.create(corner.pod("held", labels={"held": "yes"}))
+        until(lambda: corner.api.pod("held")["status"].get("nominatedNodeName") == only, "a pod waits at Permit")
+        on_the_wire = proxy.add(Fault(binding, hold=True))
+        bound = names(corner, "pod", 3)
+        until(lambda: len(on_the_wire.seen) == 3, "three bindings are on their way")
+        process.send_signal(signal.SIGTERM)
+        undone = "waiting on permit for pod: the scheduler stops"
+        until(lambda: condition(corner.api.pod("held")).get("message") == undone, "the pod at Permit is told")
+        corner.api.create(corner.pod("late"))
+        assert process.poll() is None, "it waits for what is on the wire"
+        assert lease(corner)["holderIdentity"], "and leads until then"
+        proxy.remove(on_the_wire)
+        assert process.wait(DEADLINE_S) == 0, corner.log()[-4000:]
+    assert not lease(corner).get("holderIdentity")
+    assert {name: node_of(each) for name, each in corner.api.pods().items()} == {
+        **dict.fromkeys(bound, only),
+        "held": "",
+        "late": "",
+    }
+
+
+def elected(corner: Corner, profiles: str = "") -> str:
+    """A configuration with a lease of the corner's own, which lasts longer than a machine may stand still."""
+    unhurried = f"leaseDuration: {DEADLINE_S:.0f}s, renewDeadline: {DEADLINE_S / 2:.0f}s"
+    return quick(profiles).replace("leaderElect: false", f"resourceNamespace: {corner.namespace}, {unhurried}")
+
+
 @pytest.mark.parametrize("hours", [26, -26])
 def test_the_wall_clock_jumps(corner: Corner, tmp_path: Path, hours: int) -> None:
     """Nothing that is waited for depends on it: neither the lease, nor backoff, nor a pod's turn."""
     shift = tmp_path / "shift"
     shift.write_text("0")
-    unhurried = f"leaseDuration: {DEADLINE_S:.0f}s, renewDeadline: {DEADLINE_S / 2:.0f}s"
-    elected = quick().replace("leaderElect: false", f"resourceNamespace: {corner.namespace}, {unhurried}")
     corner.add_nodes(2, cpu="2")
-    with corner.running(config=elected, program=(str(SHIFTED), str(shift))) as process:
+    with corner.running(config=elected(corner), program=(str(SHIFTED), str(shift))) as process:
         names(corner, "early", 4)
         names(corner, "large", 1, cpu="3")
         until(lambda: bool(condition(corner.api.pod("large-0"))), "the large pod finds no room")
