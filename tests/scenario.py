@@ -38,6 +38,15 @@ def quick(profiles: str = "") -> str:
     return QUICK.replace("PROFILES", profiles)
 
 
+def plugin_folder(folder: Path, name: str, source: str) -> Path:
+    """A folder with one plugin file, which nobody else may write."""
+    made = folder / "plugins"
+    made.mkdir(mode=0o700)
+    (made / f"{name}.py").write_text(source)
+    (made / f"{name}.py").chmod(0o600)
+    return made
+
+
 class Corner:
     """Nodes and pods of one test."""
 

@@ -15,7 +15,7 @@ import pytest
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
 from patience import DEADLINE_S
-from scenario import Corner, quick
+from scenario import Corner, plugin_folder, quick
 from scheduling import condition, node_of, until
 
 SHIFTED = Path(__file__).parents[1] / "shifted_clock.py"
@@ -179,12 +179,9 @@ STOPPING = f"apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nstopS
 def test_a_process_is_told_to_stop_while_it_binds(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
     """What is on the wire is finished, what waits at Permit is undone, nothing is begun, and the lease is left."""
     (only,) = corner.add_nodes(1)
-    plugins, settings = tmp_path / "plugins", tmp_path / "settings.yaml"
-    plugins.mkdir(mode=0o700)
-    (plugins / "holds.py").write_text(HOLDS)
-    (plugins / "holds.py").chmod(0o600)
+    settings = tmp_path / "settings.yaml"
     settings.write_text(STOPPING)
-    flags = ("--plugins-dir", str(plugins), "--settings", str(settings))
+    flags = ("--plugins-dir", str(plugin_folder(tmp_path, "holds", HOLDS)), "--settings", str(settings))
     config = elected(corner, "profiles: [{plugins: {multiPoint: {enabled: [{name: Holds}]}}}]")
     with (
         faulty(cluster, tmp_path) as proxy,

@@ -11,7 +11,7 @@ from cluster.api import Tree
 from cluster.embedded import Embedded
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from patience import DEADLINE_S
-from scenario import Corner, quick
+from scenario import Corner, plugin_folder, quick
 from scheduling import condition, node_of, until
 
 SPY = '''
@@ -107,12 +107,9 @@ class Spied:
     """A folder with the plugin, and what it wrote down."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "plugins"
-        self.folder.mkdir(mode=0o700)
         self.log = folder / "points.log"
         self.log.touch()
-        (self.folder / "spy.py").write_text(SPY.replace("LOG", str(self.log)))
-        (self.folder / "spy.py").chmod(0o600)
+        self.folder = plugin_folder(folder, "spy", SPY.replace("LOG", str(self.log)))
 
     def points(self, pod: str) -> list[str]:
         lines = [each.split() for each in self.log.read_text().splitlines()]
@@ -138,6 +135,103 @@ def test_a_plugin_of_ones_own_at_every_point_in_order(corner: Corner, tmp_path: 
     # A filter of ours asks last, and nobody is left by then.
     assert spied.points("large") == ["pre_enqueue", "pre_filter", "post_filter"]
     assert "spied" in condition(corner.api.pod("large"))["message"]
+
+
+BREAKS = '''
+"""Breaks at the point that a pod's label names."""
+
+from bayplan.framework import SKIP, Action, Cure, Preflight, Resource
+
+
+class Breaks:
+    name = "Breaks"
+    cured_by = (Cure(Resource.POD, Action.UPDATE_POD_LABEL),)
+
+    def _at(self, point, pod):
+        if pod.labels.get("breaks") == point:
+            raise RuntimeError(f"broken at {point}")
+
+    def pre_enqueue(self, pod):
+        self._at("pre_enqueue", pod)
+
+    def pre_filter(self, cycle):
+        self._at("pre_filter", cycle.pod)
+
+    def filter(self, cycle, node):
+        self._at("filter", cycle.pod)
+
+    def pre_score(self, cycle, nodes):
+        self._at("pre_score", cycle.pod)
+
+    def score(self, cycle, node):
+        self._at("score", cycle.pod)
+        return 7
+
+    def normalize(self, cycle, nodes, scores):
+        self._at("normalize", cycle.pod)
+        return scores
+
+    def reserve(self, cycle, node_name):
+        self._at("reserve", cycle.pod)
+
+    def unreserve(self, cycle, node_name):
+        pass
+
+    def permit(self, cycle, node_name):
+        self._at("permit", cycle.pod)
+
+    def pre_bind_preflight(self, cycle, node_name):
+        self._at("pre_bind_preflight", cycle.pod)
+        return Preflight()
+
+    async def pre_bind(self, cycle, node_name):
+        self._at("pre_bind", cycle.pod)
+
+    async def bind(self, cycle, node_name):
+        self._at("bind", cycle.pod)
+        return SKIP
+'''
+BREAKABLE = "pre_enqueue pre_filter filter pre_score score normalize reserve permit pre_bind_preflight pre_bind bind"
+BREAKING = """
+profiles:
+- plugins:
+    multiPoint: {enabled: [{name: Breaks}]}
+    bind: {disabled: [{name: "*"}], enabled: [{name: Breaks}, {name: DefaultBinder}]}
+"""
+
+
+def test_a_plugin_that_breaks_is_named_on_the_pod_wherever_it_does(corner: Corner, tmp_path: Path) -> None:
+    """Others are placed meanwhile, and so is the pod when it gives no more cause. A gate that breaks is told once."""
+    names = {point: point.replace("_", "-") for point in BREAKABLE.split()}
+    corner.add_nodes(2)
+    folder = plugin_folder(tmp_path, "breaks", BREAKS)
+    with corner.running("--plugins-dir", str(folder), config=quick(BREAKING)) as process:
+        corner.api.create(*(corner.pod(name, labels={"breaks": point}) for point, name in names.items()))
+        corner.api.create(corner.pod("other"))
+        corner.bound(["other"])
+        for point, name in names.items():
+            until(lambda name=name: bool(condition(corner.api.pod(name))), f"{point} is told")  # type: ignore[misc]
+            told = condition(corner.api.pod(name))
+            assert told["reason"] == "SchedulerError", told
+            assert "Breaks" in told["message"], told
+            assert f"RuntimeError: broken at {point}" in told["message"], told
+            until(lambda name=name: bool(failures(corner, name)), f"an event says that {point} broke")  # type: ignore[misc]
+        corner.api.patch("Pod", names["pre_enqueue"], {"metadata": {"labels": {"again": "yes"}}})
+        for name in names.values():
+            if name != names["pre_enqueue"]:
+                corner.api.patch("Pod", name, {"metadata": {"labels": {"breaks": None}}})
+        corner.settles(process, waiting=[names["pre_enqueue"]])
+        (once,) = failures(corner, names["pre_enqueue"])
+        assert not once.get("series"), once
+        assert once["note"] == condition(corner.api.pod(names["pre_enqueue"]))["message"]
+        corner.api.patch("Pod", names["pre_enqueue"], {"metadata": {"labels": {"breaks": None}}})
+        corner.settles(process)
+
+
+def failures(corner: Corner, pod: str) -> list[Tree]:
+    """The events that tell a pod why it has no node."""
+    found = [each for each in corner.api.list("Event") if each["reason"] == "FailedScheduling"]
+    return [each for each in found if each["regarding"]["name"] == pod]
 
 
 def test_gated_pods_wait_until_the_last_gate_goes(corner: Corner) -> None:

@@ -16,6 +16,7 @@ from bayplan.clock import Clock
 from bayplan.framework.changes import UNSCHEDULED_POD_ADD, UNSCHEDULED_POD_UPDATE, pod_changes
 from bayplan.framework.events import Action, ClusterEvent, Resource
 from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.status import Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queueing.backoff import Backoff
@@ -73,6 +74,7 @@ class SchedulingQueue:
         self._hints = self._hint_table(profiles)
         self._pools = Pools(order, self._rule, self._hints, self._recorder)
         self._in_flight = InFlight(self._recorder)
+        self._untold: dict[str, tuple[QueuedPod, Status]] = {}  # by uid
         self._next_flush = self._started + _FLUSH_EVERY
 
     # what is where ----------------------------------------------------------------------------------------------
@@ -103,6 +105,21 @@ class SchedulingQueue:
 
     def backs_off_until(self, queued: QueuedPod) -> datetime:
         return self._rule.until(queued)
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether pods wait to be told that a gate broke."""
+        return bool(self._untold)
+
+    def take_untold(self) -> list[tuple[QueuedPod, Status]]:
+        """Pods that are kept out by a PreEnqueue plugin that broke, or only refuses since, and its answer.
+
+        No attempt will tell them. Each is here once for every other answer, until somebody takes it: whoever follows
+        without deciding has no right to speak.
+        """
+        found = list(self._untold.values())
+        self._untold.clear()
+        return found
 
     @property
     def hints(self) -> HintTable:
@@ -141,6 +158,7 @@ class SchedulingQueue:
     def delete(self, pod: Pod) -> None:
         """A pod is gone, or has a node. One in flight stays so until its attempt ends."""
         self._nominations.withdraw(pod.uid)
+        self._untold.pop(pod.uid, None)
         queued = self._pools.get(pod.key)
         if queued is not None:
             self._pools.count_rejectors(queued, -1)
@@ -443,7 +461,11 @@ class SchedulingQueue:
         refusal = None if profile is None else profile.gate(queued.pod, queued.gated_by)
         if refusal is None or refusal.ok:
             queued.gated_by = ""
+            if queued.gate_error:
+                queued.gate_error = ""
+                self._untold.pop(queued.uid, None)
             return True
+        self._note_gate_error(queued, refusal)
         plugin = queued.gated_by = refusal.plugin
         if plugin not in queued.rejectors:
             queued.unschedulable_plugins |= {plugin}
@@ -453,6 +475,13 @@ class SchedulingQueue:
         if present is None or present.pool is Pool.PARKED:  # else an older entry of that name is further already
             self._pools.enter(queued, Pool.PARKED, event)
         return False
+
+    def _note_gate_error(self, queued: QueuedPod, refusal: Status) -> None:
+        """Have a pod told that a gate broke, and that it no longer does, unless it was told so before."""
+        text = "" if refusal.rejected else refusal.message
+        if text != queued.gate_error:
+            queued.gate_error = text
+            self._untold[queued.uid] = queued, refusal
 
 
 def _one_by_one(

@@ -52,6 +52,8 @@ class QueuedPod:
     """Of those who rejected it, the ones that wait for something outside: what they wait for spares it the backoff."""
     gated_by: str = ""
     """The PreEnqueue plugin that keeps it out."""
+    gate_error: str = ""
+    """What went wrong when that plugin was asked last, if it broke and did not refuse."""
     flushed: bool = False
     """It is tried again because it was parked for too long, and not because anything happened."""
     flushed_at: datetime | None = None

@@ -1,8 +1,8 @@
 """What happens to a pod that was not placed: it is told why, and waits for what may help.
 
-Asked after every attempt and every binding that failed. In kube-scheduler's order: the pod goes back to the queue in
-its newest version (or nowhere, if it is gone), its nomination is kept or dropped, the event is recorded and its status
-patched.
+Asked after every attempt and every binding that failed, and where a gate breaks before any attempt. In kube-scheduler's
+order: the pod goes back to the queue in its newest version (or nowhere, if it is gone), its nomination is kept or
+dropped, the event is recorded and its status patched.
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ class Failures:
             return None  # it is gone, or has a node after all
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
         return self.statuses.say(pod, reason, status.message, nominate)
+
+    def not_let_in(self, queued: QueuedPod, status: Status) -> None:
+        """Say why a pod is not even tried, where a gate broke. It stays where it is, and keeps what is kept for it."""
+        if not status.rejected:
+            outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=Ref(queued.key))
+        failed(self.events, queued.pod, status.message)
+        reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
+        self.statuses.say(queued.pod, reason, status.message, None)
 
     def _has_namesake(self, pod: Pod) -> bool:
         return any(other.key == pod.key for other in self.engine.pending.values())

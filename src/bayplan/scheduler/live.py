@@ -254,6 +254,9 @@ class LiveScheduler:
             pods = list(self.engine.activated.values())
             self.engine.activated.clear()
             self.queue.activate(pods)
+        if self._deciding and self.queue.has_untold:
+            for queued, status in self.queue.take_untold():
+                self.failures.not_let_in(queued, status)
         wakeup_s = self.queue.next_wakeup_s()
         if self._flushing is None and wakeup_s is not None and wakeup_s <= now_s:
             self._flushing = self.queue.flushing()
@@ -266,7 +269,7 @@ class LiveScheduler:
     async def _rest(self) -> None:
         """Until something happens, or is due."""
         due = [at for at in (self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s()) if at is not None]
-        if self.engine.activated:
+        if self.engine.activated or (self._deciding and self.queue.has_untold):
             due.append(self.clock.monotonic_s())
         if not due:
             await self._woken.wait()

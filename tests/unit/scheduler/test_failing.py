@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bayplan.app import known_plugins
+from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.status import pending, unschedulable
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
@@ -284,6 +285,69 @@ def test_who_rejected_it(
             assert rig.live.engine.cache.pod_count == 0
 
     test()
+
+
+class Gate:
+    """A gate that answers what the test wants, each time that a node comes."""
+
+    name = "Gate"
+    cured_by = (Cure(Resource.NODE, Action.ADD),)
+    answer: Any = None
+    asked = 0
+
+    def pre_enqueue(self, pod: Pod) -> Any:  # noqa: ARG002
+        type(self).asked += 1
+        return _given(type(self).answer)
+
+
+@on_loop
+async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> None:
+    plugin = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
+    registry = known_plugins().with_plugins(plugin)
+    async with running(SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
+
+        async def asked_again(answer: Any) -> None:
+            plugin.answer, before = answer, plugin.asked
+            rig.hear(make_node(f"node-{before}", unschedulable=True))
+            await until(lambda: plugin.asked > before)
+            await rig.idle()
+
+        first = 'running PreEnqueue plugin "Gate": RuntimeError: oops'
+        for _ in range(3):
+            assert [each.note.partition(" (")[0] for each in rig.events.told] == [first]
+            (condition,) = conditions(rig)
+            assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
+            assert condition["message"] == rig.events.told[0].note
+            assert rig.pool(LARGE) is Pool.PARKED
+            await asked_again(RuntimeError("oops"))
+        await asked_again(KeyError("rack"))
+        assert "KeyError: 'rack'" in conditions(rig)[-1]["message"]
+        for _ in range(2):
+            await asked_again(unschedulable("not yet"))
+        said = [(each["reason"], each["message"]) for each in conditions(rig)]
+        assert len(said) == len(rig.events.told) == 3
+        assert said[-1] == ("Unschedulable", "not yet")
+        await asked_again(None)
+        await rig.asked("POST", "/binding")
+        assert len(conditions(rig)) == 3
+
+
+@on_loop
+async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_before() -> None:
+    plugin = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
+    registry = known_plugins().with_plugins(plugin)
+    gone = make_pod("gone")
+    config = WITH_ANSWERS.replace("Answers", "Gate")
+    async with running(SMALL, LARGE, gone, config=config, registry=registry, decide=False) as rig:
+        await until(lambda: rig.live.is_idle and len(rig.live.queue) == 2)
+        rig.hear_gone(gone)
+        await until(lambda: len(rig.live.queue) == 1)
+        assert rig.events.told == []
+        assert rig.server.requests == []
+        elected = asyncio.ensure_future(rig.live.run())
+        await rig.asked("PATCH", "/pods/large/status")
+        elected.cancel()
+        assert [each.about for each in rig.events.told] == ["large"]
 
 
 @on_loop
