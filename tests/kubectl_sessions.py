@@ -68,10 +68,22 @@ def read_session(path: Path) -> list[Step]:
 
 _LISTED = re.compile(r"(?:^(?:\*| \.|Container ).*\n?)+", re.MULTILINE)
 _FAULTS = re.compile(r"(?<= is invalid: \[).*(?=\]$)", re.MULTILINE)
+_MANAGED = re.compile(r"^(?P<indent> *)managedFields:\n(?P<entries>(?:(?P=indent)(?:- |  ).*\n?)+)", re.MULTILINE)
+_WRITER = re.compile(r"^  (?:manager|operation|subresource): .*$", re.MULTILINE)
+
+
+def _by_writer(managed: re.Match[str]) -> str:
+    """Managed fields by manager, operation and subresource. Servers sort them by the second in which they were written
+    before that, and two clusters need not get through the same steps in the same seconds."""
+    indent, entries = managed["indent"], managed["entries"].removesuffix("\n")
+    items = re.split(rf"^{indent}- ", f"{entries}\n", flags=re.MULTILINE)[1:]
+    items.sort(key=lambda item: sorted(_WRITER.findall(item.replace(f"\n{indent}", "\n"))))
+    return "".join([f"{indent}managedFields:\n", *(f"{indent}- {item}" for item in items)])
 
 
 def settled(text: str) -> str:
     """The output without what is chance, as is the order in which a real server finds faults in several fields."""
+    text = _MANAGED.sub(_by_writer, text)
     for pattern, word in _REPLACED:
         text = pattern.sub(word, text)
     text = _FAULTS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), text)

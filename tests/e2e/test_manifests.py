@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_sessions import Step, Terminal, difference
+from kubectl_sessions import Step, Terminal, difference, settled
 from patience import DEADLINE_S
 
 MANIFESTS = sorted((Path(__file__).parent / "manifests").glob("*.yaml"))
@@ -48,3 +48,31 @@ def test_a_map_that_is_too_large(both: tuple[Terminal, Terminal]) -> None:
     for kind, field in (("ConfigMap", "data"), ("Secret", "stringData")):
         step = Step("create -f -", f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: large}}\n{field}:\n{lines}")
         assert difference(both, step) == ""
+
+
+MANAGED = """
+metadata:
+  managedFields:
+  - apiVersion: v1
+    fieldsV1:
+      f:data: {}
+    manager: kubectl
+    operation: Apply
+    time: "2026-01-01T00:00:00Z"
+  - apiVersion: v1
+    manager: controller
+    operation: Update
+    subresource: status
+    time: "2026-01-01T00:00:01Z"
+  name: a
+"""
+
+
+def test_managed_fields_are_compared_writer_by_writer() -> None:
+    """Their order tells in which seconds they were written; what they say is compared as anything else."""
+    lines = MANAGED.splitlines(keepends=True)
+    other_order = "".join([*lines[:3], *lines[9:14], *lines[3:9], *lines[14:]])
+    assert other_order != MANAGED
+    assert settled(other_order) == settled(MANAGED)
+    for said, otherwise in (("f:data", "f:spec"), ("Apply", "Update"), ("status", "scale"), ("name: a", "name: b")):
+        assert settled(MANAGED.replace(said, otherwise)) != settled(MANAGED)
