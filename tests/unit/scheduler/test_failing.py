@@ -302,7 +302,7 @@ class Gate:
 
 @on_loop
 async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> None:
-    plugin = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
+    plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
     async with running(SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
 
@@ -334,7 +334,7 @@ async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> N
 
 @on_loop
 async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_before() -> None:
-    plugin = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
+    plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
     gone = make_pod("gone")
     config = WITH_ANSWERS.replace("Answers", "Gate")
