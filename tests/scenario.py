@@ -47,6 +47,52 @@ def plugin_folder(folder: Path, name: str, source: str) -> Path:
     return made
 
 
+def overfull(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
+    """Every resource of a node of which its pods want more than there is, in thousandths."""
+    wanted: dict[str, Counter[str]] = {}
+    for each in pods:
+        if node_of(each) and each.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            wanted.setdefault(node_of(each), Counter()).update({"pods": 1000, **_wants(each["spec"])})
+            wanted[node_of(each)].subtract(_given_as_devices(each))
+    found = []
+    for each in nodes:
+        name, room = each["metadata"]["name"], _thousandths(each["status"]["allocatable"])
+        for resource, amount in sorted(wanted.get(name, {}).items()):
+            if amount > room[resource]:
+                found.append(f"{name}: {amount} of {room[resource]} {resource}")
+    return found
+
+
+def _wants(spec: Tree) -> Counter[str]:
+    """What a pod counts for on its node: what it may need while it starts or while it runs, and its overhead."""
+    running, starting = Counter[str](), Counter[str]()
+    for container in spec.get("initContainers", []):
+        if container.get("restartPolicy") == "Always":
+            running.update(_requests(container))
+            starting |= running
+        else:
+            starting |= running + _requests(container)
+    for container in spec["containers"]:
+        running.update(_requests(container))
+    whole = Counter({**(running | starting), **_requests(spec)})  # what is asked for the whole pod counts instead
+    return whole + _thousandths(spec.get("overhead", {}))
+
+
+def _given_as_devices(pod: Tree) -> Counter[str]:
+    """What a pod wants by the name of a resource and gets by a claim, whatever its node has of that name."""
+    claimed = pod.get("status", {}).get("extendedResourceClaimStatus", {}).get("requestMappings", [])
+    names = {each["resourceName"] for each in claimed}
+    return Counter({name: amount for name, amount in _wants(pod["spec"]).items() if name in names})
+
+
+def _requests(holder: Tree) -> Counter[str]:
+    return _thousandths(holder.get("resources", {}).get("requests", {}))
+
+
+def _thousandths(amounts: dict[str, str]) -> Counter[str]:
+    return Counter({resource: parse_quantity(amount).milli_value() for resource, amount in amounts.items()})
+
+
 class Corner:
     """Nodes and pods of one test."""
 
@@ -58,18 +104,42 @@ class Corner:
 
     # objects ----------------------------------------------------------------------------------------------------
 
-    def add_nodes(self, count: int, *, cpu: str = "4", labels: dict[str, str] | None = None) -> list[str]:
+    def add_nodes(
+        self,
+        count: int,
+        *,
+        cpu: str = "4",
+        labels: dict[str, str] | None = None,
+        room: dict[str, str] | None = None,
+    ) -> list[str]:
+        """`room`: what they have beside processors, if not what is usual."""
         names = [f"{self.label[:45]}-{len(self.nodes) + number}" for number in range(count)]
         self.nodes += names
-        self.api.create(*(node(name, cpu=cpu, labels={"for": self.label, **(labels or {})}) for name in names))
+        made = [node(name, cpu=cpu, labels={"for": self.label, **(labels or {})}) for name in names]
+        for each in made:
+            each["status"]["allocatable"].update(room or {})
+        self.api.create(*made)
         return names
 
-    def pod(self, name: str, *, cpu: str = "100m", labels: dict[str, str] | None = None, **spec: Any) -> Tree:
-        """A pod that may only go to this corner's nodes."""
+    def pod(
+        self,
+        name: str,
+        *,
+        cpu: str = "100m",
+        labels: dict[str, str] | None = None,
+        asks: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> Tree:
+        """A pod that may only go to this corner's nodes. `asks`: what it wants beside processors."""
         spec.setdefault("nodeSelector", {})
         spec["nodeSelector"] = {"for": self.label, **spec["nodeSelector"]}
         found = pod(name, self.namespace, cpu=cpu, **spec)
         found["metadata"]["labels"] = labels or {}
+        if asks:
+            (container,) = found["spec"]["containers"]
+            container["resources"]["requests"].update(asks)
+            # what only whole numbers are given out of must be the limit as well
+            container["resources"]["limits"] = {name: amount for name, amount in asks.items() if "/" in name}
         return found
 
     def priority(self, name: str, value: int, **fields: Any) -> str:
@@ -158,19 +228,8 @@ class Corner:
 
     def fits(self) -> None:
         """No node holds more than it has."""
-        room = {each["metadata"]["name"]: each["status"]["allocatable"] for each in self.api.list("Node")}
-        used: Counter[str] = Counter()
-        count: Counter[str] = Counter()
-        for each in self.api.pods().values():
-            if node_of(each):
-                count[node_of(each)] += 1
-                for container in each["spec"]["containers"]:
-                    asked = container.get("resources", {}).get("requests", {}).get("cpu", "0")
-                    used[node_of(each)] += parse_quantity(asked).milli_value()
-        for name in self.nodes:
-            if name in room:
-                assert used[name] <= parse_quantity(room[name]["cpu"]).milli_value(), name
-                assert count[name] <= int(room[name]["pods"]), name
+        mine = [each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes]
+        assert overfull(mine, self.api.pods().values()) == []
 
     def bound_once(self) -> None:
         """Nobody was told twice that it has a node."""

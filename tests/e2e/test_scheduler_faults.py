@@ -29,10 +29,10 @@ def watching(ask: Ask) -> bool:
     return ask.is_watch
 
 
-def names(corner: Corner, prefix: str, count: int, cpu: str = "100m") -> list[str]:
+def names(corner: Corner, prefix: str, count: int, cpu: str = "100m", asks: dict[str, str] | None = None) -> list[str]:
     """Create pods, and say what they are called."""
     made = [f"{prefix}-{number}" for number in range(count)]
-    corner.api.create(*(corner.pod(name, cpu=cpu) for name in made))
+    corner.api.create(*(corner.pod(name, cpu=cpu, asks=asks) for name in made))
     return made
 
 
@@ -150,8 +150,10 @@ def test_a_node_goes_with_pods_on_their_way_to_it(cluster: Cluster, corner: Corn
 
 
 def test_a_process_is_killed_while_it_binds(corner: Corner) -> None:
-    corner.add_nodes(30)
-    made = names(corner, "pod", 1000)
+    room = {"memory": "34Gi", "ephemeral-storage": "68Gi", "example.com/card": "34"}
+    asks = {"memory": "1Gi", "ephemeral-storage": "2Gi", "example.com/card": "1"}
+    corner.add_nodes(30, room=room)  # 34 a node: twenty to spare, so whoever forgets a binding soon overfills one
+    made = names(corner, "pod", 1000, asks=asks)
     with corner.running() as first:
         until(lambda: sum(map(bool, map(node_of, corner.api.pods().values()))) > 30, "some are bound")
         first.kill()
