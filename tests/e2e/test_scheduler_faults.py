@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -261,14 +260,17 @@ def test_a_monstrous_pod_does_not_keep_others_waiting(corner: Corner) -> None:
         corner.bound()
         waits = []
         for number in range(5):
+            used_s = processor_s(process.pid)
             corner.api.create(corner.pod(f"monster-{number}", affinity=affinity))
-            began_s, used_s = time.monotonic(), processor_s(process.pid)
-            corner.api.create(corner.pod(f"small-{number}", labels={"app": f"app-{number}"}))
-            corner.bound([f"small-{number}"])
-            # One loop decides about both: a pod waits for what that loop does, in time of the processor. On a machine
-            # that others use as well more time than that may pass, and none of it is the monster's doing.
+            began_s = time.monotonic()
+            others = [corner.pod(f"small-{number}-{each}", labels={"app": f"app-{each}"}) for each in range(4)]
+            corner.api.create(*others)
+            corner.bound(each["metadata"]["name"] for each in others)
+            # One loop decides about all, so nobody waits for longer than that loop works, in time of the processor,
+            # from the monster's creation until the others have nodes. That their own share is in it makes it no better.
+            # On a machine that others use as well more time than that may pass, and none of it is the monster's doing.
             waits.append(min(time.monotonic() - began_s, processor_s(process.pid) - used_s))
-        assert statistics.median(waits) < 1.0, waits
+        assert max(waits) < 1.0, waits
         corner.settles(process, waiting=[f"monster-{number}" for number in range(5)])
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from cluster.run import Cluster
 from fault_proxy import Fault, faulty
+from patience import DEADLINE_S
 from scheduling import condition, events, node, node_of, pod, pods, scheduler, until
 
 TWO_PROFILES = """
@@ -119,7 +120,7 @@ def test_another_process_takes_over_when_the_leader_is_killed(
             cluster.apply(pod("two", namespace, **mine(request)))
             until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
             second.send_signal(signal.SIGTERM)
-            assert second.wait(30) == 0
+            assert second.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.usefixtures("nodes")
@@ -144,7 +145,7 @@ def test_a_stopped_leader_that_goes_on_ends_without_writing(
             cluster.apply(pod("three", namespace, **mine(request)))
             written = proxy.add(Fault(lambda ask: ask.method != "GET"))
             first.send_signal(signal.SIGCONT)
-            assert first.wait(60) == 1
+            assert first.wait(DEADLINE_S) == 1
             assert written.seen == []
             assert not node_of(pods(cluster, namespace)["three"])
             second.send_signal(signal.SIGCONT)
