@@ -207,6 +207,10 @@ def test_a_process_is_told_to_stop_while_it_binds(cluster: Cluster, corner: Corn
         "held": "",
         "late": "",
     }
+    told = {each["regarding"]["name"] for each in corner.api.list("Event") if each["reason"] == "Scheduled"}
+    assert told == set(bound), "what was said is stored before it ends"
+    with corner.running() as second:
+        assert corner.settles(second) == dict.fromkeys([*bound, "held", "late"], only)
 
 
 def elected(corner: Corner, profiles: str = "") -> str:
