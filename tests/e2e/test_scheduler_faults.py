@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.telemetry.watchdog import HELD
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
 from patience import DEADLINE_S
@@ -174,14 +175,12 @@ class Holds:
     def permit(self, cycle, node_name):
         return Wait(600) if cycle.pod.labels.get("held") else None
 """
-STOPPING = f"apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nstopSeconds: {DEADLINE_S:.0f}\n"
 
 
 def test_a_process_is_told_to_stop_while_it_binds(cluster: Cluster, corner: Corner, tmp_path: Path) -> None:
     """What is on the wire is finished, what waits at Permit is undone, nothing is begun, and the lease is left."""
     (only,) = corner.add_nodes(1)
-    settings = tmp_path / "settings.yaml"
-    settings.write_text(STOPPING)
+    settings = own_settings(tmp_path, f"stopSeconds: {DEADLINE_S:.0f}")
     flags = ("--plugins-dir", str(plugin_folder(tmp_path, "holds", HOLDS)), "--settings", str(settings))
     config = elected(corner, "profiles: [{plugins: {multiPoint: {enabled: [{name: Holds}]}}}]")
     with (
@@ -211,6 +210,43 @@ def test_a_process_is_told_to_stop_while_it_binds(cluster: Cluster, corner: Corn
     assert told == set(bound), "what was said is stored before it ends"
     with corner.running() as second:
         assert corner.settles(second) == dict.fromkeys([*bound, "held", "late"], only)
+
+
+def own_settings(folder: Path, setting: str) -> Path:
+    """A file with one setting that is ours alone."""
+    path = folder / "settings.yaml"
+    path.write_text(f"apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n{setting}\n")
+    return path
+
+
+STUCK = """
+import time
+
+class Stuck:
+    name = "Stuck"
+    cured_by = ()
+
+    def filter(self, cycle, node):
+        while cycle.pod.labels.get("stuck"):
+            time.sleep(0.1)
+"""
+
+
+def test_a_plugin_that_never_returns_is_named_and_the_process_ends(corner: Corner, tmp_path: Path) -> None:
+    """Rather than leave everybody without a scheduler: whoever starts or leads next goes on."""
+    corner.add_nodes(2)
+    settings = own_settings(tmp_path, "watchdogSeconds: 10")
+    flags = ("--plugins-dir", str(plugin_folder(tmp_path, "stuck", STUCK)), "--settings", str(settings))
+    config = quick("profiles: [{plugins: {multiPoint: {enabled: [{name: Stuck}]}}}]")
+    with corner.running(*flags, config=config, may_end_with=HELD) as process:
+        early = names(corner, "early", 3)
+        corner.bound()
+        corner.api.create(corner.pod("stuck", labels={"stuck": "yes"}))
+        assert process.wait(DEADLINE_S) == HELD, corner.log()[-4000:]
+    assert "plugin Stuck at filter has held the loop for 10 s" in corner.log()
+    late = names(corner, "late", 3)
+    with corner.running() as process:
+        assert corner.settles(process).keys() == {*early, "stuck", *late}
 
 
 def elected(corner: Corner, profiles: str = "") -> str:
