@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bayplan import __version__
+from bayplan.app.pacing import Pace
 from bayplan.app.paging import Heard
 from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import Monitor, monitored
@@ -187,10 +188,12 @@ async def scheduler_process(
     plugins: PluginSource | None = None,
     options: ProcessOptions | None = None,
     set_verbosity: Callable[[int], None] | None = None,
+    pace: Pace | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """A pod engine on a cluster. Clients have limits of their own: decisions, events, the lease, and who may see what.
 
     `plugins`: where they come from, if they are to be loaded again when they change. `set_verbosity`: of the log.
+    `pace`: of the loop that it runs on, where it has one of its own.
     """
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
@@ -213,6 +216,8 @@ async def scheduler_process(
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
+        if pace is not None:
+            pace.leeway_s = live.leeway_s
         following = await RequestWatch.of(live.requests, wiring)
         hear = monitor.showcase.heard(live.hear)
         informers = _informers(wiring.client, wiring.offered, watched, hear, following.selection)

@@ -140,6 +140,11 @@ class BindRequests:
         return frozenset(each.metadata.uid for each in self.known.values())
 
     @property
+    def waiting(self) -> int:
+        """How many pods somebody waits for until they are bound."""
+        return len(self._waiting)
+
+    @property
     def in_doubt(self) -> bool:
         """Whether somebody has to ask which requests are still there."""
         if not self.only_failures:

@@ -8,6 +8,7 @@ import sys
 import click
 
 from bayplan.app import freeze_memory, scheduler_process
+from bayplan.app.pacing import Pace, paced_loop
 from bayplan.cli.go_command import GoCommand
 from bayplan.cli.running import run_process
 from bayplan.cli.scheduler_flags import FLAGS
@@ -29,6 +30,7 @@ def command(start: Start) -> None:
       bayplan scheduler --kubeconfig ~/.kube/config --leader-elect=false
       bayplan scheduler --config scheduler.yaml --plugins-dir plugins -v 2
     """
+    pace = Pace()
     process = scheduler_process(
         start.configuration,
         start.registry,
@@ -36,6 +38,8 @@ def command(start: Start) -> None:
         plugins=start.reloaded,
         options=start.options,
         set_verbosity=start.logs.set_verbosity,
+        pace=pace,
     )
     freeze_memory()
-    sys.exit(asyncio.run(run_process(process)))
+    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+        sys.exit(runner.run(run_process(process)))

@@ -42,6 +42,9 @@ _MOST_ON_THE_WIRE = 1024
 """So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts."""
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
+_LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.1
+"""For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
+for those longer than for us."""
 _NOBODY: frozenset[str] = frozenset()
 Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
 """What a change means, in slices."""
@@ -159,6 +162,19 @@ class LiveScheduler:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
         under_way = self._heard or self._rebuilt or self._following or self._binding
         return not (under_way or self.queue.counts()["active"])
+
+    def leeway_s(self) -> float:
+        """How long news may wait: not at all, unless all that is under way is with the binder, or on its way there.
+
+        Then they are answers that nobody waits for, and pods that turn up on nodes where they are counted already.
+        """
+        requests = self.requests
+        if requests is None or self.ask is not None or self.writes.busy:
+            return 0.0
+        waiting = requests.waiting
+        if self.under_way > self.bindings.on_the_wire + waiting:
+            return 0.0
+        return min(waiting * _LEEWAY_S, _MOST_LEEWAY_S)
 
     # the loop ---------------------------------------------------------------------------------------------------
 

@@ -103,6 +103,51 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_scheduled_when_it_is_
     asyncio.run(run())
 
 
+def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
+    async def run() -> None:
+        pods = [make_pod(f"web-{number}") for number in range(3)]
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            assert rig.live.leeway_s() == 0.0
+            for pod in pods:
+                rig.hear(pod)
+            await requested(rig, 3)
+            requests = rig.live.requests
+            assert requests is not None
+            await until(lambda: requests.waiting == 3)
+            assert rig.live.leeway_s() == 0.003
+            blocked = asyncio.Event()
+            rig.live.writes.start(blocked.wait(), "something that somebody waits for")
+            assert rig.live.leeway_s() == 0.0
+            blocked.set()
+            await rig.live.writes.drain()
+            assert rig.live.leeway_s() == 0.003
+            rig.live.hear(None, told(rig, pods[0], phase="Succeeded"))
+            await until(lambda: bool(rig.events.told) and rig.live.under_way == 2)
+            assert rig.live.leeway_s() == 0.002
+
+    asyncio.run(run())
+
+
+def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
+    async def run() -> None:
+        async with running(*NODES) as rig:
+            rig.hear(make_pod("web"))
+            assert rig.live.leeway_s() == 0.0
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(make_pod("web"))
+            await requested(rig)
+            requests = rig.live.requests
+            assert requests is not None
+            await until(lambda: requests.waiting == 1)
+            assert rig.live.leeway_s() == 0.001
+            rig.live.ask = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
+            assert rig.live.leeway_s() == 0.0
+
+    asyncio.run(run())
+
+
 def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
     async def run() -> None:
         pod = make_pod("web")

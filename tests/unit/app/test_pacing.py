@@ -1,0 +1,88 @@
+"""When a loop looks for what has arrived: at once, unless what can arrive may wait for company."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bayplan.app.pacing import Pace, PacedSelector, paced_loop
+from bayplan.clock import ManualClock
+
+
+class Rested:
+    """Time that passes only while somebody rests."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(round(seconds, 6))
+        self.clock.advance(seconds)
+
+
+@contextmanager
+def something_to_read(leeway_s: float) -> Iterator[tuple[PacedSelector, Rested]]:
+    pace, rested = Pace(), Rested()
+    pace.leeway_s = lambda: leeway_s
+    with PacedSelector(pace, now_s=rested.clock.monotonic_s, sleep=rested.sleep) as selector:
+        here, there = socket.socketpair()
+        with here, there:
+            selector.register(here, selectors.EVENT_READ)
+            there.send(b"x")
+            rested.clock.advance(1.0)  # whatever was before is long ago
+            yield selector, rested
+
+
+def test_nothing_is_held_back_without_leeway() -> None:
+    with something_to_read(0.0) as (selector, rested):
+        assert [len(selector.select(None)) for _ in range(3)] == [1, 1, 1]
+        assert rested.pauses == []
+
+
+def test_what_comes_alone_is_taken_at_once_and_what_follows_waits_for_company() -> None:
+    with something_to_read(0.05) as (selector, rested):
+        assert len(selector.select(None)) == 1
+        assert rested.pauses == []
+        rested.clock.advance(0.02)
+        assert len(selector.select(None)) == 1
+        assert rested.pauses == [0.03]
+        rested.clock.advance(0.05)
+        assert len(selector.select(10.0)) == 1
+        assert rested.pauses == [0.03]
+
+
+def test_no_timer_is_late() -> None:
+    with something_to_read(0.05) as (selector, rested):
+        selector.select(None)
+        assert len(selector.select(0.01)) == 1
+        assert rested.pauses == [0.01]
+
+
+def test_whoever_has_work_does_not_rest() -> None:
+    with something_to_read(0.05) as (selector, rested):
+        selector.select(None)
+        assert len(selector.select(0)) == 1
+        assert rested.pauses == []
+
+
+def test_a_loop_of_its_own_pace_asks_before_it_rests() -> None:
+    asked = []
+    pace = Pace()
+    pace.leeway_s = lambda: asked.append(True) or 0.0  # type: ignore[func-returns-value]
+
+    async def wait_for_a_line() -> bytes:
+        here, there = socket.socketpair()
+        with there:
+            reader, writer = await asyncio.open_connection(sock=here)
+            asyncio.get_running_loop().call_later(0.001, there.send, b"line\n")
+            line = await reader.readline()
+            writer.close()
+            return line
+
+    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+        assert runner.run(wait_for_a_line()) == b"line\n"
+    assert asked
