@@ -289,7 +289,7 @@ def wired_scheduler(
         requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
         show_stale(monitor.registry, lambda: len(requests.stale))
     live.writes.reached = wiring.reached
-    wiring.sink.gives_way = lambda: live.is_writing
+    wiring.sink.gives_way = lambda: live.is_writing or live.with_the_binder > 0
     wiring.stack.callback(live.engine.close)
     return live
 

@@ -189,7 +189,9 @@ class Informer:
                 async with aclosing(self._events(with_initial=with_initial)) as events:
                     async for event in events:
                         if gathered is None:
-                            await self._take(event)
+                            self._take(event)
+                            if self._slice_is_over():
+                                await self._breathe()
                         elif await self._gather(gathered, event):
                             gathered, with_initial = None, False
             except ApiError as error:
@@ -246,7 +248,7 @@ class Informer:
             quiet_s=self._quiet_s,
         )
 
-    async def _take(self, event: WatchEvent) -> None:
+    def _take(self, event: WatchEvent) -> None:
         found = event.object
         if isinstance(found, Status):
             raise fault(f"watch on {self.resource}", found)
@@ -257,7 +259,6 @@ class Informer:
         elif event.type != "BOOKMARK":
             self._put(_key(found), found)
         self.resource_version = _version(event) or self.resource_version
-        await self._breathe()
 
     # The store.
 
@@ -299,10 +300,12 @@ class Informer:
             assert about is not None
             log.exception("%s %s: the handler of its change failed; the change is lost on it", self.resource, about.key)
 
+    def _slice_is_over(self) -> bool:
+        return self._clock.monotonic_s() - self._slice_started > SLICE_S
+
     async def _breathe(self) -> None:
         """Give the others their turn when this slice has lasted long enough."""
-        now = self._clock.monotonic_s()
-        if now - self._slice_started > SLICE_S:
+        if self._slice_is_over():
             await asyncio.sleep(0)
             self._slice_started = self._clock.monotonic_s()
 

@@ -158,6 +158,11 @@ class LiveScheduler:
         return self.bindings.on_the_wire > 0 or self.writes.busy
 
     @property
+    def with_the_binder(self) -> int:
+        """Pods that were handed to the binder, and are not known to be bound."""
+        return 0 if self.requests is None else self.requests.waiting
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
         under_way = self._heard or self._rebuilt or self._following or self._binding
@@ -168,11 +173,9 @@ class LiveScheduler:
 
         Then they are answers that nobody waits for, and pods that turn up on nodes where they are counted already.
         """
-        requests = self.requests
-        if requests is None or self.ask is not None or self.writes.busy:
-            return 0.0
-        waiting = requests.waiting
-        if self.under_way > self.bindings.on_the_wire + waiting:
+        waiting = self.with_the_binder
+        is_all = self.under_way == self.bindings.on_the_wire + waiting
+        if not is_all or self.ask is not None or self.writes.busy:
             return 0.0
         return min(waiting * _LEEWAY_S, _MOST_LEEWAY_S)
 
