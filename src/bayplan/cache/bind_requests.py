@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from bayplan.cache.cache import Cache
@@ -31,8 +32,9 @@ STALE_S = 600.0
 _LAST_WORD = 6
 """A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
-_SILENCE_S = 15.0
-"""After so long without a word about a request somebody asks, where the watch tells of failures alone."""
+_SILENCE_S, _PATIENCE_S = 15.0, 60.0
+"""After so long without a word about a request somebody asks, where the watch tells of failures alone; and while there
+is word of others: then the binder is at work, and its turn is merely still to come."""
 
 
 class Outcome(Awaitable[Status], Protocol):
@@ -90,6 +92,7 @@ class BindRequests:
     _letting_go: bool = False
     _unsure: bool = False
     _asked_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when we last knew of its request
+    _bound_s: float = float("-inf")  # when the binder last brought a pod to its node
 
     # what is told -----------------------------------------------------------------------------------------------
 
@@ -117,6 +120,8 @@ class BindRequests:
 
     def pod_placed(self, pod: Pod) -> None:
         """The API server shows the pod on a node."""
+        if pod.key in self.known:
+            self._bound_s = self.clock.monotonic_s()
         self._forget(pod)
         self._settle(pod.uid, SUCCESS)
 
@@ -149,7 +154,8 @@ class BindRequests:
         """Whether somebody has to ask which requests are still there."""
         if not self.only_failures:
             return False
-        long_ago_s = self.clock.monotonic_s() - _SILENCE_S
+        now_s = self.clock.monotonic_s()
+        long_ago_s = now_s - (_PATIENCE_S if now_s - self._bound_s <= _SILENCE_S else _SILENCE_S)
         return self._unsure or any(asked_s < long_ago_s for asked_s in self._asked_s.values())
 
     def request_of(self, pod: Pod) -> BindRequest | None:
@@ -184,7 +190,7 @@ class BindRequests:
     def tidy(self) -> None:
         """What time asks for: requests that were given up or lost their node go; stale ones are complained about."""
         self._deleting.clear()  # what could not be deleted is tried again
-        now_s = self.clock.monotonic_s()
+        now, now_s = self.clock.now(), self.clock.monotonic_s()
         for uid in [uid for uid, until_s in self._kept_until_s.items() if until_s <= now_s]:
             del self._kept_until_s[uid]
             self.engine.wake(uid)
@@ -201,7 +207,7 @@ class BindRequests:
                 log.warning("node %s of the bind request of pod %s is gone", request.spec.selected_node, pod.key)
                 self._delete(request)
             else:
-                self._look_for_age(request, pod)
+                self._look_for_age(request, pod, now)
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -292,11 +298,11 @@ class BindRequests:
             )
         return None
 
-    def _look_for_age(self, request: BindRequest, pod: Pod) -> None:
+    def _look_for_age(self, request: BindRequest, pod: Pod, now: datetime) -> None:
         made, uid = request.metadata.creation_timestamp, request.metadata.uid
         if request.status.phase or made is None:
             return
-        age_s = (self.clock.now() - made).total_seconds()
+        age_s = (now - made).total_seconds()
         if age_s > self.stale_s and uid not in self.stale:
             self.stale.add(uid)
             self.engine.complain(

@@ -305,6 +305,22 @@ def test_a_request_of_which_nobody_hears_is_asked_for_and_freed_where_it_is_gone
     assert not world.book.in_doubt
 
 
+def test_while_the_binder_brings_others_to_their_nodes_nobody_asks_so_soon() -> None:
+    others = [make_pod(f"other-{number}") for number in range(8)]
+    world = failures_only(WEB, *others)
+    for pod in (WEB, *others):
+        world.book.hear(None, world.request(pod))
+    doubts = []
+    for pod in others:
+        world.clock.advance(10)
+        world.book.pod_placed(pod)
+        doubts.append(world.book.in_doubt)
+    assert doubts == [False] * 6 + [True] * 2  # whatever the others do, a minute is long enough
+    world.book.still_there(world.book.uids, world.book.uids)
+    world.clock.advance(16)
+    assert world.book.in_doubt  # and so is a quarter of one where nothing happens at all
+
+
 def test_a_request_that_was_made_while_that_was_asked_is_not_taken_for_gone() -> None:
     world = failures_only(WEB)
     before = world.book.uids
