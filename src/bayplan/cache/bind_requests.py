@@ -84,6 +84,7 @@ class BindRequests:
     """By the key of the pod."""
     stale: set[str] = field(default_factory=set)
     """Uids of requests that nobody has touched for too long."""
+    _handed_over: set[str] = field(default_factory=set)  # uids of pods whose requests nobody has asked about yet
     _waiting: dict[str, Outcome] = field(default_factory=dict)  # by the uid of the pod
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
     _gone: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -106,8 +107,9 @@ class BindRequests:
         if new is not None:
             self._came(new)
 
-    def made(self, request: BindRequest, pod: Pod) -> None:  # noqa: ARG002
+    def made(self, request: BindRequest, pod: Pod) -> None:
         """The API server has answered that there is such a request."""
+        self._handed_over.add(pod.uid)
         if request.metadata.uid not in self._gone:
             self._came(request)
 
@@ -164,7 +166,11 @@ class BindRequests:
         return request if request is not None and request.is_for(pod) and request.is_live else None
 
     async def settled(self, pod: Pod) -> Status:
-        """What became of the request of a pod, which somebody has just made; success where there is none."""
+        """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
+        bound the pod by itself."""
+        if pod.uid not in self._handed_over:
+            return SUCCESS
+        self._handed_over.discard(pod.uid)
         if self.cache.pod(pod.uid) is not None and not self.cache.is_assumed(pod.uid):
             return SUCCESS  # the binder was quicker than the answer to us
         request = self.known.get(pod.key)

@@ -17,6 +17,7 @@ from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import Status
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
+from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
 
 
@@ -247,6 +248,28 @@ def test_who_comes_late_is_told_at_once() -> None:
     assert asyncio.run(run()).ok
 
 
+def test_nobody_waits_for_the_binder_who_has_not_asked_it() -> None:
+    """One profile hands its pods over, another binds by itself: the pod counts on its node, and no watch has told."""
+
+    async def run() -> Status:
+        world = World(WEB)
+        world.cache.assume(PodInfo(WEB).bound_to("n1"))
+        return await world.book.settled(WEB)
+
+    assert asyncio.run(run()).ok
+
+
+def test_a_request_that_went_before_anybody_could_wait_for_it_is_lost() -> None:
+    async def run() -> Status:
+        world = World(WEB)
+        world.cache.assume(PodInfo(WEB).bound_to("n1"))
+        world.book.made(world.request(WEB), WEB)
+        world.book.hear(world.book.known[WEB.key], None)
+        return await world.book.settled(WEB)
+
+    assert asyncio.run(run()).message == "the bind request was deleted before the pod was bound"
+
+
 def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
     async def run() -> None:
         world = World(WEB)
@@ -254,6 +277,7 @@ def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
         waiting = asyncio.ensure_future(world.book.settled(WEB))
         await asyncio.sleep(0)
         world.book.let_go()
+        world.book.made(world.request(WEB), WEB)
         for each in (waiting, asyncio.ensure_future(world.book.settled(WEB))):
             with pytest.raises(asyncio.CancelledError):
                 await each

@@ -29,6 +29,9 @@ profiles:
       enabled: [{name: Handing}, {name: BindRequestBinder}]
       disabled: [{name: DefaultBinder}]
 """
+BESIDE = """
+- schedulerName: by-itself
+"""
 NODES = [make_node("n1"), make_node("n2")]
 
 
@@ -41,12 +44,12 @@ class Handing:
         return {"handing.kai.scheduler/pod": cycle.pod.name, "handing.kai.scheduler/node": node_name}
 
 
-def rig_of(*objects: Any, **options: Any) -> Any:
+def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
     def prepare(live: LiveScheduler) -> None:
         follow_requests(live, live.clock, stale_s=600.0)
 
     registry = known_plugins().with_plugins(Handing)
-    return running(*objects, config=CONFIG, registry=registry, prepare=prepare, **options)
+    return running(*objects, config=config, registry=registry, prepare=prepare, **options)
 
 
 def as_server(rig: Rig) -> None:
@@ -144,6 +147,19 @@ def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
             assert rig.live.leeway_s() == 0.001
             rig.live.ask = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
             assert rig.live.leeway_s() == 0.0
+
+    asyncio.run(run())
+
+
+def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES, config=CONFIG + BESIDE) as rig:
+            as_server(rig)
+            rig.hear(make_pod("web", scheduler_name="by-itself"))
+            await until(lambda: bool(rig.events.told))
+            assert [each.reason for each in rig.events.told] == ["Scheduled"]
+            assert len(rig.sent("POST", "/binding")) == 1
+            assert rig.sent("POST", "/bindrequests") == []
 
     asyncio.run(run())
 
