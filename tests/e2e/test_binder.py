@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from binder_corner import BY_BINDER, SETTINGS, BinderCorner
+from cluster.api import Refused
 from cluster.run import Cluster
 from scenario import quick
 from scheduling import node_of, until
@@ -62,6 +64,37 @@ def test_sessions_hand_gangs_to_the_binder(corner: BinderCorner) -> None:
     assert ended == names
     assert all(asked == given for asked, given in corner.asked_and_given(names))
     corner.holds()
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "no-pod": ({"podName": ""}, "it names no pod"),
+    "no-node": ({"selectedNode": ""}, "it names no node"),
+    "gone": ({"podName": "nobody"}, "the pod is gone"),
+    "wrong-uid": ({"podUID": "an-earlier-one"}, "another pod has its name"),
+    "unknown-node": ({"selectedNode": "nowhere", "backoffLimit": 1}, 'node "nowhere" is not there'),
+    "bad-type": ({"receivedResourceType": "Slice"}, 'its receivedResourceType is "Slice"'),
+    "no-groups": ({"receivedResourceType": "Fraction"}, "names no GPU group"),
+}
+
+
+def test_malformed_requests_end_as_failed_with_a_sentence_and_are_not_tried_again(corner: BinderCorner) -> None:
+    corner.add_nodes(1)
+    for name, (spec, _) in MALFORMED.items():
+        corner.requested(name, corner.nodes[0], **spec)
+    with pytest.raises(Refused):  # nobody's binder ever sees what the server does not take
+        corner.requested("oversized", corner.nodes[0], annotations={"x.kai.scheduler/y": "z" * 300_000})
+    with corner.binder():
+        ended = {name: corner.ends(name, "Failed") for name in MALFORMED}
+    for name, (_, sentence) in MALFORMED.items():
+        status, limit = ended[name]["status"], ended[name]["spec"]["backoffLimit"]
+        assert sentence in status["reason"]
+        assert status["failedAttempts"] == limit, name  # by which everybody knows that it is over
+        assert node_of(corner.api.pod(name)) == ""
+    with corner.binder():
+        corner.requested("good", corner.nodes[0])
+        corner.ends("good", "Succeeded")
+    versions = {name: corner.find("BindRequest", name)["metadata"]["resourceVersion"] for name in MALFORMED}
+    assert versions == {name: each["metadata"]["resourceVersion"] for name, each in ended.items()}
 
 
 SHARING = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: GpuSharing}, {name: BindRequestBinder}]")

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from batch_corner import BatchCorner
+from binder_corner import BY_BINDER, BinderCorner
 from cluster.run import Cluster
 from patience import DEADLINE_S
+from scenario import quick
 from scheduling import condition, node_of, until
 
 CHANGE = """
@@ -26,8 +28,8 @@ nodes: {add: [{like: NODE, count: 4}]}
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
-    mine = BatchCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
@@ -120,6 +122,31 @@ def test_what_happens_while_a_cluster_is_followed_is_replayed(corner: BatchCorne
     assert decided[f"{corner.namespace}/third"] != small
     assert f"{corner.namespace}/first" not in shown(corner)
     assert replayed(corner, path) == (decided, [])
+
+
+HANDING = """
+class Handing:
+    name = "Handing"
+
+    def mutate_bind_request(self, cycle, node_name):
+        return {"handing.kai.scheduler/pod": cycle.pod.name}
+"""
+
+
+def test_what_plugins_handed_to_the_binder_is_recorded_and_replayed(corner: BinderCorner) -> None:
+    corner.add_nodes(2)
+    plugins = corner.folder / "plugins"
+    plugins.mkdir(mode=0o755)
+    (plugins / "handing.py").write_text(HANDING)
+    profiles = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: Handing}, {name: BindRequestBinder}]")
+    with corner.running(f"--plugins-dir={plugins}", config=quick(profiles)), corner.binder():
+        corner.api.create(corner.pod("web"))
+        request = corner.ends("web", "Succeeded")
+    assert request["metadata"]["annotations"] == {"handing.kai.scheduler/pod": "web"}
+    found = json.loads(bayplan("replay", recorded(corner), "-o", "json", may_differ=True))
+    (web,) = (each for each in found["replayed"] if each["pod"] == f"{corner.namespace}/web")
+    assert web["annotations"] == request["metadata"]["annotations"]
+    assert web["node"] == request["spec"]["selectedNode"]
 
 
 def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:

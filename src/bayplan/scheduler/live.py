@@ -42,9 +42,9 @@ _MOST_ON_THE_WIRE = 1024
 """So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts."""
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
-_LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.1
+_LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.02
 """For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
-for those longer than for us."""
+for those longer than for us; and where the binder is not what they wait for, nobody notices so little."""
 _NOBODY: frozenset[str] = frozenset()
 Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
 """What a change means, in slices."""
