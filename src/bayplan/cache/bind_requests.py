@@ -109,7 +109,7 @@ class BindRequests:
 
     def made(self, request: BindRequest, pod: Pod) -> None:
         """The API server has answered that there is such a request."""
-        self._handed_over.add(pod.uid)
+        self._handed_over.add(pod.metadata.uid)
         if request.metadata.uid not in self._gone:
             self._came(request)
 
@@ -122,10 +122,9 @@ class BindRequests:
 
     def pod_placed(self, pod: Pod) -> None:
         """The API server shows the pod on a node."""
-        if pod.key in self.known:
+        if self._forget(pod):
             self._bound_s = self.clock.monotonic_s()
-        self._forget(pod)
-        self._settle(pod.uid, SUCCESS)
+        self._settle(pod.metadata.uid, SUCCESS)
 
     def pod_gone(self, pod: Pod) -> None:
         self._forget(pod)
@@ -168,10 +167,11 @@ class BindRequests:
     async def settled(self, pod: Pod) -> Status:
         """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
         bound the pod by itself."""
-        if pod.uid not in self._handed_over:
+        uid = pod.metadata.uid
+        if uid not in self._handed_over:
             return SUCCESS
-        self._handed_over.discard(pod.uid)
-        if self.cache.pod(pod.uid) is not None and not self.cache.is_assumed(pod.uid):
+        self._handed_over.discard(uid)
+        if self.cache.pod(uid) is not None and not self.cache.is_assumed(uid):
             return SUCCESS  # the binder was quicker than the answer to us
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod):
@@ -179,13 +179,13 @@ class BindRequests:
         verdict = self._verdict(request)
         if verdict is not None:
             return verdict
-        outcome = self._waiting[pod.uid] = self.new_outcome()
+        outcome = self._waiting[uid] = self.new_outcome()
         if self._letting_go:
             outcome.cancel()  # the binder goes on without us
         try:
             return await outcome
         finally:
-            self._waiting.pop(pod.uid, None)
+            self._waiting.pop(uid, None)
 
     def let_go(self) -> None:
         """Whoever waits here is cancelled, and so is who comes: what was handed over is carried out without us."""
@@ -203,7 +203,7 @@ class BindRequests:
         for request in list(self.known.values()):
             pod = self.engine.waiting_pod(request)
             if pod is None and self.only_failures:
-                self._drop(request)
+                self._drop(request.pod_key)
             if pod is None or not request.is_for(pod) or not request.is_ours or request.has_succeeded:
                 self.stale.discard(request.metadata.uid)
                 continue
@@ -218,15 +218,18 @@ class BindRequests:
     # inside -----------------------------------------------------------------------------------------------------
 
     def _came(self, request: BindRequest) -> None:
-        known = self.known.get(request.pod_key)
-        if known is not None and known.metadata.uid == request.metadata.uid and _number(request) < _number(known):
+        key = request.pod_key
+        known = self.known.get(key)
+        if known is not None and known.metadata.uid != request.metadata.uid:
+            known = None
+        if known is not None and _number(request) < _number(known):
             return
         pod = self.engine.waiting_pod(request)
         if pod is None and self.only_failures:
             return  # it is bound, or gone, and nobody would tell when its request goes
-        was_given_up = known is not None and known.metadata.uid == request.metadata.uid and known.is_given_up
-        self.known[request.pod_key] = request
-        self._asked_s[request.pod_key] = self.clock.monotonic_s()
+        was_given_up = known is not None and known.is_given_up
+        self.known[key] = request
+        self._asked_s[key] = self.clock.monotonic_s()
         if request.status.phase:
             self.stale.discard(request.metadata.uid)
         if pod is None or not request.is_for(pod):
@@ -242,25 +245,31 @@ class BindRequests:
         self._gone.append(request.metadata.uid)
         self.stale.discard(request.metadata.uid)
         self._deleting.discard(request.metadata.uid)
-        known = self.known.get(request.pod_key)
+        key = request.pod_key
+        known = self.known.get(key)
         if known is None or known.metadata.uid != request.metadata.uid:
             return
-        self._drop(request)
+        self._drop(key)
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
             self._free(pod, _LOST)
 
-    def _forget(self, pod: Pod) -> None:
-        """The pod waits no more."""
-        self._restored.discard(pod.uid)
-        self._kept_until_s.pop(pod.uid, None)
-        self.failures.forget(pod.uid)
-        if self.only_failures and (known := self.known.get(pod.key)) is not None and known.is_for(pod):
-            self._drop(known)  # nobody tells when it goes
+    def _forget(self, pod: Pod) -> bool:
+        """The pod waits no more; whether there is a request of its name."""
+        uid, key = pod.metadata.uid, pod.key
+        self._restored.discard(uid)
+        self._kept_until_s.pop(uid, None)
+        self.failures.forget(uid)
+        known = self.known.get(key)
+        if known is None:
+            return False
+        if self.only_failures and known.is_for(pod):
+            self._drop(key)  # nobody tells when it goes
+        return True
 
-    def _drop(self, request: BindRequest) -> None:
-        del self.known[request.pod_key]
-        self._asked_s.pop(request.pod_key, None)
+    def _drop(self, key: str) -> None:
+        del self.known[key]
+        self._asked_s.pop(key, None)
 
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason

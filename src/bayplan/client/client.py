@@ -258,7 +258,8 @@ class Client:
     async def created(self, struct: type[T], body: Body, *, namespace: str = "", resource: Resource | None = None) -> T:
         """A new object, typed as the server then has it."""
         resource = resource or resource_of(kind_of(struct))
-        return _typed(struct, resource, await self.create(resource, body, namespace=namespace))
+        answer = await self.transport.request("POST", resource.path(namespace), _encoded(body))
+        return _typed(struct, resource, answer.body)
 
     async def patched(
         self,

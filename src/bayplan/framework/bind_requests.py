@@ -188,11 +188,12 @@ class BindFailures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._records: dict[str, _Record] = {}
+        self.records: dict[str, _Record] = {}
+        """By the uids of the pods that have failed, and are neither bound nor gone."""
 
     def note(self, uid: str, node_name: str, reason: str) -> float:
         """A binding was given up; for how many seconds the pod is kept from that node."""
-        record, now_s = self._records.setdefault(uid, _Record()), self._clock.monotonic_s()
+        record, now_s = self.records.setdefault(uid, _Record()), self._clock.monotonic_s()
         count = record.nodes.get(node_name, (0, 0.0, ""))[0]
         pause_s = min(FIRST_EXCLUSION_S * 2.0 ** min(count, 16), LAST_EXCLUSION_S)
         record.nodes[node_name] = count + 1, now_s + pause_s, reason
@@ -205,11 +206,11 @@ class BindFailures:
 
     def forget(self, uid: str) -> None:
         """The pod is bound, or gone."""
-        self._records.pop(uid, None)
+        self.records.pop(uid, None)
 
     def excluded(self, uid: str) -> frozenset[str]:
         """The nodes on which a pod is not to be tried now."""
-        record = self._records.get(uid)
+        record = self.records.get(uid)
         return frozenset() if record is None else frozenset(self._excluded(record))
 
     def _excluded(self, record: _Record) -> Iterator[str]:
@@ -218,7 +219,7 @@ class BindFailures:
 
     def blocked(self, uid: str) -> str:
         """Why a pod is not to be tried at all now; nothing where it may be."""
-        record = self._records.get(uid)
+        record = self.records.get(uid)
         if record is None or record.blocked_until_s <= self._clock.monotonic_s():
             return ""
         left_s = record.blocked_until_s - self._clock.monotonic_s()
@@ -226,9 +227,6 @@ class BindFailures:
             f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
             f"it is tried again in {left_s:.0f} s"
         )
-
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._records
 
 
 class Following(Protocol):

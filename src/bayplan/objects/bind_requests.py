@@ -96,8 +96,9 @@ class BindRequest(KubeObject, frozen=True):
     @property
     def pod_uid(self) -> str:
         """Which incarnation of the pod is meant; nothing where nobody said."""
-        owners = (owner.uid for owner in self.metadata.owner_references if owner.kind == "Pod")
-        return self.spec.pod_uid or next(owners, "")
+        return self.spec.pod_uid or next(
+            (owner.uid for owner in self.metadata.owner_references if owner.kind == "Pod"), ""
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -124,7 +125,10 @@ class BindRequest(KubeObject, frozen=True):
 
     def is_for(self, pod: Pod) -> bool:
         """Whether this very pod is meant, and not an earlier one of its name."""
-        return self.pod_key == pod.key and self.pod_uid in ("", pod.uid)
+        meta = pod.metadata
+        if self.spec.pod_name != meta.name or self.metadata.namespace != meta.namespace:
+            return False
+        return self.pod_uid in ("", meta.uid)
 
 
 def new_request(

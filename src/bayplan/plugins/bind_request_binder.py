@@ -43,11 +43,11 @@ class BindRequestBinder:
 
     def signature(self, pod: Pod) -> Hashable | None:
         """A pod that has failed before is like no other."""
-        return None if pod.uid in self._requests.desk.failures else ()
+        return None if pod.metadata.uid in self._requests.desk.failures.records else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         failures = self._requests.desk.failures
-        if cycle.pod.uid not in failures:
+        if cycle.pod.uid not in failures.records:
             return SKIP
         why = failures.blocked(cycle.pod.uid)
         return unresolvable(why) if why else None

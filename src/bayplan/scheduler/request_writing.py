@@ -23,15 +23,16 @@ class RequestWrites:
         self._client = client
 
     async def create(self, intent: CreateBindRequest) -> BindRequest:
+        body, namespace = manifest(intent.request), intent.pod.namespace
         try:
-            return await self._created(intent)
+            return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
         except AlreadyExists:
             there = await self._there(intent)
         if there is not None:
             if self._is_same(there, intent):
                 return there
             await self.delete(DeleteBindRequest(there))
-        return await self._created(intent)
+        return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
 
     async def delete(self, intent: DeleteBindRequest) -> None:
         meta = intent.request.metadata
@@ -43,10 +44,6 @@ class RequestWrites:
                 uid=meta.uid,
                 resource_version=meta.resource_version if intent.unchanged else "",
             )
-
-    async def _created(self, intent: CreateBindRequest) -> BindRequest:
-        body = manifest(intent.request)
-        return await self._client.created(BindRequest, body, namespace=intent.pod.namespace, resource=BIND_REQUESTS)
 
     async def _there(self, intent: CreateBindRequest) -> BindRequest | None:
         try:

@@ -176,7 +176,8 @@ class Routing:
     def _pod_changed(self, old: Pod, new: Pod) -> Slices:
         if old.spec.node_name:
             self._note(ASSIGNED_POD_UPDATE)
-            if self._cache.pod(new.uid) is None or self._cache.is_assumed(new.uid):
+            uid = new.metadata.uid
+            if self._cache.pod(uid) is None or self._cache.is_assumed(uid):
                 log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
                 self._cache.add_pod(new)
             else:
@@ -229,8 +230,8 @@ class Routing:
     def _placed(self, pod: Pod) -> Slices:
         """A pod is on a node, whoever put it there."""
         self._note(ASSIGNED_POD_ADD)
-        known = self._cache.pod(pod.uid)
-        if known is not None and not self._cache.is_assumed(pod.uid):
+        uid = pod.metadata.uid
+        if self._cache.pod(uid) is not None and not self._cache.is_assumed(uid):
             self._cache.update_pod(pod)
         else:
             self._cache.add_pod(pod)

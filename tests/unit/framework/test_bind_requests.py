@@ -177,5 +177,5 @@ def test_the_longest_pause_is_ten_minutes_and_a_pod_that_is_bound_is_forgotten()
     failures = BindFailures(ManualClock())
     assert max(failures.note("u", "n1", "no") for _ in range(20)) == 600
     failures.forget("u")
-    assert "u" not in failures
+    assert "u" not in failures.records
     assert failures.excluded("u") == frozenset()
