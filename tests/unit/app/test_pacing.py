@@ -86,3 +86,15 @@ def test_a_loop_of_its_own_pace_asks_before_it_rests() -> None:
     with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
         assert runner.run(wait_for_a_line()) == b"line\n"
     assert asked
+
+
+def test_threads_and_signals_are_heard_while_news_may_wait() -> None:
+    """Both reach a loop by a socket of its own, which is looked at with all others."""
+    pace = Pace()
+    pace.leeway_s = lambda: 0.001
+
+    async def wait_for_a_thread() -> list[int]:
+        return [await asyncio.to_thread(int, str(number)) for number in range(5)]
+
+    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+        assert runner.run(wait_for_a_thread()) == [0, 1, 2, 3, 4]
