@@ -27,7 +27,7 @@ from bayplan.objects.relaxing import (
 )
 from bayplan.objects.resources import filter_requests
 from bayplan.objects.taints import DO_NOT_SCHEDULE, UNSCHEDULABLE, tolerated
-from bayplan.snapshot import NodeColumns, NodeView, PodInfo
+from bayplan.snapshot import NodeColumns, PodInfo
 
 
 class RowNeeds:
@@ -41,6 +41,7 @@ class RowNeeds:
         self._ports: tuple[HostPort, ...] = host_ports(pod)
         self._requests = filter_requests(pod)
         self._lowest = lowest_requests(pod)
+        self._numbers = {name: self._nodes.vocabulary.resources.find(name) for name in self._requests}
         self._terms = _terms(pod)
 
     def change(self, kind: str, node: str) -> Change | None:
@@ -62,9 +63,11 @@ class RowNeeds:
         return sum(by / max(1, self._requests.get(name, 0)) for name, by in change.less.items())
 
     def _taints(self, row: int) -> tuple[str, ...]:
-        taints = [*self._nodes.nodes[row].spec.taints]
+        taints = self._nodes.nodes[row].spec.taints
         if self._nodes.unschedulable[row]:
-            taints.append(UNSCHEDULABLE)
+            taints = (*taints, UNSCHEDULABLE)
+        if not taints:
+            return ()
         tolerations = self._pod.spec.tolerations
         left = (taint for taint in taints if taint.effect in DO_NOT_SCHEDULE and not tolerated(taint, tolerations))
         return tuple(dict.fromkeys(map(taint_text, left)))
@@ -77,16 +80,21 @@ class RowNeeds:
         return tuple(dict.fromkeys(map(port_text, wanted)))
 
     def _short(self, row: int) -> dict[str, int]:
-        view = NodeView(self._nodes, row)
         short: dict[str, int] = {}
         for name, wanted in self._requests.items():
-            kept = sum(guest.requests.get(name, 0) for guest in self._guests_on(row))
-            free = max(0, view.free(name) - kept)
+            kept = sum(guest.requests.get(name, 0) for guest in self._guests_on(row)) if self._guests else 0
+            free = max(0, self._free(self._numbers[name], row) - kept)
             if wanted > free:
                 if free < self._lowest.get(name, 0):
                     return {}
                 short[name] = wanted - free
         return short
+
+    def _free(self, resource: int, row: int) -> int:
+        allocatable, requested = self._nodes.allocatable, self._nodes.requested
+        if not 0 <= resource < len(allocatable):
+            return 0
+        return int(allocatable.item(resource, row) - requested.item(resource, row))
 
     def _terms_unmet(self, row: int) -> tuple[str, ...]:
         node = self._nodes.nodes[row]
