@@ -111,15 +111,13 @@ class SchedulingQueue:
         """Whether pods wait to be told that a gate broke."""
         return bool(self._untold)
 
-    def take_untold(self) -> list[tuple[QueuedPod, Status]]:
-        """Pods that are kept out by a PreEnqueue plugin that broke, or only refuses since, and its answer.
+    def pop_untold(self) -> tuple[QueuedPod, Status] | None:
+        """A pod that is kept out by a PreEnqueue plugin that broke, or only refuses since, and its answer.
 
-        No attempt will tell them. Each is here once for every other answer, until somebody takes it: whoever follows
+        No attempt will tell it. Each is here once for every other answer, until somebody takes it: whoever follows
         without deciding has no right to speak.
         """
-        found = list(self._untold.values())
-        self._untold.clear()
-        return found
+        return self._untold.pop(next(iter(self._untold))) if self._untold else None
 
     @property
     def hints(self) -> HintTable:

@@ -273,9 +273,10 @@ class LiveScheduler:
             pods = list(self.engine.activated.values())
             self.engine.activated.clear()
             self.queue.activate(pods)
-        if self._deciding and self.queue.has_untold:
-            for queued, status in self.queue.take_untold():
-                self.failures.not_let_in(queued, status)
+        while self._deciding and (untold := self.queue.pop_untold()) is not None:
+            self.failures.not_let_in(*untold)
+            if self.clock.monotonic_s() > self._slice_ends_s:
+                return False
         wakeup_s = self.queue.next_wakeup_s()
         if self._flushing is None and wakeup_s is not None and wakeup_s <= now_s:
             self._flushing = self.queue.flushing()

@@ -351,6 +351,31 @@ async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_befor
 
 
 @on_loop
+async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> None:
+    plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
+    registry = known_plugins().with_plugins(plugin)
+    turn, told_at = 0, []
+
+    async def turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def slow(*_: Any) -> None:
+        told_at.append(turn)
+        rig.clock.advance(1)  # longer than a slice
+
+    async with running(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
+        rig.events.record = slow  # type: ignore[method-assign]
+        others = asyncio.ensure_future(turns())
+        rig.hear(*(make_pod(f"pod-{number}") for number in range(5)))
+        await until(lambda: len(told_at) == 5)
+        others.cancel()
+        assert len(set(told_at)) == 5
+
+
+@on_loop
 async def test_a_bug_costs_one_attempt() -> None:
     async with running(SMALL) as rig:
         place, rig.live.engine.place = rig.live.engine.place, _explode  # type: ignore[method-assign]
