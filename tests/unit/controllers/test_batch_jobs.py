@@ -16,7 +16,14 @@ from bayplan.client import Client
 from bayplan.client.target import Target
 from bayplan.clock import ManualClock
 from bayplan.controllers.batch.group_amounts import group_amounts, texts, times
-from bayplan.controllers.batch.job_events import Action, Happening, due_action, eviction_of, happenings
+from bayplan.controllers.batch.job_events import (
+    Action,
+    Happening,
+    due_action,
+    eviction_of,
+    happenings,
+    since_first_seen,
+)
 from bayplan.controllers.batch.job_furniture import group_spec
 from bayplan.controllers.batch.job_plugins import hosts_data, plugin_objects, ssh_data
 from bayplan.controllers.batch.job_pods import claims_of, job_pod
@@ -242,6 +249,31 @@ def test_a_group_that_nobody_knows_of() -> None:
     given = view(job("a", policies=[{"event": "Unknown", "action": "RestartJob"}]))
     found = decided(given, group_phase="Unknown")
     assert found == Action("RestartJob", because="Unknown")
+
+
+@pytest.mark.parametrize(
+    ("event", "pods", "phase"),
+    [
+        ("TaskCompleted", [pod("a-worker-0", "Succeeded")], ""),
+        ("TaskFailed", [pod("a-worker-0", containerStatuses=[{"name": "main", "restartCount": 3}])], ""),
+        ("Unknown", [], "Unknown"),
+    ],
+)
+def test_what_lasts_is_acted_on_when_its_time_is_over(event: str, pods: list[SeenPod], phase: str) -> None:
+    given = view(job("a", policies=[{"event": event, "action": "AbortJob", "timeout": "10s"}]))
+    seen: dict[tuple[str, str, int], datetime] = {}
+
+    def at_second(second: int, *pods: SeenPod, phase: str) -> tuple[str | None, float | None]:
+        now = NOW + timedelta(seconds=second)
+        found = since_first_seen(happenings(given, pods, group_phase=phase, seen={}, now=now), seen)
+        action, wait_s = due_action(given, found, now)
+        return action.name if action is not None else None, wait_s
+
+    assert at_second(0, *pods, phase=phase) == (None, 10.0)
+    assert at_second(6, *pods, phase=phase) == (None, 4.0)
+    assert at_second(7, phase="") == (None, None)  # it is over, and nothing is left of it
+    assert at_second(8, *pods, phase=phase) == (None, 10.0)
+    assert at_second(18, *pods, phase=phase) == ("AbortJob", None)
 
 
 def test_what_happened_in_an_older_life_is_forgotten() -> None:

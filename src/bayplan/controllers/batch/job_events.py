@@ -8,7 +8,7 @@ Cost: a walk over the job's pods and policies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bayplan.config.duration import DurationError, parse_duration
@@ -80,6 +80,19 @@ def happenings(
             yield Happening(TASK_FAILED, now, task["name"], version=job.version)
     if group_phase == "Unknown":
         yield Happening(JOB_UNKNOWN, now, version=job.version)
+
+
+def since_first_seen(happened: Iterable[Happening], seen: dict[tuple[str, str, int], datetime]) -> list[Happening]:
+    """The same, with tasks and groups that are as they are since they were first seen to be. What of `seen` is no
+    longer the case is forgotten: its time begins anew when it happens again."""
+    found = [
+        each if each.pod else replace(each, since=seen.setdefault((each.event, each.task, each.version), each.since))
+        for each in happened
+    ]
+    lasting = {(each.event, each.task, each.version) for each in found if not each.pod}
+    for gone in seen.keys() - lasting:
+        del seen[gone]
+    return found
 
 
 def _about(pod: SeenPod, event: str, since: datetime, exit_code: int = 0) -> Happening:

@@ -24,6 +24,7 @@ from bayplan.controllers.batch.job_events import (
     eviction_of,
     happenings,
     policy_for,
+    since_first_seen,
     timeout_s,
 )
 from bayplan.controllers.batch.job_furniture import JobFurniture
@@ -66,6 +67,8 @@ class _Memory:
     """Where the job stood then."""
     evicted: list[Happening] = field(default_factory=list)
     failed_since: dict[str, datetime] = field(default_factory=dict)
+    lasting: dict[tuple[str, str, int], datetime] = field(default_factory=dict)
+    """Since when a task or the group is as it is, by event, task and the job's version."""
     deleted: set[str] = field(default_factory=set)
     """Pods that we deleted and the watch has not told of."""
     told: set[str] = field(default_factory=set)
@@ -227,18 +230,15 @@ class VcJobs(BatchController):
             return Action(), None
         group = self.groups.get(job.namespace, job.group_name)
         now = self.clock.now()
-        found, wait_s = due_action(
+        happened = happenings(
             job,
-            happenings(
-                job,
-                pods,
-                group_phase=(group.status.get("phase") or "") if group is not None else "",
-                evicted=memory.evicted,
-                seen=memory.failed_since,
-                now=now,
-            ),
-            now,
+            pods,
+            group_phase=(group.status.get("phase") or "") if group is not None else "",
+            evicted=memory.evicted,
+            seen=memory.failed_since,
+            now=now,
         )
+        found, wait_s = due_action(job, since_first_seen(happened, memory.lasting), now)
         later = [each for each in memory.evicted if (policy := policy_for(job, each)) and timeout_s(policy)]
         memory.evicted = later if found is None else []
         return found or Action(), wait_s
