@@ -9,11 +9,13 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import yaml
+from cryptography import x509
 
 from bayplan.client import Client, Informer, Informers, Resource, Target, resource_of
 from bayplan.clock import SystemClock
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 Tree = dict[str, Any]
 SERVICE = "volcano-admission-service"
+_LEFT = timedelta(days=30)
+"""A certificate of ours that is good for less is made anew at the start."""
 _KINDS = {
     True: Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False),
     False: Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", namespaced=False),
@@ -136,9 +140,10 @@ def manifests(
 
 
 def own_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
-    """A certificate of our own for these names, and its key, in a folder; made where there is none."""
+    """A certificate of our own for these names, and its key, in a folder; made where there is none that will do. An API
+    server that is shown one for other names, or one that is over, refuses whatever the webhooks are asked about."""
     certificate, key = folder / "webhooks.crt", folder / "webhooks.key"
-    if not certificate.exists() or not key.exists():
+    if not key.exists() or not _will_do(certificate, names, datetime.now(UTC)):
         pair = self_signed(names, datetime.now(UTC))
         folder.mkdir(parents=True, exist_ok=True)
         key.touch(mode=0o600)
@@ -147,10 +152,29 @@ def own_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
     return certificate, key
 
 
+def _will_do(path: Path, names: Sequence[str], now: datetime) -> bool:
+    """Whether a certificate is there, good for all these names, and for a while yet."""
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+        known = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return False
+    good_for = {*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress))}
+    return {_as_certified(name) for name in names} <= good_for and found.not_valid_after_utc - now > _LEFT
+
+
+def _as_certified(name: str) -> str:
+    """A host name or an address as certificates spell it."""
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name.encode("idna").decode()
+
+
 def resource_groups(text: str) -> tuple[ResourceGroup, ...]:
     """The resource groups of Volcano's admission configuration."""
     try:
         tree = yaml.safe_load(text) or {}
         return tuple(ResourceGroup.parse(each) for each in tree.get("resourceGroups") or ())
-    except (yaml.YAMLError, AttributeError, ValueError) as fault:
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as fault:
         raise ConfigError(f"the admission configuration cannot be read: {fault}", stage="decoding") from None

@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
@@ -94,13 +95,14 @@ def command(
         return
     if webhook_url and webhook_service:
         raise UsageError("name either --webhook-url or --webhook-service")
+    webhook_url = _url(webhook_url, "--webhook-url")
     namespace, service = _service(webhook_service, "--webhook-service")
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
-        host = webhook_url.partition("://")[2].rpartition(":")[0] or listen_address or "localhost"
+        host = (urlsplit(webhook_url).hostname if webhook_url else listen_address) or "localhost"
         by_service = f"{service or SERVICE}.{namespace or 'volcano-system'}.svc"
-        names = [host.strip("[]"), by_service, "localhost", "127.0.0.1"]
+        names = [host, by_service, "localhost", "127.0.0.1"]
         made = own_certificate(cert_dir, names)
         certificate, key = (str(each) for each in made)
     settings = AdmissionSettings(
@@ -136,7 +138,20 @@ class _Way(NamedTuple):
         """For people, and the URL that counts: the port on which we listen is only known now."""
         if self.service:
             return f"service {self.namespace}/{self.service}"
-        return self.url if self.url.rpartition(":")[2].isdigit() else f"{self.url}:{port}"
+        parts = urlsplit(self.url)
+        return self.url if parts.port is not None else parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
+
+
+def _url(text: str, flag: str) -> str:
+    """Where an API server can ask us, as it wants it written; nothing of nothing."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme == "https" and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        usable = False
+    if text and not usable:
+        raise UsageError(f"{flag}: {text!r} is no https://HOST:PORT")
+    return text.rstrip("/")
 
 
 def _service(text: str, flag: str) -> tuple[str, str]:
@@ -185,6 +200,7 @@ def manifests_command(url: str, service: str, service_port: int, ca_file: Path |
     """
     if bool(url) == bool(service):
         raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
+    url = _url(url, "--url")
     namespace, name = _service(service, "--service")
     authority = file_text(ca_file).encode() if ca_file is not None else b""
     bodies = manifests(
