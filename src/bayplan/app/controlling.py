@@ -14,6 +14,7 @@ from bayplan.client import Client, Election, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.controllers import Controllers
+from bayplan.objects.batch_words import SCHEDULER
 from bayplan.server import Views, election_check, routes_of
 from bayplan.server.plain import PlainServer
 from bayplan.telemetry.metrics import Registry
@@ -59,6 +60,7 @@ async def controllers_process(
     target: Target,
     *,
     only: Collection[str] | None = None,
+    schedulers: tuple[str, ...] = (SCHEDULER,),
     qps: float = 200.0,
     burst: int = 400,
     leader_elect: bool = False,
@@ -68,7 +70,8 @@ async def controllers_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[ControllersProcess]:
-    """Controllers on an API server. `only`: their names. `leader_elect`: work only while holding a lease.
+    """Controllers on an API server. `only`: their names. `schedulers`: of sessions: whose pods get groups, the first of
+    them that of jobs that name none. `leader_elect`: work only while holding a lease.
     `listen_address`: where health and metrics are served, if they are."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     agent = f"bayplan/{__version__}/controllers"
@@ -83,7 +86,8 @@ async def controllers_process(
             election = Election(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
             client.guard(election)
         registry = Registry() if listen_address else None
-        process = ControllersProcess(Controllers(client, only=only, counted_in=registry), election)
+        controllers = Controllers(client, only=only, schedulers=schedulers, counted_in=registry)
+        process = ControllersProcess(controllers, election)
         if registry is not None:
             await stack.enter_async_context(_served(process, registry, listen_address, clock))
         yield process

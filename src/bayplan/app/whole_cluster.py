@@ -241,7 +241,9 @@ class WholeCluster:
             self._run("scheduler", self.scheduler.run())
         if plan.controllers:
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
-            self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING)
+            batch = plan.scheduler.batch if plan.scheduler is not None else None
+            named = {"schedulers": batch.options.scheduler_name} if batch is not None else {}
+            self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING, **named)
             self._run("controllers", self.controllers.run())
             await make_default_class(client)
         if plan.nodes:

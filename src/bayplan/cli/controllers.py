@@ -16,6 +16,7 @@ from bayplan.cli.stopping import until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
+from bayplan.errors import UsageError
 
 
 @click.command("controllers")
@@ -46,6 +47,15 @@ from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
     show_default=True,
     help="Of that lease.",
 )
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    default=("volcano",),
+    show_default=True,
+    help="Whose pods get a PodGroup, as `bayplan batch run` has it; may come several times. Volcano's jobs go to the "
+    "first.",
+)
 @click.option("--listen-address", default="", metavar="HOST:PORT", help="Serve /healthz, /livez and /metrics there.")
 @click.option(
     "--default-storage-class",
@@ -63,6 +73,7 @@ def command(
     leader_elect: bool,
     lease_name: str,
     lease_namespace: str,
+    schedulers: tuple[str, ...],
     listen_address: str,
     default_storage_class: bool,
 ) -> None:
@@ -84,6 +95,8 @@ def command(
         click.echo("\n".join(CONTROLLER_NAMES))
         return
     only = chosen(patterns.split(","))
+    if not all(schedulers):
+        raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)
 
@@ -92,6 +105,7 @@ def command(
             async with Client(target, clock=SystemClock(), chance=random.Random()) as client:
                 await make_default_class(client)
         options: dict[str, Any] = {
+            "schedulers": schedulers,
             "leader_elect": leader_elect,
             "lease_name": lease_name,
             "lease_namespace": lease_namespace,

@@ -36,6 +36,7 @@ from bayplan.controllers.volume_binder import VolumeBinder
 from bayplan.controllers.volume_protection import ClaimProtection, VolumeProtection
 from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
+from bayplan.objects.batch_words import SCHEDULER
 from bayplan.telemetry.metrics import Registry
 
 _ALL: tuple[type[Controller], ...] = (
@@ -79,17 +80,24 @@ class Controllers:
     """The controllers of a cluster, or some of them."""
 
     def __init__(
-        self, client: Client, *, only: Collection[str] | None = None, counted_in: Registry | None = None
+        self,
+        client: Client,
+        *,
+        only: Collection[str] | None = None,
+        schedulers: tuple[str, ...] = (SCHEDULER,),
+        counted_in: Registry | None = None,
     ) -> None:
-        """`only`: their names; all by default. Raises `UsageError` for a name that is none. `counted_in`: where the
-        metrics of Volcano's are kept."""
+        """`only`: their names; all by default. Raises `UsageError` for a name that is none. `schedulers`: of sessions:
+        whose pods get groups. `counted_in`: where the metrics of Volcano's are kept."""
         for name in only or ():
             if name not in CONTROLLER_NAMES:
                 raise UsageError(f"there is no controller {name!r}; there are {', '.join(CONTROLLER_NAMES)}")
         self._world = World(client)
         self._controllers = [each(self._world) for each in _ALL if only is None or each.name in only]
         batch = [name for name in BATCH_CONTROLLER_NAMES if only is None or name in only]
-        self._batch = BatchControllers(client, only=batch, counted_in=counted_in) if batch else None
+        self._batch = (
+            BatchControllers(client, only=batch, schedulers=schedulers, counted_in=counted_in) if batch else None
+        )
         self._started = asyncio.Event()
 
     @property

@@ -6,8 +6,11 @@ import asyncio
 import random
 from pathlib import Path
 
+from batch_rig import Rig, install
 from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, controllers_process
 from bayplan.client import LEASES
+from bayplan.controllers.batch.kinds import POD_GROUPS
+from bayplan.controllers.seen import PODS
 from served_cluster import served
 from wire_server import on_loop
 
@@ -28,3 +31,22 @@ async def test_the_lease_is_held_while_they_work_and_given_up_at_the_end(tmp_pat
             await asyncio.gather(running, return_exceptions=True)
         given_up = await client.get_raw(LEASES, LEASE_NAMESPACE, LEASE_NAME)
         assert given_up["spec"].get("holderIdentity", "") == ""
+
+
+@on_loop
+async def test_pods_of_every_scheduler_that_was_named_get_groups(tmp_path: Path) -> None:
+    only, names = ("volcano-podgroup-controller",), ("night", "day")
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        await install(client)
+        here = Rig(client, "default")
+        async with controllers_process(client.target, only=only, schedulers=names) as process:
+            running = asyncio.create_task(process.run())
+            made = {}
+            for name in ("volcano", *names):
+                spec = {"schedulerName": name, "containers": [{"name": "main", "image": "busybox"}]}
+                made[name] = await here.make(PODS, {"metadata": {"name": name}, "spec": spec})
+            for name in names:
+                await here.until(POD_GROUPS, f"podgroup-{made[name]['metadata']['uid']}", bool)
+            assert len(await here.list(POD_GROUPS)) == len(names)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

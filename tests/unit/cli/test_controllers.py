@@ -33,6 +33,7 @@ def test_the_names_are_listed_and_documented(run: Run) -> None:
             ["--controllers", "jobs"], 2, "'jobs' is no controller; there are cronjob-controller", id="no name"
         ),
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
+        pytest.param(["--scheduler-name", ""], 2, "--scheduler-name must not be empty", id="a scheduler with no name"),
         pytest.param(["--kube-api-qps", "many"], 2, "--kube-api-qps", id="no number"),
     ],
 )
