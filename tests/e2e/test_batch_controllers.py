@@ -161,6 +161,9 @@ async def test_pods_of_a_replica_set_share_a_group(cluster: Cluster, namespace: 
         more = {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "1"}}}
         await here.client.patch(REPLICA_SETS, more, namespace=namespace, name="web", kind=MERGE_PATCH)
         await here.until(POD_GROUPS, group["metadata"]["name"], lambda g: g["spec"]["minMember"] == 1)
+        await here.client.delete(POD_GROUPS, namespace=namespace, name=group["metadata"]["name"])
+        lost = group["metadata"]["uid"]
+        await here.until(POD_GROUPS, group["metadata"]["name"], lambda g: g["metadata"]["uid"] != lost)
         nothing = {"spec": {"replicas": 0}}
         await here.client.patch(REPLICA_SETS, nothing, namespace=namespace, name="web", kind=MERGE_PATCH)
         await here.gone(POD_GROUPS, group["metadata"]["name"])

@@ -1,8 +1,9 @@
 """Has every pod that we schedule a PodGroup? Bare pods and those of Deployments, StatefulSets and Jobs get one made.
 
 All pods of one owner share a group, named after the owner's uid. The group goes with its owner; when a ReplicaSet or a
-StatefulSet is scaled to nothing the group goes at once. Pods that name a group are somebody else's business. Cost: for
-a new pod one patch; for the first of an owner a look at the owner and one more write.
+StatefulSet is scaled to nothing the group goes at once, and while it has pods a group that was lost is made again. Pods
+that name a group of somebody else's are somebody else's business. Cost: for a new pod one patch; for the first of an
+owner a look at the owner and one more write.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class PodGroups(BatchController):
             "owner of pods", self._sync_owner, clock=world.clock, chance=world.chance, workers=2
         )
         self.pods.listen(self._on_pod)
+        self.groups.listen(self._on_group)
         for kind, feed in self._sets.items():
             feed.listen(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
 
@@ -77,6 +79,12 @@ class PodGroups(BatchController):
     def _on_owner(self, kind: str, _: Whole | None, new: Whole | None) -> None:
         if new is not None:
             self._owners.add((kind, new.namespace, new.name))
+
+    def _on_group(self, old: Whole | None, new: Whole | None) -> None:
+        """Pods of a set that name a group which is gone would wait for it for ever."""
+        owner = old.metadata.controller if old is not None and new is None else None
+        if old is not None and owner is not None and owner.kind in self._sets:
+            self._owners.add((owner.kind, old.namespace, owner.name))
 
     def _ours(self, pod: SeenPod) -> bool:
         return pod.spec.scheduler_name in self._schedulers
@@ -115,21 +123,26 @@ class PodGroups(BatchController):
         return found
 
     async def _sync_owner(self, key: tuple[str, str, str]) -> None:
-        """A set was scaled or changed: its group goes, or follows."""
+        """A set was scaled or changed, or lost its group: that goes, follows, or is made again."""
         kind, namespace, name = key
         owner = self._sets[kind].get(namespace, name)
-        if owner is None:
+        if owner is None or owner.terminating:
             return
-        group = self.groups.get(namespace, f"podgroup-{owner.uid}")
-        if group is None:
-            return
+        group_of_set = f"podgroup-{owner.uid}"
+        group = self.groups.get(namespace, group_of_set)
         if owner.spec.get("replicas", 1) == 0:
-            await self.remove(POD_GROUPS, namespace, group.name)
+            if group is not None:
+                await self.remove(POD_GROUPS, namespace, group.name)
             return
-        pods = [pod for pod in self.pods.owned_by(owner.uid) if self._ours(pod) and not pod.terminating]
+        pods = [pod for pod in self.pods.owned_by(owner.uid) if self._ours(pod) and pod.active]
+        pods = [pod for pod in pods if pod.metadata.annotations.get(GROUP_NAME, group_of_set) == group_of_set]
         newest = max(pods, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
-        if newest is not None:
+        if newest is None:
+            return
+        if group is not None:
             await self._follow(group, newest)
+        else:
+            await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
 
     async def _follow(self, group: Whole, pod: SeenPod) -> None:
         wanted = group_for(pod, await self._inherited(pod))
