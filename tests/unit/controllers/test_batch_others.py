@@ -169,6 +169,11 @@ def test_discovery_that_nobody_wants(text: str) -> None:
     assert label_networks(text) is None
 
 
+@pytest.mark.parametrize("types", [None, [], "rack", {"net": "rack"}, {"net": None}])
+def test_networks_that_cannot_be_read_leave_hypernodes_as_they_are(types: Any) -> None:
+    assert label_networks(configuration(config={"networkTopologyTypes": types})) is None
+
+
 def test_how_many_nodes_a_hypernode_has() -> None:
     members = [
         {"selector": {"exactMatch": {"name": "a"}}},

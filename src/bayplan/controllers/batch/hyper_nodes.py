@@ -8,6 +8,7 @@ many changes there were in the meantime.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject, LabelSelector
 from bayplan.objects.selectors import SelectorError, compile_label_selector
+
+log = logging.getLogger(__name__)
 
 NAMESPACE = "volcano-system"
 CONFIG_NAME = "volcano-controller-configmap"
@@ -138,9 +141,14 @@ def label_networks(text: str) -> dict[str, list[str]] | None:
     wanted = [each for each in sources or () if isinstance(each, dict) and each.get("source") == SOURCE]
     if not wanted or not wanted[0].get("enabled"):
         return None
+    config = wanted[0].get("config")
+    types = config.get("networkTopologyTypes") if isinstance(config, dict) else None
+    if not isinstance(types, dict) or not all(isinstance(labels, list) for labels in types.values()):
+        log.warning("%s %s: networkTopologyTypes must name a list of labels for each network", CONFIG_NAME, CONFIG_KEY)
+        return None
     networks: dict[str, list[str]] = {}
-    for name, labels in ((wanted[0].get("config") or {}).get("networkTopologyTypes") or {}).items():
-        keys = [str(each.get("nodeLabel")) for each in labels or () if isinstance(each, dict)]
+    for name, labels in types.items():
+        keys = [str(each.get("nodeLabel")) for each in labels if isinstance(each, dict)]
         if len(str(name)) <= _LONGEST_NAME and len(set(keys)) == len(keys):
             networks[str(name)] = keys[-2::-1]  # the last is the node's own
     return networks
