@@ -82,7 +82,10 @@ def _misplaced(ledger: Ledger, counted: int) -> Iterator[str]:
     """Who is in no queue, or in no group, and so in no session; queues below themselves, amounts that are none."""
     for job in ledger.jobs.values() if counted < len(ledger.jobs) else ():
         if not job.has_group:
-            yield f"{len(job.tasks)} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
+            waiting = len(job.pending)
+            if not waiting:
+                continue  # pods that have ended may stay longer than their group
+            yield f"{waiting} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
         elif job.queue not in ledger.queues:
             yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it, or name another'
     yield from ledger.queue_faults

@@ -28,6 +28,7 @@ from bayplan.batch.tasks import GROUP_NAME
 from bayplan.errors import PluginError
 from bayplan.framework import Rejection
 from bayplan.framework.status import unschedulable
+from bayplan.objects.core import PodStatus
 from bayplan.objects.meta import KubeObject, LabelSelector
 from bayplan.objects.volcano import NetworkTopology, SubGroupPolicy
 from bayplan.testing import (
@@ -41,6 +42,7 @@ from bayplan.testing import (
     make_pod,
     make_queue,
 )
+from builders import changed
 
 GOOD = make_gang("good", 2, cpu=1)
 NODES = [make_node(name, cpu=4) for name in "abcd"]
@@ -294,6 +296,13 @@ def test_a_group_that_does_not_exist_is_named() -> None:
     lost = make_gang("lost", 2, cpu=1)
     done = run(pods=lost.pods)
     assert done.faults == ["2 pod(s) name the pod group default/lost, which does not exist; they wait until it does"]
+    assert good(done)
+
+
+def test_pods_that_have_ended_wait_for_no_group() -> None:
+    lost = make_gang("lost", 2, cpu=1)
+    done = run(pods=[changed(pod, status=PodStatus(phase="Succeeded")) for pod in lost.pods])
+    assert done.faults == []
     assert good(done)
 
 
