@@ -48,6 +48,7 @@ from bayplan.telemetry.timings import PluginTimings
 
 _ROOM = "NodeResourcesFit"
 _OWNER = "why"
+_SHUT = ("Closed", "Closing")
 _NOT_LOOKED_AT = "no session has looked at it yet"
 
 
@@ -118,6 +119,9 @@ class BatchExplainer:
             return GROUPLESS
         if job is None or not job.has_group:
             return f"there is no PodGroup {pod.namespace}/{pod.metadata.annotations[GROUP_NAME]}"
+        queue = self._live.engine.ledger.queues.get(job.queue)
+        if queue is not None and queue.queue.status.state in _SHUT and not (message is not None and message.counts):
+            return f"its queue {job.queue} is {queue.queue.status.state}, and lets nobody start until it is opened"
         if job.is_pending():
             return f"its group {job.uid} is not let into the queue {job.queue} yet"
         return message.message if message is not None and message.message else _NOT_LOOKED_AT

@@ -6,6 +6,7 @@ from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.framework.answering import NO_RECORD
 from bayplan.objects.core import Pod, PodStatus
+from bayplan.objects.volcano import QueueStatus
 from bayplan.telemetry.answers import Answer, Choice, Refused
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.testing.builders import make_node
@@ -74,6 +75,16 @@ async def test_a_queue_tells_its_share_and_who_borrows() -> None:
         assert (answer.queue.name, answer.queue.share) == ("q", 0.0)
         assert answer.queue.deserved["cpu"] == "1"
         assert [(each.queue, each.over["cpu"]) for each in answer.queue.borrowers] == [("greedy", "1")]
+
+
+@on_loop
+async def test_a_queue_that_is_closed_is_named() -> None:
+    waits = ours(make_member("job-w-0", requests={"cpu": "1"}))
+    shut = changed(make_queue(), status=QueueStatus(state="Closed"))
+    async with batch_running(NODE, shut, make_group("job", min_member=1), *waits, conf=SHARED) as rig:
+        await rig.session()
+        answer = await why(rig, "job-w-0")
+        assert "its queue q is Closed, and lets nobody start until it is opened" in answer.sentence
 
 
 @on_loop
