@@ -75,6 +75,7 @@ class Election:
         self._reported = ""
         self._leading = False
         self._renewed_at = 0.0
+        self._told_of_namespace = False
 
     # What the guarded ask.
 
@@ -165,6 +166,12 @@ class Election:
         """Acquire or renew once; false when somebody else holds the lease or the server did not do it."""
         try:
             succeeded = await self._attempt()
+        except NotFound as fault:  # the lease itself is made where there is none
+            if not self._told_of_namespace:
+                text = "lease %s: %s; create that namespace, or name another one for the lease; it is tried again"
+                log.warning(text, self.lock, fault)
+            self._told_of_namespace = True
+            succeeded = False
         except ApiError as fault:
             log.log(logging.WARNING if self._leading else logging.INFO, "lease %s: %s", self.lock, fault)
             succeeded = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -118,6 +119,20 @@ def test_times_are_written_as_the_server_writes_them() -> None:
 def test_timings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BayplanError, match="must be greater than"):
         Timings(**wrong)
+
+
+@on_loop
+async def test_a_namespace_that_is_not_there_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as w:
+        w.leases.fails = status(404, "NotFound", 'namespaces "kube-system" not found')
+        waiting = asyncio.ensure_future(w.election.acquire())
+        await w.passes(20.0)
+        (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+        assert "create that namespace, or name another one for the lease" in told
+        w.leases.fails = None
+        await w.passes(10.0)
+        await waiting
+        assert w.election.leading
 
 
 @on_loop
