@@ -99,6 +99,14 @@ async def test_a_job_of_a_file(
         await verbs.say("job", "run", "-f", str(path), "-n", namespace)
         await here.until(VC_JOBS, "filed", lambda each: each.get("status"))
         assert "queue nowhere does not exist" in await verbs.say("job", "view", "filed", "-n", namespace)
+        tree = job("x", task("worker"))
+        tree["metadata"] = {"generateName": "drawn-", "namespace": namespace}
+        path.write_text(yaml.safe_dump(tree))
+        said = await verbs.say("job", "run", "-f", str(path))  # it says itself where it belongs
+        name = said.removeprefix("run job ").removesuffix(" successfully\n")
+        assert name.startswith("drawn-")
+        assert (await here.get(VC_JOBS, name))["metadata"]["namespace"] == namespace
+        assert "names the namespace" in await verbs.fail("job", "run", "-f", str(path), "-n", "elsewhere")
         path.write_text("kind: Pod\napiVersion: v1\n")
         assert "must hold one Job" in await verbs.fail("job", "run", "-f", str(path))
         assert "expected <resource>=<value>" in await verbs.fail("job", "run", "-N", "x", "-R", "cpu")

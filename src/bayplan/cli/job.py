@@ -158,7 +158,7 @@ def _print_job(job: Tree, events: list[Tree]) -> None:
 
 @command.command("run")
 @_named
-@_namespace
+@click.option("-n", "--namespace", help="The namespace of the job.  [default: the file's, or default]")
 @click.option("-i", "--image", default="busybox", show_default=True, help="The image of its containers.")
 @click.option("-m", "--min", "least", type=int, default=1, show_default=True, help="How many pods must run together.")
 @click.option("-r", "--replicas", "count", type=int, default=1, show_default=True, help="How many pods.")
@@ -169,7 +169,7 @@ def _print_job(job: Tree, events: list[Tree]) -> None:
 @verb_options
 def run(
     name: str | None,
-    namespace: str,
+    namespace: str | None,
     image: str,
     least: int,
     count: int,
@@ -188,12 +188,16 @@ def run(
     """
     if filename is not None:
         body = _from_file(filename)
-        chosen = str((body.get("metadata") or {}).get("name") or "")
+        named = (body.get("metadata") or {}).get("namespace")
+        if namespace and named and namespace != named:
+            raise UsageError(f"{filename} names the namespace {named}; leave out --namespace {namespace}")
+        namespace = namespace or named
     else:
-        chosen = name_of(None, name, "job")
-        body = launched(chosen, image, least, count, _amounts(requests), _amounts(limits), scheduler)
-    ask(where, lambda client: client.create(VC_JOBS, body, namespace=namespace))
-    click.echo(f"run job {chosen} successfully")
+        body = launched(
+            name_of(None, name, "job"), image, least, count, _amounts(requests), _amounts(limits), scheduler
+        )
+    made = ask(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
+    click.echo(f"run job {msgspec.json.decode(made)['metadata']['name']} successfully")
 
 
 def _from_file(path: Path) -> Tree:
