@@ -44,6 +44,7 @@ from bayplan.controllers import (
 )
 from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
 from bayplan.framework.registry import Registry
+from bayplan.objects.batch_words import SCHEDULER
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource
 
@@ -242,8 +243,9 @@ class WholeCluster:
         if plan.controllers:
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
             batch = plan.scheduler.batch if plan.scheduler is not None else None
-            named = {"schedulers": batch.options.scheduler_name} if batch is not None else {}
-            self.controllers = Controllers(client, only=set(CONTROLLER_NAMES) - HOUSEKEEPING, **named)
+            schedulers = batch.options.scheduler_name if batch is not None else (SCHEDULER,)
+            only = set(CONTROLLER_NAMES) - HOUSEKEEPING
+            self.controllers = Controllers(client, only=only, schedulers=schedulers)
             self._run("controllers", self.controllers.run())
             await make_default_class(client)
         if plan.nodes:
