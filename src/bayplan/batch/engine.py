@@ -343,6 +343,7 @@ class BatchEngine:
 
     def _ended(self, session: Session, settling: Iterator[None]) -> None:
         """`settling`: what is left of setting tasks back; all of it where the session broke off."""
+        self.handle.told = frozenset(session.faults)
         self._remember(session)
         _give_back(session)
         for _ in settling:
@@ -358,7 +359,8 @@ class BatchEngine:
                 if option.name not in self._plugins:
                     sentence = f"Failed to get plugin {option.name}; `bayplan plugin list --batch` lists the known ones"
                     session.faults.append(sentence)
-                    log.error("%s", sentence)
+                    if sentence not in session.told_before:
+                        log.error("%s", sentence)
                     continue
                 start_s = self._now_s()
                 arguments = Arguments(option.arguments, owner=option.name)
@@ -410,7 +412,8 @@ class BatchEngine:
             session.undo_action()
             sentence = f"action {name} broke off: {told_with_place(fault)}"
             session.faults.append(sentence)
-            log.exception(sentence)
+            if sentence not in session.told_before:
+                log.exception(sentence)
 
     def _promise(self, session: Session) -> None:
         """Let everybody know for whom room is being released, so that nobody takes it meanwhile."""

@@ -7,7 +7,7 @@ What must outlive a session (a timer, a view of real usage) is kept here under t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -125,6 +125,7 @@ class BatchHandle:
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
     desk: BindRequestDesk | None = None  # where pods are bound by the binder: how its requests are drawn up
+    told: Set[str] = frozenset()  # what the last session complained of
     records: DecisionRing = field(default_factory=DecisionRing)  # why tasks that were bound were put where they are
 
     @property

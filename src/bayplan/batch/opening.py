@@ -56,6 +56,7 @@ def opening(
         desk=handle.desk,
         records=handle.records,
     )
+    session.told_before = handle.told
     session.faults += _misplaced(ledger, len(jobs))
     if ledger.topology_fault:
         session.faults.append(ledger.topology_fault)

@@ -46,6 +46,8 @@ class Questions(Registrations):
     jobs: dict[str, Job]
     queues: dict[str, Queue]
     nodes: Nodes
+    told_before: Set[str] = frozenset()
+    """What the session before complained of: it is in the log already."""
 
     def __init__(
         self, tiers: Sequence[Sequence[Switches]], mends: Set[Mend] = frozenset(), fence: Fence | None = None
@@ -102,9 +104,9 @@ class Questions(Registrations):
         return (rows,) if self._fence is None else self._fence.in_turn(rows)
 
     def blame(self, plugin: str, what: BaseException | str, point: str = "") -> None:
-        """A plugin broke, or answered nonsense: say so once, and go on without its answer."""
+        """A plugin broke, or answered nonsense: say so once, not in every session, and go on without its answer."""
         sentence = self._complaints.about(plugin, what, point)
-        if sentence is not None:
+        if sentence is not None and sentence not in self.told_before:
             log.warning(sentence, exc_info=what if isinstance(what, BaseException) else None)
 
     def blaming(self, point: str) -> Blame:
@@ -113,7 +115,7 @@ class Questions(Registrations):
     def report(self, plugin: str, sentence: str) -> None:
         """Something that a plugin has found wrong, and that a person should mend: it goes into the faults, once."""
         told = self._complaints.by(plugin, sentence)
-        if told is not None:
+        if told is not None and told not in self.told_before:
             log.warning("%s", told)
 
     def complain(self, plugin: str, sentence: str) -> None:

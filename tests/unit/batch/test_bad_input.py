@@ -1005,6 +1005,25 @@ def test_a_plugin_does_not_end_the_process(plugin: type[Odd]) -> None:
     assert good(done)
 
 
+@pytest.mark.parametrize(
+    ("first", "actions", "told"),
+    [
+        pytest.param(odd(on_session_open=leaves), ["allocate"], 'plugin "odd" at on_session_open', id="plugin"),
+        pytest.param(None, [breaking("execute")], "action breaking broke off", id="action"),
+    ],
+)
+def test_what_breaks_in_every_session_is_logged_once(
+    first: type | None, actions: list[Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugins = [first] if first is not None else []
+    cluster = BatchHarness(plugins, nodes=NODES, gangs=[GOOD], tiers=tiers(*plugins), actions=actions)
+    for _ in range(3):
+        faults = cluster.engine.run_session().faults
+        assert any(told in fault for fault in faults)
+    logged = [each for each in caplog.records if told in each.getMessage()]
+    assert len(logged) == 1
+
+
 def test_an_action_that_breaks_at_the_end_does_not_keep_the_others_from_it() -> None:
     ended: list[str] = []
 
