@@ -22,10 +22,13 @@ from bayplan.cli.scheduler_start import Start, started
 _OF_BATCH = (
     "scheduler-name",
     "scheduler-conf",
+    "disable-default-scheduler-config",
     "schedule-period",
     "default-queue",
     "node-selector",
     "percentage-nodes-to-find",
+    "minimum-feasible-nodes",
+    "minimum-percentage-nodes-to-find",
     "ignored-provisioners",
     "scheduler-sharding-mode",
     "scheduler-sharding-name",
