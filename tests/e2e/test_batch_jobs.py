@@ -263,6 +263,18 @@ async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: st
 
 
 @unhurried
+async def test_a_pod_of_somebody_else_with_a_name_of_the_job_is_told_of(cluster: Cluster, namespace: str) -> None:
+    async with rig(cluster.target(), namespace) as here:
+        container = {"name": "main", "image": "busybox"}
+        await here.make(PODS, {"metadata": {"name": "train-worker-1"}, "spec": {"containers": [container]}})
+        await here.make(VC_JOBS, job("train", task("worker", 2)))
+        (said,) = await here.events("train", "FailedCreatePod")
+        assert said == 'Error creating pods: pods "train-worker-1" already exists'
+        await here.client.delete(PODS, namespace=namespace, name="train-worker-1", grace_s=0)
+        await here.job("train", "Running")
+
+
+@unhurried
 async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> None:
     async with rig(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("train", task("worker"), queue=f"{namespace}-q"))

@@ -312,13 +312,23 @@ class VcJobs(BatchController):
             try:
                 await self.client.create(PODS, body, namespace=job.namespace)
             except AlreadyExists:
-                return  # the watch has not told of it yet, or somebody else has this name
+                if self._is_in_the_way(job, body["metadata"]["name"]):
+                    raise
+                return  # the watch has not told of it yet
             made[task] = made.get(task, 0) + 1
 
         faults = await each_of(missing, make)
         if faults:
             self._complain(job, "FailedCreatePod", "creating", faults)
         return made
+
+    def _is_in_the_way(self, job: JobView, name: str) -> bool:
+        """Whether a pod of somebody else's has a name that the job needs, and keeps it."""
+        pod = self.pods.get(job.namespace, name)
+        if pod is None or pod.terminating:
+            return False
+        owner = pod.metadata.controller
+        return owner is None or owner.uid != job.uid
 
     async def _drop_extra(self, job: JobView, memory: _Memory, pods: list[SeenPod]) -> None:
         """Delete pods beyond what a task asks for, and those that were given up already."""
