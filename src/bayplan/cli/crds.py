@@ -65,8 +65,11 @@ def _print(definitions: list[Definition]) -> None:
 
 def _install(target: Target, lacking: list[Definition]) -> None:
     async def create(client: Client) -> None:
-        for name in await create_definitions(client, lacking):
+        created = await create_definitions(client, lacking)
+        for name in created:
             click.echo(f"{name} created")
+        for name in (each["metadata"]["name"] for each in lacking if each["metadata"]["name"] not in created):
+            click.echo(f"{name} is there in another version, and is left as it is; whoever installed it can upgrade it")
 
     asked_of(target, create)
     if not lacking:

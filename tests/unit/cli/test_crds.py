@@ -61,3 +61,19 @@ def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixt
     assert created == [f"{name} created" for name in others]
     assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert after == ["the cluster has all of them; nothing is left to apply\n"]
+
+
+def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    theirs = {**queue, "spec": {**queue["spec"], "versions": [{**queue["spec"]["versions"][0], "name": "v1alpha1"}]}}
+
+    async def run() -> list[str]:
+        async with served(tmp_path) as cluster:
+            await cluster.make(DEFINITIONS, theirs)
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            await asyncio.to_thread(main, ["crds", "--install", "--kubeconfig", str(tmp_path / "config")])
+            return capsys.readouterr().out.splitlines()
+
+    said = asyncio.run(run())
+    assert said[-1].startswith(f"{queue['metadata']['name']} is there in another version, and is left as it is")
+    assert f"{queue['metadata']['name']} created" not in said
