@@ -85,6 +85,10 @@ def test_what_is_wrong_with_objects_is_said_on_them(corner: BatchCorner) -> None
         corner.api.patch("PodGroup", "lost", {"spec": {"queue": "default"}})
         corner.bound(["lost-w-0", "unknown-w-0"])  # mended, they go on
         assert corner.phase("empty") in ("Inqueue", "Pending")
+        until(
+            lambda: any("pod group is not ready, 1 minAvailable" in each for each in corner.told("empty")),
+            "the group without pods is told what it waits for",
+        )
 
 
 def test_a_queue_that_is_deleted_with_jobs_in_it(corner: BatchCorner) -> None:
