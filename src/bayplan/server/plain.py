@@ -28,6 +28,7 @@ PlainHandler = Callable[[Request], Response | Awaitable[Response]]
 
 _GRACE_S = 1.0
 _PIECE = 4096
+_LAST_PORT = 65535
 _PROBED = ("/healthz", "/livez", "/readyz")
 """What is answered below these waits for nothing."""
 
@@ -116,9 +117,11 @@ class PlainServer:
 
 
 def _bound(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
     host = host.strip("[]") or "0.0.0.0"
     try:
+        if not colon or not 0 <= int(port) <= _LAST_PORT:  # the resolver would cut off what is too much
+            raise ValueError(f"{port!r} is no port" if colon else "it has no port")
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, ValueError) as fault:
         raise ServingError(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None

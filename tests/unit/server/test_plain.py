@@ -131,7 +131,7 @@ async def test_what_is_no_number_is_refused_and_tasks_are_listed() -> None:
         assert "Stack for" in (await asked(server, "/debug/pprof/goroutine"))[1]
 
 
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port"])
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ":-1", "8080"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     @on_loop
     async def start() -> None:
