@@ -14,12 +14,14 @@ from bayplan.app import filled_cache
 from bayplan.cli.cluster_folder import ClusterFolder
 from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
 from bayplan.cli.options import chosen_plugins, running_engine
+from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_value
 from bayplan.cli.stopping import run_until_stopped
 from bayplan.cli.why_printing import print_answer
 from bayplan.client import FORWARDED_TOKEN, Target, path_to_leader
 from bayplan.clock import SystemClock
 from bayplan.errors import ApiError, UsageError
+from bayplan.framework.registry import Registry
 from bayplan.framework.turns import finished
 from bayplan.objects.core import Pod
 from bayplan.objects.defaults import admitted
@@ -66,6 +68,7 @@ class Way:
 )
 @click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, help="With --url: believe any certificate.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@plugin_options
 @connection_options
 def command(
     pod: str,
@@ -78,6 +81,8 @@ def command(
     authority: Path | None,
     insecure: bool,
     output: str,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
     connection: Connection,
 ) -> None:
     """Say why POD is on its node, or why it is on none and what would have to change.
@@ -93,11 +98,14 @@ def command(
       bayplan why trainer-3 -n research --now
       bayplan why web-0 --url https://127.0.0.1:10259 --insecure-skip-tls-verify
       bayplan why -f examples/cluster web-0
+      bayplan why -f examples/cluster web-0 --config scheduler.yaml --plugins-dir plugins
     """
     if files:
-        answer = _in_files(files, config, namespace or "default", pod, now=now)
-    elif config is not None:
-        raise UsageError("--config is for a cluster in files; a scheduler that runs has its own")
+        registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+        answer = _in_files(files, config, registry, f"{namespace or 'default'}/{pod}", now=now)
+    elif config is not None or plugin_folders:
+        given = "--config" if config is not None else "--plugins-dir"
+        raise UsageError(f"{given} is for a cluster in files; a scheduler that runs has its own")
     else:
         answer = _of_leader(connection, Way(url, lease, str(authority or ""), not insecure), namespace, pod, now=now)
     if output == "text":
@@ -154,16 +162,15 @@ def _read(body: bytes) -> Answer:
 # a cluster in files
 
 
-def _in_files(files: tuple[Path, ...], config: Path | None, namespace: str, name: str, *, now: bool) -> Answer:
+def _in_files(files: tuple[Path, ...], config: Path | None, registry: Registry, key: str, *, now: bool) -> Answer:
     loaded = load_manifests(files)
     objects = list(admitted(loaded.objects, loaded.places))
     pods = [each for each in objects if isinstance(each, Pod)]
-    wanted = next((pod for pod in pods if (pod.namespace, pod.name) == (namespace, name)), None)
+    wanted = next((pod for pod in pods if pod.key == key), None)
     if wanted is None:
-        raise UsageError(f"there is no pod {namespace}/{name} in these files; -n names another namespace")
+        raise UsageError(f"there is no pod {key} in these files; -n names another namespace")
     if wanted.spec.node_name:
         raise UsageError(f"the files say that {wanted.key} is on {wanted.spec.node_name}; nobody decided that here")
-    registry = chosen_plugins((), trust_writable=False)
     with running_engine(config, registry, filled_cache(objects), seed=0) as engine:
         explainer = PodExplainer(engine, SystemClock())
         outcomes = place_all(engine, [pod for pod in pods if not pod.spec.node_name])

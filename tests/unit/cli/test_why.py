@@ -20,6 +20,7 @@ from bayplan.telemetry.answers import Answer, Borrower, Candidate, Choice, Gang,
 from wire_server import Reply, Request, WireServer, on_loop, status
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "cluster"
+PLUGINS = EXAMPLES.parent / "plugins"
 NAMES = [f"n{number}" for number in range(7)]
 MEMBER, GREEDY = Member(pod="shop/b", reason="full"), Borrower(queue="greedy", over={"cpu": "1"})
 ANSWER = Answer(
@@ -71,6 +72,14 @@ def test_a_pod_that_waits_in_files_and_as_data() -> None:
 def test_what_is_not_in_files() -> None:
     assert "there is no pod default/nobody in these files" in asked("-f", str(EXAMPLES), "nobody", raises=UsageError)
     assert "--config is for a cluster in files" in asked("web-0", "--config", "x.yaml", raises=UsageError)
+
+
+def test_plugins_of_ones_own_have_their_say_in_files() -> None:
+    own = ("--config", str(EXAMPLES.parent / "config" / "fast-disks.yaml"), "--plugins-dir", str(PLUGINS))
+    text = asked("-f", str(EXAMPLES), "web-0", *own, "--trust-writable-plugins")
+    assert "FastDisks=" in text
+    told = asked("web-0", "--plugins-dir", str(PLUGINS), raises=UsageError)
+    assert told == "--plugins-dir is for a cluster in files; a scheduler that runs has its own"
 
 
 # a scheduler that runs
