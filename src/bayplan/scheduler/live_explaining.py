@@ -101,5 +101,7 @@ def _words(cures: Iterable[Cure]) -> Iterable[str]:
     """`Pod Delete, UpdatePodScaleDown`: what a cure registers for, as logs and metrics call it."""
     for cure in cures:
         known = ACTION_WORDS.get(cure.action)
-        single = [ACTION_WORDS[bit] for bit in Action if bit & cure.action and bit in ACTION_WORDS]
-        yield f"{cure.resource} {known or '|'.join(single)}"
+        parts = [bit for bit in Action if bit & cure.action]
+        if Action.UPDATE in cure.action:  # eleven words for one
+            parts = [bit for bit in parts if bit not in Action.UPDATE] + [Action.UPDATE]
+        yield f"{cure.resource} {known or '|'.join(ACTION_WORDS[part] for part in parts)}"

@@ -47,6 +47,7 @@ async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -
         assert answer.closest == "big"
         assert answer.since is not None
         assert answer.waits_for.startswith("one of these changes: Pod Delete|UpdatePodScaleDown, Node Add|")
+        assert "resource.k8s.io/DeviceClass Add|Update," in f"{answer.waits_for},"
 
 
 @on_loop
