@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+from patience import DEADLINE_S
 
 
 class Pipe:
@@ -49,3 +55,52 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     finally:
         writer.close()
+
+
+class ThreadedPipe:
+    """The same for a test that has no loop of its own."""
+
+    def __init__(self, to_port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._pipe = Pipe(to_port)
+        self._loop = loop
+
+    @property
+    def port(self) -> int:
+        return self._pipe.port
+
+    def open(self) -> None:
+        self._run(self._pipe.open())
+
+    def cut(self) -> None:
+        self._run(self._pipe.cut())
+
+    def close(self) -> None:
+        self.cut()
+        self._run(_all_ended())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+
+async def _all_ended() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+@contextmanager
+def piped(to_port: int) -> Iterator[ThreadedPipe]:
+    """A pipe that is open, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    pipe = ThreadedPipe(to_port, loop)
+    try:
+        pipe.open()
+        yield pipe
+    finally:
+        pipe.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

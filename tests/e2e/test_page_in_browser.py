@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from browser.devtools import Browser, Page
 from patience import DEADLINE_S
+from tcp_pipe import piped
 
 BAYPLAN = [sys.executable, "-m", "bayplan"]
 NASTY = "<img src=x onerror=document.title='pwned'>"
@@ -138,6 +140,54 @@ def test_it_is_live(page: Page, up: Up) -> None:
     page.until(f"document.querySelector('#pod-count').innerText === '{before}'")
 
 
+def test_a_node_that_has_changed_is_shown_as_it_is_and_goes_on_being_shown(page: Page, up: Up) -> None:
+    """Nodes change all the time, by what their kubelets tell of them: that is where plans that are kept go stale."""
+    page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
+    page.eval("document.querySelector('canvas').focus()")
+    page.press("ArrowRight")
+    page.until("bayplan.plan.selected.node")
+    name = page.eval("bayplan.plan.selected.node")
+    corner = f"""(() => {{ const {{ view }} = bayplan.plan; const node = bayplan.world.nodes.get({json.dumps(name)});
+        return [(node.x + 56) * view.scale - view.x, (node.y + 12) * view.scale - view.y].map(Math.round); }})()"""
+    assert pixel(page, corner) == [255, 255, 255]
+    node = json.loads(up.bayplan("get", "node", name, "-o", "json"))
+    up.apply({**node, "spec": {**node.get("spec", {}), "unschedulable": True}})
+    page.until(f"bayplan.world.nodes.get({json.dumps(name)}).state !== 'ready' && !bayplan.plan.frame")
+    assert pixel(page, corner) == [243, 217, 211]
+    page.press("ArrowRight")
+    page.until(f"bayplan.plan.selected.node !== {json.dumps(name)}")
+    up.apply(manifest("settled", "3", nodeName=name))
+    page.until("bayplan.world.pods.get('default/settled')?.node && !bayplan.plan.frame")
+    assert pixel(page, bay_of("default/settled")) not in ([255, 255, 255], [243, 217, 211])
+    up.bayplan("delete", "pod", "settled")
+    page.until("!bayplan.world.pods.has('default/settled')")
+    up.apply({**json.loads(up.bayplan("get", "node", name, "-o", "json")), "spec": node.get("spec", {})})
+    page.until(f"bayplan.world.nodes.get({json.dumps(name)}).state === 'ready' && !bayplan.plan.frame")
+    assert pixel(page, corner) == [255, 255, 255]
+
+
+def test_gangs_that_change_with_their_pods_are_drawn_in_the_colours_of_queues(page: Page) -> None:
+    page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
+    colour = "document.querySelectorAll('header select')[0]"
+    page.eval(f"{colour}.value = 'queue', {colour}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+    page.until("bayplan.plan.colours.way === 'queue' && !bayplan.plan.frame")
+    page.eval(
+        """(() => { const { world } = bayplan; const twin = { ...world.pods.get("default/web-0"), key: "default/twin" };
+        const group = ["default/gang", "default", 1, "Running"];
+        world.rows({ groups: [group], pods: [world.fields.pods.map((field) => twin[field])] }); })()"""
+    )
+    page.until("!bayplan.plan.frame")
+    drawn = "bayplan.plan.podsOf(bayplan.world.nodes.get(bayplan.world.pods.get('default/web-0').node))"
+    assert page.eval(f"{drawn}.some((pod) => pod.key === 'default/twin')")
+
+
+def test_an_address_that_was_cut_off_shows_the_page(up: Up, browser: Browser) -> None:
+    page = browser.open(f"{up.url}#pod=default%2")
+    page.until("window.bayplan?.world.whole && document.querySelector('#node-count').innerText === '12'")
+    assert page.complaints == []
+    page.close()
+
+
 def test_a_click_says_why(page: Page, up: Up) -> None:
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     left, top = page.eval(
@@ -229,6 +279,23 @@ def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> N
     up.apply(*(manifest(f"web-{number}", "500m") for number in range(8)), manifest("giant", "64"))
     page.until("bayplan.world.pods.size === 9 && bayplan.world.waiting.size === 1")
     page.close()
+
+
+def test_a_connection_that_broke_leaves_nothing_twice(up: Up, browser: Browser) -> None:
+    with piped(urlsplit(up.url).port or 0) as pipe:
+        page = browser.open(f"http://127.0.0.1:{pipe.port}/page/")
+        page.until("window.bayplan?.world.whole && bayplan.world.decisions.length >= 9")
+        said, generation = "bayplan.world.decisions.map((each) => each.pod + each.at)", "bayplan.world.generation"
+        before, told = page.eval(said), page.eval(generation)
+        pipe.cut()
+        page.until("bayplan.world.state === 'lost'")
+        pipe.open()
+        page.until(f"bayplan.world.state === 'live' && bayplan.world.whole && {generation} > {told}")
+        page.until(f"{said}.length >= {len(before)}")
+        assert page.eval(said) == before
+        page.until("!bayplan.plan.frame")
+        assert pixel(page, bay_of("default/web-0")) not in ([255, 255, 255], [0, 0, 0])
+        page.close()
 
 
 def test_markup_is_shown_as_text(page: Page, up: Up) -> None:

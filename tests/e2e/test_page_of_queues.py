@@ -13,6 +13,7 @@ import pytest
 from batch_corner import GANGS, BatchCorner
 from browser.devtools import Browser, Page
 from cluster.run import Cluster, free_ports
+from tcp_pipe import piped
 
 CONF = GANGS.replace("preempt, reclaim, ", "")
 
@@ -93,10 +94,10 @@ def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
 ) -> None:
     (port,) = free_ports(1)
     greedy, modest = queued(corner)
-    with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"):
+    with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"), piped(port) as pipe:
         corner.bound()
         browser.call("Storage.clearCookies")  # cookies know no ports: one of another server's page would be shown here
-        page = browser.open(f"https://127.0.0.1:{port}/page/")
+        page = browser.open(f"https://127.0.0.1:{pipe.port}/page/")
         page.until("document.querySelector('#token')")
         assert "401" in "".join(page.complaints)  # who has shown nothing sees a form, and nothing else
         assert corner.namespace not in page.eval("document.documentElement.outerHTML")
@@ -104,9 +105,16 @@ def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
         page.eval(f"document.querySelector('#token').value = {json.dumps(cluster.tokens['admin'])}")
         page.click_on("form button")
         is_shown(page, corner, greedy, modest)
-        (kept,) = page.call("Network.getCookies", urls=[f"https://127.0.0.1:{port}/page/"])["cookies"]
+        (kept,) = page.call("Network.getCookies", urls=[f"https://127.0.0.1:{pipe.port}/page/"])["cookies"]
         assert (kept["name"], kept["value"]) == ("bayplan-token", cluster.tokens["admin"])
         assert (kept["secure"], kept["httpOnly"], kept["sameSite"]) == (True, True, "Strict")
         assert page.eval("document.cookie") == ""
         assert page.complaints == []
+        pipe.cut()
+        page.until("bayplan.world.state === 'lost'")
+        browser.call("Storage.clearCookies")
+        pipe.open()  # whose token is not taken any more is told so, and may show another
+        page.until("document.querySelector('.state').innerText.includes('not let in any more')")
+        page.click_on(".state a")
+        page.until("document.querySelector('#token')")
         page.close()

@@ -7,6 +7,7 @@
 import { boxesOf } from "./boxes.js";
 
 const BAY = { width: 60, height: 40, gap: 5, head: 22 };
+const LINE = 14;
 const TILE = 256;
 const MOST_TILES = 160;
 const BUDGET_MS = 10;
@@ -199,15 +200,14 @@ export class BayPlan {
       this.world.movedNodes = false;
       this.world.dirtyNodes.clear();
       this.lay();
-    } else if (this.world.recolour && this.colours.way === "queue") {
-      this.repaint();
-    } else if (this.world.dirtyNodes.size) {
+    } else {
+      const recoloured = this.world.recolour && this.colours.way === "queue";
+      if (!recoloured && !this.world.dirtyNodes.size) return;
+      if (recoloured) this.tiles.clear();
       for (const name of this.world.dirtyNodes) {
         const node = this.world.nodes.get(name);
         if (node) this.redraw(node);
       }
-    } else {
-      return;
     }
     this.world.recolour = false;
     this.world.dirtyNodes.clear();
@@ -298,6 +298,7 @@ export class BayPlan {
     const pods = this.podsOf(node);
     const { boxes } = node;
     const gap = width > 40 ? 1 : 0;
+    const named = width > 90;
     for (let place = 0; place < pods.length; place += 1) {
       const pod = pods[place];
       const bx = left + boxes[4 * place] * width;
@@ -305,18 +306,17 @@ export class BayPlan {
       const [bw, bh] = [boxes[4 * place + 2] * width, boxes[4 * place + 3] * height];
       context.fillStyle = this.matches && !this.matches.has(pod.key) ? this.palette.dim : this.colours.of(this.colours.keyOf(pod));
       context.fillRect(bx, by, Math.max(0.5, bw - gap), Math.max(0.5, bh - gap));
-      if (bw > 70 && bh > 14) this.drawName(context, pod.key.slice(pod.key.indexOf("/") + 1), bx, by, bw);
+      const below = named && by < top + LINE ? top + LINE - by : 0; // the first line of a bay is for its own name
+      if (bw > 70 && bh - below > 14) this.drawName(context, pod.key.slice(pod.key.indexOf("/") + 1), bx, by + below, bw);
     }
-    if (width > 90) {
-      context.fillStyle = this.palette.faint;
-      context.font = "11px system-ui, sans-serif";
-      context.textBaseline = "top";
-      context.fillText(cut(context, node.name, width - 6), left + 3, top + 2);
+    if (named) {
+      const covered = pods.some((_, place) => boxes[4 * place] === 0 && boxes[4 * place + 1] * height < LINE);
+      this.drawName(context, node.name, left, top, width, covered ? "#fff" : this.palette.faint);
     }
   }
 
-  drawName(context, name, left, top, width) {
-    context.fillStyle = "#fff";
+  drawName(context, name, left, top, width, colour = "#fff") {
+    context.fillStyle = colour;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "top";
     context.fillText(cut(context, name, width - 6), left + 3, top + 2);

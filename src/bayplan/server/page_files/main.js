@@ -31,8 +31,12 @@ function useWorld() {
 }
 
 function chosenByAddress() {
-  const [kind, ...rest] = decodeURIComponent(location.hash.slice(1)).split("=");
-  return kind === "pod" || kind === "node" ? { kind, key: rest.join("=") } : null;
+  try {
+    const [kind, ...rest] = decodeURIComponent(location.hash.slice(1)).split("=");
+    return kind === "pod" || kind === "node" ? { kind, key: rest.join("=") } : null;
+  } catch {
+    return null; // an address that was cut off in the middle of a character
+  }
 }
 
 function useChosen() {
@@ -131,7 +135,10 @@ function Head({ query, search, searching, way, colour, theme, dress, results, ch
     if (pod) choose("pod", pod.key);
     else if (node) choose("node", node.name);
   };
-  const state = { live: "live", lost: "not connected, trying again", connecting: "connecting" }[world.state];
+  const state = {
+    live: "live", lost: "not connected, trying again", connecting: "connecting",
+    refused: html`not let in any more, <a href="./">sign in</a>`,
+  }[world.state];
   return html`<header>
     <h1>Bayplan</h1>
     <p class=${`state ${world.state}`} role="status">${state}</p>

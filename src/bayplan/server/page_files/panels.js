@@ -71,7 +71,7 @@ export function Decisions({ world, choose }) {
   return html`<section aria-labelledby="h-decisions"><h2 id="h-decisions">Decisions</h2>
     <ol id="decisions" class="scroll" tabindex="0" aria-labelledby="h-decisions">
     ${world.decisions.slice(0, MOST).map((told) => html`<li class=${told.outcome} key=${`${told.at}${told.pod}`}>
-      <time>${new Date(told.at * 1000).toLocaleTimeString()}</time> <${Pod} name=${told.pod} choose=${choose} />
+      <time>${new Date(told.at * 1000).toLocaleTimeString([], { hour12: false })}</time> <${Pod} name=${told.pod} choose=${choose} />
       ${told.node && html` → <${Node} name=${told.node} choose=${choose} />`} <span class="message">${told.text}</span></li>`)}
     </ol></section>`;
 }

@@ -5,6 +5,7 @@ import uPlot from "./vendor/uplot.js";
 import { palette } from "./theme.js";
 
 const HEIGHT = 110;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600]; // seconds between two times that are written
 
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 
@@ -16,7 +17,7 @@ function options(width, series, unit) {
     height: HEIGHT,
     cursor: { y: false },
     legend: { show: false },
-    axes: [{ ...axis, size: 26, values: (_, times) => times.map(clock) }, { ...axis, values: (_, values) => values.map((value) => `${value}${unit}`) }],
+    axes: [{ ...axis, size: 26, space: 80, incrs: STEPS, values: (_, times) => times.map(clock) }, { ...axis, values: (_, values) => values.map((value) => `${value}${unit}`) }],
     scales: { y: { range: (_, low, high) => [0, Math.max(1, high || 1)] } },
     series: [{}, ...series.map(([label, colour]) => ({ label, stroke: colours[colour], width: 1.5, spanGaps: true }))],
   };

@@ -2,16 +2,31 @@
 
 const SLOWEST_MS = 5000;
 
+// Whether somebody serves there who does not take our token any more: a stream that ends does not say why.
+async function isRefused() {
+  try {
+    return (await fetch("./", { method: "HEAD" })).status === 401;
+  } catch {
+    return false;
+  }
+}
+
 export function follow(world) {
   let delay = 500;
   let source = null;
 
-  function lost(state) {
-    source.close();
+  function tell(state) {
     world.state = state;
     world.changed();
+  }
+
+  async function lost() {
+    source.close();
     setTimeout(open, delay);
     delay = Math.min(SLOWEST_MS, delay * 1.5);
+    if (world.state !== "refused") tell("lost");
+    const refused = await isRefused();
+    if (world.state !== "live") tell(refused ? "refused" : "lost");
   }
 
   function open() {
@@ -30,7 +45,7 @@ export function follow(world) {
       world.changed();
     });
     on("decisions", (told) => world.decided(told));
-    source.onerror = () => lost("lost");
+    source.onerror = lost;
   }
 
   open();

@@ -44,6 +44,7 @@ export class World {
 
   hello(about) {
     if (this.about && this.about.began !== about.began) this.numbers = null;
+    else this.decisions = []; // the same process tells them once more
     this.about = about;
     this.fields = about.fields;
     this.state = "live";
@@ -78,19 +79,31 @@ export class World {
   }
 
   put(table, key, item) {
+    if (table === "nodes") {
+      this.putNode(key, item);
+      return;
+    }
     const old = this.tables[table].get(key);
     this.tables[table].set(key, item);
     if (table === "pods") {
       if (old && old.node && old.node !== item.node) this.leave(old);
       this.settle(key, item);
-    } else if (table === "nodes") {
-      item.pods = old ? old.pods : this.strangers.get(key) || new Map();
-      this.strangers.delete(key);
-      this.dirtyNodes.add(key);
-      if (!old || old.zone !== item.zone) this.movedNodes = true;
     } else if (table === "groups") {
       this.recolour = true;
     }
+  }
+
+  // A node that is known stays the object that it was: the plan keeps its place and its boxes there.
+  putNode(key, item) {
+    const old = this.nodes.get(key);
+    if (!old || old.zone !== item.zone) this.movedNodes = true;
+    if (old) {
+      Object.assign(old, item);
+    } else {
+      this.nodes.set(key, { ...item, pods: this.strangers.get(key) || new Map() });
+      this.strangers.delete(key);
+    }
+    this.dirtyNodes.add(key);
   }
 
   drop(table, key) {
