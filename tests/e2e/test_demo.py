@@ -132,6 +132,14 @@ def test_kept_up_for_others(env: dict[str, str]) -> None:
                 timeout=DEADLINE_S,
             )
             assert (asked.returncode, "pod/giant" in asked.stdout.split()) == (0, True), asked.stderr
+            told = subprocess.run(
+                [sys.executable, "-m", "bayplan", "why", "giant", "--cluster", "demo"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+            assert (told.returncode, "Insufficient nvidia.com/gpu" in told.stdout) == (0, True), told.stderr
         finally:
             down = subprocess.run(
                 [sys.executable, "-m", "bayplan", "cluster", "down", "--name", "demo"],

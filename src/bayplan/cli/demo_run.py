@@ -226,13 +226,14 @@ def _tell_next() -> None:
 
 async def _keep(cluster: WholeCluster, folder: ClusterFolder) -> None:
     cluster.write_kubeconfig(folder.kubeconfig, folder.name)
-    folder.tell(Running(os.getpid(), cluster.url))
+    folder.tell(Running(os.getpid(), cluster.url, page=cluster.page_url))
     lines = [
         "",
         f"the cluster stays up at {cluster.url} until Ctrl-C, or `bayplan cluster down --name {NAME}`:",
         f"  export KUBECONFIG={folder.kubeconfig}",
         "  kubectl get pods -A -o wide",
         "  kubectl describe pod giant",
+        f"  bayplan why giant --cluster {NAME}",
         f"  bayplan top --cluster {NAME}",
         "",
         f"and in a browser: {cluster.page_url}",

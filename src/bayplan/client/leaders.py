@@ -20,7 +20,7 @@ import msgspec
 from bayplan.client.client import Client
 from bayplan.client.resources import LEASES
 from bayplan.client.target import SERVICE_ACCOUNT
-from bayplan.errors import UsageError
+from bayplan.errors import NotFound, UsageError
 
 LEADER = "bayplan.io/leader"
 FORWARDED_TOKEN = "X-Bayplan-Token"
@@ -49,7 +49,13 @@ def leader_marks(
 
 async def path_to_leader(client: Client, namespace: str, name: str) -> str:
     """The path, at the API server, below which the holder of a lease serves."""
-    lease = await client.get_raw(LEASES, namespace, name)
+    try:
+        lease = await client.get_raw(LEASES, namespace, name)
+    except NotFound:
+        raise UsageError(
+            f"there is no lease {namespace}/{name}, which the scheduler would hold; name another with --lease, or the "
+            "scheduler's address with --url"
+        ) from None
     holder = (lease.get("spec") or {}).get("holderIdentity") or ""
     if not holder:
         raise UsageError(f"nobody holds the lease {namespace}/{name}: no scheduler leads at the moment; try again")

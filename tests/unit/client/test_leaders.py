@@ -51,6 +51,7 @@ async def test_the_leader_is_found_by_its_mark() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
+        pytest.param(status(404, "NotFound"), "there is no lease .* name another with --lease", id="no-lease"),
         pytest.param(lease(""), "nobody holds the lease", id="nobody-leads"),
         pytest.param(lease("kube_9"), "is no Bayplan in a pod", id="no-mark"),
         pytest.param(lease("kube_9", leader_marks("me_1", 1, ENV)), "is no Bayplan in a pod", id="mark-of-another"),
