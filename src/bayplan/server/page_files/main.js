@@ -137,7 +137,7 @@ function Head({ query, search, searching, way, colour, theme, dress, results, ch
   };
   const state = {
     live: "live", lost: "not connected, trying again", connecting: "connecting",
-    refused: html`not let in any more, <a href="./">sign in</a>`,
+    refused: html`not let in any more, <a href=${location.pathname}>sign in</a>`,
   }[world.state];
   return html`<header>
     <h1>Bayplan</h1>
