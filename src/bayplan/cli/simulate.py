@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from bayplan.cli.printing import print_table, print_value, yaml_text
@@ -14,10 +15,10 @@ from bayplan.cli.simulating import progress_bar
 from bayplan.errors import UsageError
 from bayplan.sim.openb import LOADS, Run, Summary
 from bayplan.sim.policies import POLICIES, policy_manifest
-from bayplan.sim.published import differences, published
+from bayplan.sim.published import Published, differences, on_published_nodes, published
 from bayplan.sim.running import cores, in_order
-from bayplan.sim.sweeping import Job, carry_out, workload_name
-from bayplan.sim.traces import gpu_capacity, read_nodes, read_openb_pods
+from bayplan.sim.sweeping import Job, carry_out, nodes_to_fill, workload_name
+from bayplan.sim.traces import TraceNode, gpu_capacity, read_openb_pods
 
 
 @click.command("simulate")
@@ -77,6 +78,9 @@ def command(
       bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
     """
     if trace != "openb":
+        _refuse_given("seeds", "processes", "show_config", because="of use with --trace openb alone; leave out")
+        if trace == "recording":
+            _refuse_given("columns", because="of use with --trace csv alone; a recording has no columns")
         simulate_csv(
             trace,
             pods,
@@ -91,8 +95,9 @@ def command(
             output=output,
         )
         return
-    if config is not None or columns or samples is not None or engine != "pod":
-        raise UsageError("--engine, --config, --column and --samples go with --trace csv or recording")
+    _refuse_given(
+        "engine", "config", "columns", "every", "samples", because="of use with --trace csv or recording; leave out"
+    )
     chosen = policy or "fgd"
     if show_config:
         click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)
@@ -100,26 +105,33 @@ def command(
     _simulate_openb(pods, nodes, chosen, range(first_seed, first_seed + seeds), processes or cores(), output)
 
 
+def _refuse_given(*parameters: str, because: str) -> None:
+    """An option that would be heard by nobody is refused."""
+    context = click.get_current_context()
+    flags = {each.name: each.opts[0] for each in context.command.params}
+    given = [name for name in parameters if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise UsageError(f"{', '.join(flags[name] for name in given)}: {because}")
+
+
 def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, processes: int, output: str) -> None:
-    cluster = read_nodes(nodes)
-    if not gpu_capacity(cluster):
-        raise UsageError(f"{nodes}: no node has a GPU, so there is nothing to allocate; give other --nodes")
+    cluster = nodes_to_fill(nodes)
     read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
     jobs = [Job(pods, nodes, policy, seed) for seed in seeds]
     with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
         runs = in_order(carry_out, jobs, processes, told)
     summary = Summary.of(runs)
+    known = published(summary.workload, summary.policy) if on_published_nodes(cluster) else None
     if output == "table":
-        _print(summary, runs, len(cluster), gpu_capacity(cluster))
+        _print(summary, runs, cluster, known)
     else:
-        print_value(_as_data(summary, runs, len(cluster), gpu_capacity(cluster)), output)
+        print_value(_as_data(summary, runs, cluster, known), output)
 
 
-def _print(summary: Summary, runs: list[Run], nodes: int, capacity: int) -> None:
-    click.echo(
-        f"{summary.policy} on {summary.workload} (openb): {nodes} nodes, {capacity // 1000} GPUs, {len(runs)} runs\n"
-    )
-    known, apart = published(summary.workload, summary.policy), differences(summary)
+def _print(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> None:
+    gpus = gpu_capacity(nodes) // 1000
+    click.echo(f"{summary.policy} on {summary.workload} (openb): {len(nodes)} nodes, {gpus} GPUs, {len(runs)} runs\n")
+    apart = differences(summary)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("LOAD", "GPU ALLOCATION", "DEVIATION", *(("PUBLISHED", "DIFFERENCE") if known else ())):
         table.add_column(title, justify="right", no_wrap=True)
@@ -129,20 +141,22 @@ def _print(summary: Summary, runs: list[Run], nodes: int, capacity: int) -> None
             cells += [f"{known.mean[load]:.2f}%", f"{apart[load]:+.2f}"]
         table.add_row(*cells)
     print_table(table)
-    if not known:
+    if not known and published(summary.workload, summary.policy):
+        click.echo("\nwhat was published about this workload is about other nodes")
+    elif not known:
         click.echo("\nnothing was published about this workload")
 
 
-def _as_data(summary: Summary, runs: list[Run], nodes: int, capacity: int) -> dict[str, Any]:
+def _as_data(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> dict[str, Any]:
     data: dict[str, Any] = {
         "trace": "openb",
         "workload": summary.workload,
         "policy": summary.policy,
         "seeds": list(summary.seeds),
-        "nodes": nodes,
-        "gpus": capacity // 1000,
+        "nodes": len(nodes),
+        "gpus": gpu_capacity(nodes) // 1000,
     }
-    known, apart = published(summary.workload, summary.policy), differences(summary)
+    apart = differences(summary)
     for load in LOADS:
         data[f"gpu_allocation_at_{load}_mean"] = _rounded(summary.mean.get(load))
         data[f"gpu_allocation_at_{load}_sd"] = _rounded(summary.deviation.get(load))

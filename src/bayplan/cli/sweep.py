@@ -10,14 +10,16 @@ import click
 
 from bayplan.cli.simulating import progress_bar
 from bayplan.errors import UsageError
+from bayplan.sim.extras import optional
 from bayplan.sim.on_ray import spread_on_ray
 from bayplan.sim.openb import Run
 from bayplan.sim.parquet import write_parquet
 from bayplan.sim.policies import POLICIES, parsed_policy
+from bayplan.sim.published import on_published_nodes
 from bayplan.sim.reports import report
 from bayplan.sim.running import cores, results
-from bayplan.sim.sweeping import Job, Journal, carry_out, jobs_of, sweep, write_csv
-from bayplan.sim.traces import read_nodes, read_openb_pods
+from bayplan.sim.sweeping import Job, Journal, carry_out, jobs_of, nodes_to_fill, sweep, write_csv
+from bayplan.sim.traces import read_openb_pods
 
 
 @click.command("sweep")
@@ -68,10 +70,16 @@ def command(
     for path in filter(None, (out, page)):
         if not path.absolute().parent.is_dir():
             raise UsageError(f"{path} cannot be written: there is no folder {path.parent}; make it, or name another")
+        if path.is_dir():
+            raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
+    if out.suffix == ".parquet":  # what is missing is told now, and not after an hour of runs
+        optional("pyarrow", wanted_for="Parquet", extra="sweep")
+    if page is not None:
+        optional("matplotlib", wanted_for="a report", extra="sweep")
     chosen = policies or tuple(POLICIES)
     for policy in chosen:
         parsed_policy(policy)
-    read_nodes(nodes)
+    compared = on_published_nodes(nodes_to_fill(nodes))
     for path in pods:
         read_openb_pods(path)
     jobs = jobs_of(pods, nodes, chosen, range(first_seed, first_seed + seeds))
@@ -81,7 +89,7 @@ def command(
         found = sweep(jobs, journal, spread, told=told)
     (write_csv if out.suffix == ".csv" else write_parquet)(out, found)
     if page is not None:
-        page.write_text(report([each.run for each in found]), encoding="utf-8")
+        page.write_text(report([each.run for each in found], compared=compared), encoding="utf-8")
     journal.remove()
     click.echo(f"{len(found)} runs in {out}" + (f", a report in {page}" if page is not None else ""))
 

@@ -17,7 +17,7 @@ from bayplan.clock import ManualClock
 from bayplan.scheduler.cycle import first_of
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.cluster import Pods, cluster_of
-from bayplan.sim.policies import policy_configuration
+from bayplan.sim.policies import parsed_policy, policy_configuration
 from bayplan.sim.traces import TraceNode, TracePod, gpu_capacity
 from bayplan.telemetry.decisions import DecisionRing
 
@@ -169,7 +169,7 @@ def fill(
 
 def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
-    ties = None if policy == "random" else first_of  # rows are in the order of this run
+    ties = None if set(parsed_policy(policy)) == {"random"} else first_of  # rows are in the order of this run
     return PodEngine(
         configuration,
         registry,

@@ -12,7 +12,7 @@ from bayplan.sim.sweeping import FIELDS, Result
 
 
 def write_parquet(path: Path, results: Iterable[Result]) -> None:
-    """One row a run; the columns are those of the CSV."""
+    """One row a run; the columns are those of the CSV, numbers also where no run has reached a load."""
     pyarrow = optional("pyarrow", wanted_for="Parquet", extra="sweep")
     parquet = optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
     columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
@@ -22,4 +22,6 @@ def write_parquet(path: Path, results: Iterable[Result]) -> None:
         row = (*values, *(run.allocation.get(load) for load in LOADS), result.fingerprint)
         for name, value in zip(FIELDS, row, strict=True):
             columns[name].append(value)
-    parquet.write_table(pyarrow.table(columns), path)
+    amounts = {name: pyarrow.float64() for name in FIELDS if name.startswith("gpu_allocation_at_")}
+    arrays = {name: pyarrow.array(values, amounts.get(name)) for name, values in columns.items()}
+    parquet.write_table(pyarrow.table(arrays), path)

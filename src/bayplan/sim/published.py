@@ -7,6 +7,7 @@ pods for so many percent of them have come, mean and deviation over ten seeds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
@@ -15,6 +16,7 @@ from typing import Any
 from bayplan.sim.openb import LOADS, Summary
 from bayplan.sim.policies import PUBLISHED_NAMES
 from bayplan.sim.tables import Column, number, rows, text
+from bayplan.sim.traces import TraceNode, read_nodes
 
 _COLUMNS: tuple[Column[Any], ...] = (
     text("workload"),
@@ -41,6 +43,11 @@ def _table() -> dict[tuple[str, str], Published]:
             )
             for row in rows(path, _COLUMNS)
         }
+
+
+def on_published_nodes(nodes: Sequence[TraceNode]) -> bool:
+    """Whether these are the nodes that the numbers are about; on others they mean nothing."""
+    return set(nodes) == set(read_nodes())
 
 
 def published(workload: str, policy: str) -> Published | None:

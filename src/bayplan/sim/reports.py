@@ -35,11 +35,13 @@ def summaries(runs: Iterable[Run]) -> list[Summary]:
     return [Summary.of(group) for group in groups.values()]
 
 
-def report(runs: Sequence[Run]) -> str:
-    """The whole page."""
+def report(runs: Sequence[Run], *, compared: bool = True) -> str:
+    """The whole page; `compared`: beside what was published, which is about the nodes of OpenB."""
     found = summaries(runs)
     workloads = list(dict.fromkeys(summary.workload for summary in found))
-    sections = [_section(name, [each for each in found if each.workload == name]) for name in workloads]
+    sections = [
+        _section(name, [each for each in found if each.workload == name], compared=compared) for name in workloads
+    ]
     policies = len({summary.policy for summary in found})
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -52,17 +54,17 @@ def report(runs: Sequence[Run]) -> str:
     )
 
 
-def _section(workload: str, found: Sequence[Summary]) -> str:
+def _section(workload: str, found: Sequence[Summary], *, compared: bool) -> str:
     heads = "".join(f"<th>at {load} %</th><th>published</th>" for load in LOADS)
-    lines = "".join(_line(summary) for summary in found)
+    lines = "".join(_line(summary, compared=compared) for summary in found)
     return (
         f"<h2>{escape(workload)}</h2>\n{_plot(found)}\n"
         f"<table>\n<tr><th>policy</th><th>runs</th>{heads}</tr>\n{lines}</table>\n"
     )
 
 
-def _line(summary: Summary) -> str:
-    known = published(summary.workload, summary.policy)
+def _line(summary: Summary, *, compared: bool) -> str:
+    known = published(summary.workload, summary.policy) if compared else None
     apart = differences(summary)
     cells = [f"<td>{escape(summary.policy)}</td><td>{len(summary.seeds)}</td>"]
     for load in LOADS:

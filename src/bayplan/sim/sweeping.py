@@ -18,7 +18,7 @@ from bayplan import __version__
 from bayplan.errors import UsageError
 from bayplan.sim.openb import LOADS, Run, Workload, run
 from bayplan.sim.tables import Column, TraceError, number, rows, text, whole_number
-from bayplan.sim.traces import read_nodes, read_openb_pods
+from bayplan.sim.traces import TraceNode, gpu_capacity, read_nodes, read_openb_pods
 
 FIELDS = (
     "workload",
@@ -80,6 +80,14 @@ def workload_name(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
+def nodes_to_fill(path: Path | None) -> list[TraceNode]:
+    """The nodes of a file, or those of OpenB. Without a GPU among them there is nothing to measure."""
+    nodes = read_nodes(path)
+    if not gpu_capacity(nodes):
+        raise UsageError(f"{path}: no node has a GPU, so there is nothing to allocate; give other --nodes")
+    return nodes
+
+
 def load_workload(pods: Path, nodes: Path | None) -> Workload:
     """A workload from its files; a process that runs it again need not read it again, unless they changed."""
     return _loaded(pods, nodes, tuple(path.stat().st_mtime_ns for path in (pods, nodes) if path is not None))
@@ -112,6 +120,9 @@ def jobs_of(pods: Iterable[Path], nodes: Path | None, policies: Iterable[str], s
         if names.count(name) > 1:
             raise UsageError(f"two files are called {name}, so their results could not be told apart; rename one")
     listed = list(policies)
+    for policy in listed:
+        if listed.count(policy) > 1:
+            raise UsageError(f"--policy {policy} is there twice, and would give the same results twice; leave one out")
     return [Job(path, nodes, policy, seed) for path in files for policy in listed for seed in seeds]
 
 

@@ -136,7 +136,20 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: Com
     ("arguments", "said"),
     [
         (["simulate", "--pods", "none.csv"], "none.csv: it cannot be read: No such file or directory"),
-        (["simulate", "--pods", "none.csv", "--samples", "x"], "and --samples go with --trace csv"),
+        (["simulate", "--pods", "none.csv", "--samples", "x"], "--samples: of use with --trace csv or recording"),
+        (
+            ["simulate", "--pods", "x", "--column", "a=b", "--every", 5],
+            "--column, --every: of use with --trace csv or recording",
+        ),
+        (
+            ["simulate", "--trace", "csv", "--pods", "x", "--show-config"],
+            "--show-config: of use with --trace openb alone",
+        ),
+        (
+            ["simulate", "--trace", "csv", "--pods", "x", "--seeds", 3, "--processes", 1],
+            "--seeds, --processes: of use with --trace openb alone",
+        ),
+        (["simulate", "--trace", "recording", "--pods", "x", "--column", "name=job"], "a recording has no columns"),
         (
             ["simulate", "--trace", "csv", "--pods", "x", "--column", "colour=red"],
             "--column takes FIELD=NAME with a field",
@@ -147,6 +160,7 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: Com
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "no/x.html"],
             "no/x.html cannot be written: there is no folder no; make it",
         ),
+        (["sweep", "--pods", "none.csv", "--out", "x.csv", "--report", "."], ". cannot be written: it is a folder"),
         (["sweep", "--pods", "none.csv", "--out", "x.txt"], "--out is a .csv or a .parquet; got x.txt"),
         (
             ["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "best"],
@@ -164,9 +178,40 @@ def test_what_cannot_work_is_told_in_one_sentence(run: CommandLine, arguments: l
     assert said in ended.err
 
 
-def test_nodes_without_gpus_are_refused(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["simulate", "sweep"])
+def test_nodes_without_gpus_are_refused(run: CommandLine, files: list[str], tmp_path: Path, verb: str) -> None:
     (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib\na,1000,1000\n")
-    assert "no node has a GPU" in run("simulate", *files).err
+    more = ["--out", tmp_path / "out.csv"] if verb == "sweep" else []
+    assert "no node has a GPU" in run(verb, *files, *more).err
+
+
+def test_on_other_nodes_nothing_is_compared(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    """A list of pods that is known by its name was published on the nodes of OpenB alone."""
+    pods, page = tmp_path / "openb_pod_list_default.csv", tmp_path / "page.html"
+    pods.write_text(PODS)
+    options = ["--pods", pods, *files[2:], "--policy", "bestfit", "--seeds", 1, "--processes", 1]
+    lines = run.lines("simulate", *options)
+    assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
+    assert lines[-1] == "what was published about this workload is about other nodes"
+    assert json.loads("\n".join(run.lines("simulate", *options, "-o", "json")))["published"] is None
+    run.lines("sweep", *options, "--out", tmp_path / "out.csv", "--report", page)
+    assert "92.86" not in page.read_text()  # which is what was published
+
+
+def test_a_policy_twice_is_refused(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+    ended = run("sweep", *files, "--policy", "fgd", "--policy", "fgd", "--out", tmp_path / "out.csv")
+    assert "--policy fgd is there twice" in ended.err
+
+
+@pytest.mark.parametrize(("out", "library"), [("out.parquet", "pyarrow"), ("out.csv", "matplotlib")])
+def test_a_library_that_is_missing_is_told_before_the_first_run(
+    run: CommandLine, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    page = ["--report", tmp_path / "page.html"] if library == "matplotlib" else []
+    ended = run("sweep", *files, "--out", tmp_path / out, *page)
+    assert f"needs {library}; install it with: pip install 'bayplan[sweep]'" in ended.err
+    assert not (tmp_path / f"{out}.partial").exists()
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(run: CommandLine, files: list[str], tmp_path: Path) -> None:

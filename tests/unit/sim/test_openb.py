@@ -124,6 +124,17 @@ def test_a_seed_decides_everything(policy: str) -> None:
     assert 0 < once.allocated_milli <= SMALL.capacity
 
 
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_weight_alone_changes_nothing(policy: str) -> None:
+    """`random` among them, which takes any of the best nodes where others take the first."""
+    alone, weighed = (run(SMALL, text, 3) for text in (policy, f"{policy}:2"))
+    assert (weighed.failed, weighed.allocated_milli, weighed.allocation) == (
+        alone.failed,
+        alone.allocated_milli,
+        alone.allocation,
+    )
+
+
 @pytest.mark.parametrize("policy", list(POLICIES)[1:])
 def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: str) -> None:
     found = []

@@ -86,6 +86,13 @@ def test_parquet_has_the_columns_and_the_values_of_the_csv(tmp_path: Path) -> No
     assert list(Journal(tmp_path / "results.csv").read()) == results
 
 
+def test_a_load_that_no_run_has_reached_is_a_column_of_numbers_all_the_same(tmp_path: Path) -> None:
+    """Tables of two sweeps can be put together whatever each of them has reached."""
+    for name, allocation in (("none", {}), ("all", {90: 88.5, 100: 90.0, 130: 91.0})):
+        write_parquet(tmp_path / f"{name}.parquet", [Result(Run("mine", "fgd", 7, 5, 0, 100, allocation), "print")])
+    assert parquet.read_schema(tmp_path / "none.parquet") == parquet.read_schema(tmp_path / "all.parquet")
+
+
 def test_a_library_that_is_missing_is_named_with_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"a report needs nowhere; install it with: pip install 'bayplan\[sweep\]'"):
         optional("nowhere.to_be_found", wanted_for="a report", extra="sweep")
