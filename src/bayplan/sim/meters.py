@@ -79,11 +79,15 @@ class Meter:
         self._held = [0, 0, 0]
         self._tenants: dict[str, list[int]] = {}  # what each holds, and last how many of its pods wait
         self._integrals = [0.0] * 4
-        self._since_s = 0.0
+        self._began_s = self._since_s = 0.0
         self.waits = Waits()
         self.arrived = self.running = self.finished = self.preemptions = 0
 
     # what happens -----------------------------------------------------------------------------------------------
+
+    def begin(self, at_s: float) -> None:
+        """Means are over the time from here on."""
+        self._began_s = self._since_s = at_s
 
     def pass_to(self, at_s: float) -> None:
         """Time passes, and all stays as it is."""
@@ -143,7 +147,7 @@ class Meter:
         return Sample(at_s, *self.shares(), fragmentation, self.running, waiting, self.fairness(), self.preemptions)
 
     def totals(self, waiting: int) -> Totals:
-        whole_s = self._since_s
+        whole_s = self._since_s - self._began_s
         now = (*self.shares(), self.fairness())  # what it is where no time has passed
         integrals = zip(self._integrals, now, strict=True)
         cpu, memory, gpu, fairness = (sum_s / whole_s if whole_s else value for sum_s, value in integrals)

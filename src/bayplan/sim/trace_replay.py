@@ -98,7 +98,7 @@ class Replay:
         """To the end of the trace, and on until all that end have ended. A sample every so often goes to the sink."""
         arrivals = iter(pods)
         coming = next(arrivals, None)
-        sample_s = 0.0
+        sample_s = self._begin(0.0 if coming is None else coming.arrives_s)
         while True:
             ending_s = self._endings[0][0] if self._endings else _NEVER
             at_s = min(ending_s, coming.arrives_s if coming is not None else _NEVER)
@@ -118,6 +118,12 @@ class Replay:
             self._world.schedule()
         sink(self._sample(self._world.clock.monotonic_s()))
         return self._meter.totals(self._world.waiting)
+
+    def _begin(self, at_s: float) -> float:
+        """Time begins with the first arrival: a table may count from 1970 on, and nothing was measured before."""
+        self._meter.begin(at_s)
+        self._world.advance_to(at_s)
+        return at_s
 
     def _pass_to(self, at_s: float) -> None:
         self._meter.pass_to(at_s)

@@ -108,8 +108,9 @@ def read_openb_pods(path: Path) -> list[TracePod]:
 
 def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterator[TracePod]:
     """The pods of a plain table, one by one, by the time of their arrival."""
-    before = 0.0
+    before, found = 0.0, False
     for row in rows(path, _CSV_COLUMNS, names):
+        found = True
         if row["arrival"] < before:
             raise row.fault("arrival", f"expected times in order, {before:g} or later; got {row['arrival']:g}")
         before = row["arrival"]
@@ -126,6 +127,8 @@ def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterato
             row["gang"],
             row["gang_size"],
         )
+    if not found:
+        raise TraceError(path, "expected at least one pod; there is none")
 
 
 def _ask(row: Row) -> GpuAsk:

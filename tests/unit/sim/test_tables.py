@@ -170,6 +170,7 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
             {"colour": "x"},
             "column colour: expected a field that there is: name, cpu_milli",
         ),
+        ("cpu_milli,memory_mib,arrival\n", {}, "expected at least one pod; there is none"),
     ],
 )
 def test_broken_plain_tables(tmp_path: Path, text: str, names: dict[str, str], said: str) -> None:

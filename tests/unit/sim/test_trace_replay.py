@@ -86,6 +86,15 @@ def test_samples_tell_of_the_cluster_as_it_was() -> None:
     ]
 
 
+def test_time_begins_with_the_first_arrival() -> None:
+    """Tables that count from 1970 on are as long as what happens in them."""
+    epoch_s = 1_700_000_000.0
+    simulation = Simulation(ONE)
+    found = simulation.run([pod(epoch_s, 20), pod(epoch_s + 5, 20)])
+    assert (found.seconds, found.cpu_mean, found.wait_longest_s) == (40, 1.0, 15)
+    assert [each.at_s - epoch_s for each in simulation.samples] == [0, 10, 20, 30, 40, 40]
+
+
 def test_devices_are_given_back_when_pods_end() -> None:
     nodes = [TraceNode("a", 64_000, 65_536, 2, "T4")]
     shares = [TracePod(f"p{n}", 1000, 128, GpuAsk(600, 1), float(n), 10.0) for n in range(6)]
