@@ -105,11 +105,11 @@ def chosen_setup(
         plugin_folders=plugin_folders,
         trust_writable=trust_writable,
     )
-    _check(setup, config, scheduler_conf)
+    check_setup(setup, config, scheduler_conf)
     return setup
 
 
-def _check(setup: Setup, config: Path | None, scheduler_conf: Path | None) -> None:
+def check_setup(setup: Setup, config: Path | str | None, scheduler_conf: Path | str | None) -> None:
     """Whatever is wrong with a configuration is told with its file, before anything is decided."""
     registry = setup.registry()
     with explained(config, registry):

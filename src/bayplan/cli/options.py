@@ -46,7 +46,7 @@ def running_engine(config: Path | None, registry: Registry, cache: Cache, *, see
 
 
 @contextmanager
-def explained(config: Path | None, registry: Registry) -> Iterator[None]:
+def explained(config: Path | str | None, registry: Registry) -> Iterator[None]:
     """Whatever is wrong with the configuration is told with the file and what to do about it."""
     try:
         yield

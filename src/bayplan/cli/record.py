@@ -23,7 +23,7 @@ from bayplan.objects.kinds import kind_of
 from bayplan.sim.anonymous import Anonymiser
 from bayplan.sim.following import Following
 from bayplan.sim.observing import observed
-from bayplan.sim.recording import OBSERVED, VERSION, Header, Recording, write_recording
+from bayplan.sim.recording import OBSERVED, VERSION, Header, Recording, check_place, write_recording
 from bayplan.sim.still_cluster import Setup, StillCluster, waiting_in
 
 
@@ -78,6 +78,7 @@ def command(
     follow |= for_s is not None
     if follow and files:
         raise UsageError("--follow and --for watch a live cluster; leave out --from")
+    check_place(file)
     source = None if follow else read_source(files, connection)
     setup = chosen_setup(
         config,

@@ -9,12 +9,12 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bayplan.cli.cluster_source import chosen_setup, configuration_options, read_source, source_option
+from bayplan.cli.cluster_source import check_setup, chosen_setup, configuration_options, read_source, source_option
 from bayplan.cli.connection import Connection, connection_options
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.printing import print_table, print_value
 from bayplan.sim.changes import read_change
-from bayplan.sim.whatif import Bill, Fate, WhatIf, what_if
+from bayplan.sim.whatif import Bill, Fate, WhatIf, changed_setup, what_if
 
 _SHOWN = 20
 _TEXT = 30
@@ -68,6 +68,7 @@ def command(
     setup = chosen_setup(
         config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=source.recording
     )
+    check_setup(changed_setup(setup, wish), f"{change}: configuration", f"{change}: batchConfiguration")
     answer = what_if(source.objects, wish, setup, now=source.at, seed=seed)
     if output != "table":
         print_value(answer.as_data(), output)

@@ -86,6 +86,9 @@ class _File(_Part, frozen=True):
     afresh: bool = False
 
 
+_PARTS = {"nodes": NodeChanges, "nodes.add": Copies, "priorities": PriorityChanges, "prices": Prices}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What is to be different."""
@@ -109,12 +112,11 @@ class Change:
         classes = [item for item in known.values() if isinstance(item, PriorityClass | StorageClass)]
         places = [*("" for _ in classes), *self.places]
         new = list(admitted([*classes, *self.objects], places))[len(classes) :]
+        gone: set[tuple[type[KubeObject], str]] = {(Node, f"/{name}") for name in self._removed(known.values())}
         for item in [*new, *self._added([*known.values(), *new])]:
             known[_identity(item)] = item
-        gone = set(self._removed(known.values()))
-        return [
-            self._reprioritised(item) for item in known.values() if not (isinstance(item, Node) and item.name in gone)
-        ]
+            gone.discard(_identity(item))  # what comes stays: `*` stands for the nodes that there are
+        return [self._reprioritised(item) for identity, item in known.items() if identity not in gone]
 
     def _removed(self, objects: Iterable[KubeObject]) -> Iterator[str]:
         names = [item.name for item in objects if isinstance(item, Node)]
@@ -233,7 +235,7 @@ def _file(tree: dict[str, Any], place: str) -> _File:
         unknown = re.search(r"unknown field `(\w+)`(?: - at `\$\.?([^`]*)`)?", str(fault))
         if unknown is None:
             raise ChangeError(f"{place}: {in_words(str(fault))}") from None
-        struct = {"nodes": NodeChanges, "priorities": PriorityChanges, "prices": Prices}.get(unknown[2] or "", _File)
+        struct = _PARTS.get((unknown[2] or "").partition("[")[0], _File)
         known = ", ".join(struct.__struct_encode_fields__)
         where = f"{unknown[2]}.{unknown[1]}" if unknown[2] else unknown[1]
         raise ChangeError(f"{place}: {where} is nothing a {KIND} has; expected some of {known}") from None

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -170,16 +170,40 @@ def is_recording(path: Path) -> bool:
 
 def write_recording(path: Path, recording: Recording) -> None:
     """Write it; what was there before is replaced when all of it is written, and not earlier."""
-    fresh = path.with_name(f".{path.name}.part")
-    try:
+    fresh = _fresh(path)
+    with _written(path, fresh):
         with fresh.open("wb") as file, _packed(file, path) as out:
             for line in lines_of(recording):
                 out.write(line.encode() + b"\n")
-        fresh.replace(path)
+        if fresh != path:
+            fresh.replace(path)
+
+
+def check_place(path: Path) -> None:
+    """Whether a file can be written there: asked before a cluster is followed for hours."""
+    fresh = _fresh(path)
+    with _written(path, fresh):
+        if fresh != path:
+            fresh.open("wb").close()
+
+
+def _fresh(path: Path) -> Path:
+    """Where it is written first; a device or a pipe is no file that could be replaced."""
+    if path.is_dir():
+        raise BayplanError(f"{path} cannot be written: it is a folder; name a file in it")
+    return path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
+
+
+@contextmanager
+def _written(path: Path, fresh: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as fault:
         raise BayplanError(f"{path} cannot be written: {fault.strerror}; name a file in a folder of yours") from None
     finally:
-        fresh.unlink(missing_ok=True)
+        if fresh != path:
+            with suppress(OSError):
+                fresh.unlink()
 
 
 def lines_of(recording: Recording) -> Iterator[str]:

@@ -89,7 +89,7 @@ def what_if(objects: Iterable[KubeObject], change: Change, setup: Setup, *, now:
     nodes = {item.name for item in changed if isinstance(item, Node)}
     answer = WhatIf()
     homeless = _homeless(changed, nodes, answer)
-    then = _decided(homeless, _other(setup, change), now, seed, afresh=change.afresh)
+    then = _decided(homeless, changed_setup(setup, change), now, seed, afresh=change.afresh)
     before = {item.key: item for item in known if isinstance(item, Pod)}
     for key in sorted(then.nodes.keys() | then.waiting.keys()):
         _judge(answer, key, before.get(key), without, then)
@@ -108,7 +108,8 @@ class _End:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
 
-def _other(setup: Setup, change: Change) -> Setup:
+def changed_setup(setup: Setup, change: Change) -> Setup:
+    """How the schedulers would be set up."""
     return replace(
         setup,
         configuration=setup.configuration if change.configuration is None else change.configuration,

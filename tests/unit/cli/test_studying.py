@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -90,6 +91,34 @@ def test_following_is_for_live_clusters_and_takes_a_duration(run: Run, tmp_path:
         assert ended.err == f"error: --for takes a duration such as 90s, 10m or 1h30m; got {text!r}\n"
 
 
+def test_a_file_that_cannot_be_written_is_told_before_a_cluster_is_followed(run: Run, tmp_path: Path) -> None:
+    nobody = tmp_path / "kubeconfig"
+    ended = run("record", tmp_path / "no" / "c.jsonl", "--for", "2h", "--kubeconfig", nobody)
+    assert ended.code == 1
+    assert "c.jsonl cannot be written: No such file or directory" in ended.err
+
+
+def test_what_is_no_file_is_written_and_not_replaced(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("record", pipe, "--from", CLUSTER).code == 0
+        assert os.read(reader, 14) == b'{"recording": '
+        assert pipe.is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: Other\n")
+    change = wish(tmp_path, configuration="bad.yaml")
+    ended = run("whatif", "-f", change, "--from", CLUSTER)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: {change}: configuration: ")
+    assert ended.err.count("\n") == 1
+
+
 def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: Run, tmp_path: Path) -> None:
     path, noon = tmp_path / "story.jsonl", datetime(2026, 3, 1, 12, tzinfo=UTC)
     header = Header(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
@@ -146,6 +175,10 @@ def test_two_clusters_at_once_are_refused(run: Run, tmp_path: Path) -> None:
         pytest.param(("replay", "{}/none.jsonl"), 1, "none.jsonl cannot be read: No such file", id="no recording"),
         pytest.param(
             ("record", "{}/no/c.jsonl", "--from", CLUSTER), 1, "cannot be written: No such file", id="no folder"
+        ),
+        pytest.param(("record", "{}", "--from", CLUSTER), 1, "cannot be written: it is a folder", id="a folder"),
+        pytest.param(
+            ("record", f"{ROOT}/README.md/c.jsonl", "--from", CLUSTER), 1, "cannot be written: Not a dir", id="a file"
         ),
         pytest.param(("whatif", "-f", "{}/none.yaml", "--from", CLUSTER), 1, "cannot read", id="no change"),
         pytest.param(("record", "{}/c.jsonl", "--from", "{}/none"), 1, "none does not exist", id="no manifests"),

@@ -99,6 +99,15 @@ def test_objects_of_the_change_come_too() -> None:
     assert answer.then.nodes == 2
 
 
+def test_all_nodes_are_replaced_by_those_that_come() -> None:
+    """`*` stands for the nodes that there are, not for those of the same change."""
+    objects = [make_node("a", cpu=2), make_node("b", cpu=2), make_pod("web", cpu=1, node="a")]
+    nodes = NodeChanges(add=("big=1:cpu=8", Copies(like="a")), remove=("*",))
+    answer = asked(objects, Change(nodes=nodes, objects=(make_node("b", cpu=1),)))
+    assert answer.then.nodes == 3  # big-0, a-copy-0 and the new b
+    assert places(answer.moves) == {"web": ("a", "big-0")}
+
+
 def test_nodes_have_prices() -> None:
     kinds = {"large": 2, "small": 1}
     objects = [make_node(name, cpu=4, labels={"type": name}) for name in kinds]
@@ -157,6 +166,11 @@ def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) 
         pytest.param(HEAD + "node: 1\n", "document 1: node is nothing a WhatIf has; expected some of", id="misspelt"),
         pytest.param(
             HEAD + "nodes: {drop: []}\n", "nodes.drop is nothing .* expected some of add, remove", id="deeper"
+        ),
+        pytest.param(
+            HEAD + "nodes: {add: [{like: a, cont: 2}]}\n",
+            r"nodes.add\[0\].cont is nothing .* expected some of like, count$",
+            id="deepest",
         ),
         pytest.param(HEAD + "nodes: {remove: b}\n", "nodes.remove is a text; write a list", id="no list"),
         pytest.param(HEAD + "afresh: maybe\n", "afresh is a text; write true or false", id="no truth"),
