@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from bayplan.app import batch_configured, build_engine, configured, known_actions
-from bayplan.batch.conf import remedy_for
 from bayplan.batch.ledger import DEFAULT_SCHEDULER
 from bayplan.cache import Cache
 from bayplan.cli.connection import Connection, asked
-from bayplan.cli.options import explained, file_text
+from bayplan.cli.options import batch_explained, explained, file_text
 from bayplan.clock import ManualClock, SystemClock
-from bayplan.errors import ConfigError, UsageError
+from bayplan.errors import UsageError
 from bayplan.objects.defaults import admitted
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
@@ -115,8 +114,5 @@ def check_setup(setup: Setup, config: Path | str | None, scheduler_conf: Path | 
     with explained(config, registry):
         build_engine(configured(setup.configuration, registry), registry, Cache(), seed=0).close()
     actions = known_actions(setup.plugin_folders, trust_writable=setup.trust_writable)
-    try:
+    with batch_explained(scheduler_conf or "the volcano-scheduler.conf of the recording", actions):
         batch_configured(setup.batch_configuration, actions)
-    except ConfigError as fault:
-        place = scheduler_conf or "the volcano-scheduler.conf of the recording"
-        raise ConfigError(f"{place}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bayplan.app import build_engine, configured, known_plugins
+from bayplan.batch.conf import remedy_for
 from bayplan.cache import Cache
 from bayplan.errors import ConfigError, UsageError
 from bayplan.framework.registry import Registry
@@ -53,6 +54,15 @@ def explained(config: Path | str | None, registry: Registry) -> Iterator[None]:
     except ConfigError as fault:
         place = f"{config}: " if config is not None else ""
         raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
+
+
+@contextmanager
+def batch_explained(place: Path | str, actions: Iterable[str]) -> Iterator[None]:
+    """The same for a volcano-scheduler.conf."""
+    try:
+        yield
+    except ConfigError as fault:
+        raise ConfigError(f"{place}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None
 
 
 _UNKNOWN_PLUGIN = re.compile(r'"[^"]*" does not exist')

@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from bayplan.app import batch_configured, build_batch_engine, configured, known_actions, known_plugins
-from bayplan.cli.options import explained, file_text
+from bayplan.cli.options import batch_explained, explained, file_text
 from bayplan.cli.printing import print_table, print_value, yaml_text
 from bayplan.clock import ManualClock
 from bayplan.config.model import Configuration
@@ -111,7 +111,9 @@ def _pod_world(
 @contextmanager
 def _batch_world(nodes: Sequence[TraceNode], config: Path | None, seed: int) -> Iterator[MakeWorld]:
     clock = ManualClock()
-    configuration = batch_configured(None if config is None else file_text(config), known_actions())
+    actions = known_actions()
+    with batch_explained(config or "the volcano-scheduler.conf", actions):
+        configuration = batch_configured(None if config is None else file_text(config), actions)
     engine = build_batch_engine(configuration, cluster_of(nodes), clock=clock, chance=random.Random(seed))
     try:
         yield lambda placed, evicted: BatchWorld(engine, clock, placed=placed, evicted=evicted)

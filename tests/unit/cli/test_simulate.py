@@ -178,6 +178,21 @@ def test_what_cannot_work_is_told_in_one_sentence(run: CommandLine, arguments: l
     assert said in ended.err
 
 
+@pytest.mark.parametrize("engine", ["pod", "batch"])
+def test_a_configuration_that_cannot_be_used_is_told_with_its_file(
+    run: CommandLine, files: list[str], tmp_path: Path, engine: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("kind: Other\n")
+    timed = tmp_path / "timed.csv"
+    timed.write_text("cpu_milli,memory_mib,arrival\n1000,512,0\n")
+    options = ["--trace", "csv", "--pods", timed, *files[2:], "--engine", engine, "--config", config]
+    ended = run("simulate", *options)
+    assert ended.err.startswith(f"error: {config}: ")
+    assert "; " in ended.err  # and what to do about it
+    assert ended.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("verb", ["simulate", "sweep"])
 def test_nodes_without_gpus_are_refused(run: CommandLine, files: list[str], tmp_path: Path, verb: str) -> None:
     (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib\na,1000,1000\n")
