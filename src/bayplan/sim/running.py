@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import TypeVar
@@ -27,13 +28,25 @@ def results(work: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterat
             yield place, work(job)
         return
     fresh = multiprocessing.get_context("spawn")  # a copy of this process would inherit whatever else it does
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=fresh) as pool:
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=fresh, initializer=_end_with_parent) as pool:
         places: dict[Future[R], int] = {pool.submit(work, job): place for place, job in enumerate(jobs)}
         try:
             for done in as_completed(places):
                 yield places[done], done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A process of a sweep that was killed would wait for its next job for ever."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def in_order(
