@@ -78,8 +78,13 @@ def known() -> set[str]:
 
 
 @cache
+def module(version: str) -> Path:
+    """Where Go keeps a version of Volcano."""
+    command = ["go", "mod", "download", "-json", f"volcano.sh/volcano@{version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    return Path(json.loads(done.stdout)["Dir"])
+
+
 def folder() -> Path:
     """Where the files are."""
-    command = ["go", "mod", "download", "-json", f"volcano.sh/volcano@{VERSION}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
-    return Path(json.loads(done.stdout)["Dir"]) / "example"
+    return module(VERSION) / "example"

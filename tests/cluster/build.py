@@ -18,8 +18,8 @@ from pathlib import Path
 
 VERSION = "1.36.4"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager", "helm")
-OLDER = {"kube-apiserver-1.34": "1.34.4"}
-"""Programs of other versions, which only a soak needs."""
+OLDER = {"kube-apiserver-1.34": "1.34.4", "volcano": "1.34.4"}
+"""Programs with Kubernetes' libraries of other versions, which only a soak needs."""
 
 MODULE = Path(__file__).resolve().parent
 
