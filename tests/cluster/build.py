@@ -18,7 +18,7 @@ from pathlib import Path
 
 VERSION = "1.36.4"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager", "helm")
-OLDER = {"kube-apiserver-1.34": "1.34.4", "volcano": "1.34.4"}
+OF_OTHER_VERSIONS = {"kube-apiserver-1.34": "1.34.4", "volcano": "1.34.4"}
 """Programs with Kubernetes' libraries of other versions, which only a soak needs."""
 
 MODULE = Path(__file__).resolve().parent
@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 def program(name: str) -> Path:
     """The path of a program that can be run now."""
-    assert name in (*PROGRAMS, *OLDER), f"{name!r} is none of {', '.join((*PROGRAMS, *OLDER))}"
+    assert name in (*PROGRAMS, *OF_OTHER_VERSIONS), f"{name!r} is none of {', '.join((*PROGRAMS, *OF_OTHER_VERSIONS))}"
     built = cache_folder() / name
     if not _is_current(name, built):
         with _locked(cache_folder()):
@@ -57,7 +57,7 @@ def _recipe(name: str) -> str:
     folder = MODULE / name
     alone = (folder / "go.mod").exists()
     texts = [*sorted(folder.glob("*.go")), (folder if alone else MODULE) / "go.mod"]
-    digest = hashlib.sha256(_linker_flags(OLDER.get(name, VERSION)).encode())
+    digest = hashlib.sha256(_linker_flags(OF_OTHER_VERSIONS.get(name, VERSION)).encode())
     for text in texts:
         digest.update(text.read_bytes())
     return digest.hexdigest()
@@ -72,7 +72,7 @@ def _build(name: str, built: Path) -> None:
         "-buildvcs=false",
         "-trimpath",
         "-ldflags",
-        _linker_flags(OLDER.get(name, VERSION)),
+        _linker_flags(OF_OTHER_VERSIONS.get(name, VERSION)),
         "-o",
         str(unfinished),
     ]

@@ -115,6 +115,12 @@ def test_stopped_at_any_moment(env: dict[str, str], moment: bytes) -> None:
     assert hidden <= seen  # a cursor that was hidden is there again
 
 
+def done(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another command, to its end."""
+    command = [sys.executable, "-m", "bayplan", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
 def test_kept_up_for_others(env: dict[str, str]) -> None:
     with subprocess.Popen([*COMMAND, "--keep"], env=env, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -124,30 +130,12 @@ def test_kept_up_for_others(env: dict[str, str]) -> None:
                     break
             with urllib.request.urlopen(line.split()[-1], timeout=DEADLINE_S) as page:
                 assert b"<title>Bayplan</title>" in page.read()
-            asked = subprocess.run(
-                [sys.executable, "-m", "bayplan", "get", "pods", "-o", "name", "--cluster", "demo"],
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-            )
+            asked = done(env, "get", "pods", "-o", "name", "--cluster", "demo")
             assert (asked.returncode, "pod/giant" in asked.stdout.split()) == (0, True), asked.stderr
-            told = subprocess.run(
-                [sys.executable, "-m", "bayplan", "why", "giant", "--cluster", "demo"],
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-            )
+            told = done(env, "why", "giant", "--cluster", "demo")
             assert (told.returncode, "Insufficient nvidia.com/gpu" in told.stdout) == (0, True), told.stderr
         finally:
-            down = subprocess.run(
-                [sys.executable, "-m", "bayplan", "cluster", "down", "--name", "demo"],
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=DEADLINE_S,
-            )
+            down = done(env, "cluster", "down", "--name", "demo")
             demo.stdout.read()
     assert down.stdout == 'the cluster "demo" is down\n'
     assert demo.returncode == 130
