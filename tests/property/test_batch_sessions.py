@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import islice
 from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from msgspec.structs import replace
 
 from batch_builders import NOW, make_group, make_member, make_queue
 from batch_world import GANGS, accounts, engine_of, enter
+from bayplan.batch import ledger as ledger_module
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.jobs import Job
 from bayplan.batch.outcome import Outcome
@@ -309,6 +312,38 @@ def test_a_ledger_that_follows_equals_one_that_is_made_anew(
             assert by_name(session) == mine
 
 
+@settings(max_examples=80, deadline=None)
+@given(histories(), histories(), st.integers(0, 30), st.booleans())
+def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_session_opens(
+    before: tuple[dict[str, Any], list[tuple[str, int, int]]],
+    meanwhile: tuple[dict[str, Any], list[tuple[str, int, int]]],
+    turns: int,
+    broken_off: bool,
+) -> None:
+    """A pod, a row and a change at a time, so that an opening has many turns; some are broken off in the middle."""
+    world, steps = before
+    followed = World(engine_of(**world), world["pods"])
+    with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
+        followed.happen("session", 1, 0)
+        for step in steps:
+            followed.happen(*step)
+        session_turns = followed.engine.turns(Outcome())
+        for _ in islice(session_turns, turns):
+            pass
+        for what, which, where in meanwhile[1]:
+            if what not in ("session", "evict"):  # of these there is one at a time
+                followed.happen(what, which, where)
+        if broken_off:
+            session_turns.close()
+        for _ in session_turns:
+            pass
+    with followed.engine.session() as session:
+        assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+        mine = by_name(session)
+    with anew(followed).session() as session:
+        assert by_name(session) == mine
+
+
 def by_name(session: Session) -> Any:
     amounts = {
         node.name: tuple(
@@ -334,10 +369,10 @@ def anew(world: World) -> BatchEngine:
     """An engine that has only seen the cluster as it is now, on the same cache."""
     cache: Cache = world.engine.cache
     engine = engine_of(cache=cache)
-    for pod in world.pods.values():
-        engine.observe(pod)
     for uid, evicted in world.engine.ledger._evicted.items():
         engine.ledger._evicted[uid] = evicted
+    for pod in world.pods.values():
+        engine.observe(pod)
     return engine
 
 

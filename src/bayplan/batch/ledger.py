@@ -257,13 +257,15 @@ class Ledger:
     def refreshing(self) -> Iterator[None]:
         """The same in turns. What others do to the cache meanwhile is no part of it: commits find out."""
         changes: list[PodSwap] = []
-        self.cache.refresh(
-            self.snapshot,
-            rows=self._stale_rows,
-            slots=self._stale_slots,
-            changes=changes,
-            images=self._images.told,
-        )
+        cursor, self._node_cursor = self._node_cursor, -1  # who stops in the middle has everything counted anew
+        rows, slots, images = self._stale_rows, self._stale_slots, self._images.told
+        if (
+            yield from self.cache.refreshing(
+                self.snapshot, rows=rows, slots=slots, changes=changes, images=images, at_once=_CHANGES_A_TURN
+            )
+        ):
+            rows, slots = set(), set()
+        self.cache.refresh(self.snapshot, rows=rows, slots=slots, changes=changes, images=images)
         self._stale_rows.clear()
         self._stale_slots.clear()
         self.is_shared = False
@@ -271,7 +273,7 @@ class Ledger:
         yield
         self._refresh_volumes()
         self._refresh_leaving()
-        yield from self._refresh_rows(changes)
+        yield from self._refresh_rows(changes, cursor)
         regrouped = self._changed(volcano.PodGroup)
         if regrouped:
             self._refresh_groups()
@@ -315,10 +317,10 @@ class Ledger:
         self._revisions[kind] = revision
         return True
 
-    def _refresh_rows(self, changes: list[PodSwap]) -> Iterator[None]:
-        """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed."""
+    def _refresh_rows(self, changes: list[PodSwap], cursor: int) -> Iterator[None]:
+        """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed since `cursor`."""
         snapshot, columns = self.snapshot, self.snapshot.nodes
-        renewed = snapshot.renewed.since(self._node_cursor) if self._node_cursor >= 0 else None
+        renewed = snapshot.renewed.since(cursor) if cursor >= 0 else None
         if renewed is None or snapshot.layout != self._layout:
             self.room.resize(columns.count)
             renewed = set(range(columns.count))

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
+from unittest import mock
 
+import pytest
 from msgspec.structs import replace
 
 from batch_builders import make_engine, make_group, make_member, make_queue, tasks_of
 from batch_world import accounts, engine_of, enter
+from bayplan.batch import ledger as ledger_module
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.outcome import Outcome
 from bayplan.batch.statuses import TaskStatus
 from bayplan.objects.core import Pod
 from bayplan.objects.workloads import PriorityClass
@@ -213,3 +219,46 @@ def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first
             assert (node.idle.get("pods"), node.future_idle.get("pods")) == (0, 2)
             statement.discard()
             assert (node.idle.get("pods"), node.idle.milli_cpu, node.future_idle.get("pods")) == (0, 1000, 0)
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda engine: enter(engine, make_pod("late", cpu="1", node="a")), id="pod-comes"),
+        pytest.param(lambda engine: engine.cache.remove_pod(make_pod("s0", node="a")), id="pod-goes"),
+        pytest.param(lambda engine: engine.cache.add_node(make_node("d", cpu=1)), id="node-comes"),
+        pytest.param(lambda engine: engine.cache.remove_node("a"), id="node-goes"),
+        pytest.param(lambda engine: engine.cache.update_node(make_node("a", cpu=6)), id="node-grows"),
+    ],
+)
+def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
+    turns: int, goes_on: bool, change: Callable[[BatchEngine], None]
+) -> None:
+    """By a change after each of its turns; and then it goes on, or the session is given up."""
+    cluster = [make_node(name, cpu=4) for name in "abc"]
+    pods = [make_member("p"), make_member("q", node="c")]
+    engine = engine_of(nodes=cluster, pods=pods, objects=[make_group()])
+    with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
+        assert engine.run_session().binds
+        with engine.session() as session:  # leaves a row behind that only it has changed
+            session.statement().evict(*tasks_of(session, "q"), "test")
+        for number, node in enumerate("ab"):
+            enter(engine, make_pod(f"s{number}", cpu="250m", node=node))
+        opening = engine.turns(Outcome())
+        for _ in islice(opening, turns):
+            pass
+        change(engine)
+        if not goes_on:
+            opening.close()
+        for _ in opening:
+            pass
+    assert used(engine) == used(engine_of(cache=engine.cache))
+
+
+def used(engine: BatchEngine) -> dict[str, tuple[str, str, int]]:
+    with engine.session() as session:
+        columns = session.snapshot.nodes
+        counts = {name: int(columns.pod_count[row]) for row, name in enumerate(columns.names)}
+        return {node.name: (str(node.used), str(node.idle), counts[node.name]) for node in session.nodes}

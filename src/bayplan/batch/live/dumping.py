@@ -32,11 +32,11 @@ def lines_of(engine: BatchEngine) -> Iterator[str]:
 
 
 def tree_of(engine: BatchEngine) -> dict[str, Any]:
-    """Nodes, queues and jobs as the last session left them."""
+    """Nodes, queues and jobs as the last session left them; a node that an opening one has not counted yet is not."""
     ledger = engine.ledger
     room, index = ledger.room, ledger.snapshot.nodes.index
     return {
-        "nodes": {name: _node(room, row) for name, row in sorted(index.items())},
+        "nodes": {name: _node(room, row) for name, row in sorted(index.items()) if row < len(room.tasks)},
         "queues": {
             name: {"weight": queue.weight, "state": queue.queue.status.state, "parent": queue.parent}
             for name, queue in sorted(ledger.queues.items())
