@@ -5,7 +5,7 @@ Slow and plain. Pods that go and objects that come are really gone and there: an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, combinations, product
 from typing import TypeVar
 
@@ -36,6 +36,9 @@ from bayplan.testing import Harness, make_pv, make_pvc
 from bayplan.testing.strategies import Cluster
 
 T = TypeVar("T")
+
+
+Fitting = Callable[[Cluster, Pod], list[str]]
 
 
 def fitting(cluster: Cluster, pod: Pod) -> list[str]:
@@ -75,6 +78,17 @@ def _created(change: Change, pod: Pod) -> Iterator[KubeObject]:
             claim=ClaimReference(namespace=pod.namespace, name=name, uid=claim.metadata.uid),
             phase="Bound",
         )
+
+
+def enough_for(asked: Fitting, cluster: Cluster, pod: Pod) -> set[str]:
+    """The kinds of which one change is enough, as somebody else says where the pod fits."""
+    found: set[str] = set()
+    for change in all_changes(cluster, pod):
+        if change.kind not in found:
+            nodes = asked(*made(cluster, pod, change))
+            if change.node in nodes if change.node else nodes:
+                found.add(change.kind)
+    return found
 
 
 def enough(cluster: Cluster, pod: Pod) -> set[str]:
@@ -127,7 +141,7 @@ def _lower(cluster: Cluster, pod: Pod) -> Iterator[dict[str, int]]:
     asked = filter_requests(pod)
     with _harness(cluster) as harness:
         free = {name: {max(0, view.free(name)) for view in harness.engine.snapshot().table} for name in asked}
-    levels = [sorted({amount, *(each for each in free[name] if each < amount)}) for name, amount in asked.items()]
+    levels = [sorted({0, amount, *(each for each in free[name] if each < amount)}) for name, amount in asked.items()]
     for chosen in product(*levels):
         less = {
             name: amount - left for (name, amount), left in zip(asked.items(), chosen, strict=True) if left < amount

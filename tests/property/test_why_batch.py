@@ -1,22 +1,27 @@
-"""Every pod that a session leaves waiting has an answer, and what is suggested lets the next session place it.
+"""Every pod that a session leaves waiting has an answer, what is suggested lets the next session place it, and where
+one change of the list would do, one is found.
 
-No node holds more than it has: sessions leave such a node alone, as Volcano's do, and filters know nothing of that.
+Nodes may hold more than they have, be closed or be lent more than they are; pods may ask for nothing, and sessions may
+or may not backfill.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batch_builders import GROUP_NAME, make_group, make_queue
+from batch_world import GANGS, engine_of
 from bayplan.batch.live.explaining import BatchExplainer
+from bayplan.batch.room import OVERSUBSCRIPTION_CPU
 from bayplan.framework.answering import NOT_ALONE, NOTHING_HELPS
-from bayplan.objects.core import Pod, PodStatus
+from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.relaxing import Change
 from bayplan.telemetry.answers import PENDING, Answer
-from bayplan.testing import make_affinity
+from bayplan.testing import make_affinity, make_spread
 from bayplan.testing.strategies import Cluster, clusters, nodes, pods
 from builders import changed
 from live_batch_rig import batch_running
@@ -24,74 +29,109 @@ from naive import why as naive
 
 WEB = {"app": "web"}
 UNHURRIED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+NO_BACKFILL = GANGS.replace(", backfill", "")
+CLOSED = ["node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute"]
 
 waiting = pods(
     labels=st.just(WEB),
-    cpu=st.sampled_from(["1", "3"]),
-    memory=None,
+    cpu=st.sampled_from([None, "1", "3"]),
+    memory=st.sampled_from([None, None, "1Gi"]),
+    priority=st.sampled_from([0, 10]),
     node_selector=st.sampled_from([{}, {}, {"disk": "ssd"}]),
     tolerations=st.sampled_from([[], ["gpu"]]),
     host_ports=st.sampled_from([[], [], [80]]),
+    gates=st.sampled_from([(), (), ("a",)]),
     affinity=st.sampled_from([None, None, make_affinity(nodes={"disk": ["ssd"]}), make_affinity(apart=WEB)]),
+    spread=st.sampled_from([[], [], [make_spread("topology.kubernetes.io/zone", labels=WEB)]]),
 )
+
+
+def lent(node: Node, cpu: str) -> Node:
+    return changed(node, metadata={"annotations": {OVERSUBSCRIPTION_CPU: cpu}}) if cpu else node
+
+
 small = clusters(
-    nodes(
-        cpu=st.sampled_from(["4", "8"]),
-        memory="8Gi",
-        taints=st.sampled_from([[], [], ["gpu:NoSchedule"], ["gpu:NoSchedule", "old:NoExecute"]]),
-        unschedulable=st.sampled_from([False, False, False, True]),
+    st.builds(
+        lent,
+        nodes(
+            cpu=st.sampled_from(["1", "4"]),
+            memory=st.sampled_from(["1Gi", "8Gi"]),
+            capacity=st.sampled_from([{"pods": "110"}, {"pods": "110"}, {"pods": "1"}]),
+            taints=st.sampled_from([[], [], [], ["gpu:NoSchedule"], ["gpu:NoSchedule", "old:NoExecute"], CLOSED]),
+            unschedulable=st.sampled_from([False, False, False, True]),
+        ),
+        st.sampled_from(["", "", "2000"]),
     ),
     pods(
         labels=st.sampled_from([WEB, {}]),
-        cpu=st.sampled_from(["1", "2"]),
+        cpu=st.sampled_from([None, "1", "2"]),
+        memory=st.sampled_from([None, "1Gi", "2Gi"]),
+        priority=st.sampled_from([0, 0, 10]),
         host_ports=st.sampled_from([[], [80]]),
     ),
     max_nodes=3,
-    max_pods=2,
+    max_pods=4,
 )
 
 
-def asked(cluster: Cluster, pod: Pod) -> Answer | None:
-    """Why a pod that is a gang of its own waits after a session; None where it does not."""
-    mine = changed(
+def of_a_gang(pod: Pod) -> Pod:
+    """The pod as a gang of its own."""
+    return changed(
         pod,
         metadata={"annotations": {GROUP_NAME: "alone"}},
         spec={"scheduler_name": "volcano"},
         status=PodStatus(phase="Pending"),
     )
 
+
+def asked(cluster: Cluster, pod: Pod, conf: str) -> Answer | None:
+    """Why a pod waits after a session; None where it does not."""
+    mine = of_a_gang(pod)
+
     async def session() -> Answer | None:
         known = (*cluster.nodes, *cluster.pods, *cluster.objects)
-        async with batch_running(*known, make_queue(), make_group("alone", min_member=1), mine) as rig:
+        async with batch_running(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as rig:
             outcome = await rig.session()
             return None if mine.key in outcome.binds else await BatchExplainer(rig.live).answer(mine)
 
     return asyncio.run(session())
 
 
-def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...]) -> Answer | None:
+def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...], conf: str) -> Answer | None:
     """The same once changes were really made."""
     for change in changes:
         cluster, pod = naive.made(cluster, pod, change)
-    return asked(cluster, pod)
+    return asked(cluster, pod, conf)
+
+
+def taken_by(cluster: Cluster, pod: Pod, conf: str) -> list[str]:
+    """The nodes on which a session would put the pod, if it tries it at all."""
+    mine, group = of_a_gang(pod), make_group("alone", min_member=1)
+    engine = engine_of(conf=conf, nodes=cluster.nodes, pods=[*cluster.pods, mine], objects=[*cluster.objects, group])
+    with engine.session() as session:
+        task = next(iter(session.jobs["default/alone"].pending.values()))
+        if task.gated or (task.best_effort and "backfill" not in session.actions) or session.pre_predicate(task):
+            return []
+        prospect = session.prospect(task)
+        rows = prospect.allowed(task) & prospect.fits_idle & prospect.fits_future
+        return [session.snapshot.nodes.names[row] for row in np.flatnonzero(rows).tolist()]
 
 
 @UNHURRIED
-@given(cluster=small, pod=waiting)
-def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: Cluster, pod: Pod) -> None:
-    answer = asked(cluster, pod)
-    fits = bool(naive.fitting(cluster, pod))
-    assert (answer is None) == fits
+@given(cluster=small, pod=waiting, conf=st.sampled_from([GANGS, GANGS, NO_BACKFILL]))
+def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: Cluster, pod: Pod, conf: str) -> None:
+    answer = asked(cluster, pod, conf)
+    assert (answer is None) == bool(taken_by(cluster, pod, conf))
     if answer is None:
         return
     assert answer.state == PENDING
     assert answer.sentence
-    assert answer.reasons
     for change in answer.changes:
-        assert after(cluster, pod, (change,)) is None, change
-    assert {change.kind for change in answer.changes} == naive.enough(cluster, pod)
+        assert after(cluster, pod, (change,), conf) is None, change
+    found = naive.enough_for(lambda others, mine: taken_by(others, mine, conf), cluster, pod)
+    assert {change.kind for change in answer.changes} == found
     if answer.together:
         assert answer.no_change == NOT_ALONE
-        assert after(cluster, pod, answer.together) is None
+        assert after(cluster, pod, answer.together, conf) is None
     elif not answer.changes:
         assert answer.no_change == NOTHING_HELPS

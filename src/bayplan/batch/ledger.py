@@ -126,6 +126,23 @@ class Ledger:
     def task(self, uid: str) -> Task | None:
         return self._tasks.get(uid)
 
+    # questions of others, which change nothing ------------------------------------------------------------------
+
+    def offer_of(self, node: NodeObject) -> Amounts:
+        """What sessions take a node to offer. Shared."""
+        return self._offers[node.name] if self._read.get(node.name) is node else self._offered(node)
+
+    def as_task(self, pod: Pod) -> Task:
+        """A pod that is, or might be, as sessions would see it; it enters no account."""
+        return self._volumes.tried(Task(pod))
+
+    def counted_as(self, info: PodInfo) -> Task:
+        """The task of a pod on a node."""
+        known = self._tasks.get(info.uid) or self._strangers.get(info.uid)
+        return known if known is not None and known.pod is info.pod else self.as_task(info.pod)
+
+    # what sessions decide ---------------------------------------------------------------------------------------
+
     def note_eviction(self, task: Task) -> None:
         """The pod was asked to go: it is releasing its room until the API server shows more."""
         self._evicted[task.uid] = task.pod
@@ -360,9 +377,12 @@ class Ledger:
     def _read_node(self, node: NodeObject) -> None:
         if self._read.get(node.name) is not node:
             self._read[node.name] = node
-            offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
-            self._offers[node.name] = self._volumes.offered(node.name, offered)
+            self._offers[node.name] = self._offered(node)
             self._images.read(node)
+
+    def _offered(self, node: NodeObject) -> Amounts:
+        offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
+        return self._volumes.offered(node.name, offered)
 
     def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: Sums) -> None:
         """One pod came, went, or is another version. Counting what is counted, or freeing what is not, does nothing."""

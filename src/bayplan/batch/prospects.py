@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayplan.batch.amounts import TOLERANCE
 from bayplan.batch.choices import ranking_of
 from bayplan.batch.fits import REJECTS_ALLOCATING, REJECTS_PREEMPTING, FitErrors, insufficient, rejects
 from bayplan.batch.made_parts import MadeScores, MadeVerdicts
@@ -32,6 +31,7 @@ from bayplan.batch.node_points import (
 )
 from bayplan.batch.nodes import FloatVector, Nodes
 from bayplan.batch.refusals import Refusal, by_answer, by_statuses, errors_of
+from bayplan.batch.room import lacking_first
 from bayplan.batch.tasks import Task
 from bayplan.framework.boundary import FAULTS
 from bayplan.framework.status import Status, unschedulable
@@ -278,15 +278,15 @@ class Prospect:
     def _lacking(self, rows: RowVector) -> list[Refusal]:
         """Rows without enough room, by the first resource that they lack."""
         room = self._room
-        found = []
-        for column, amount in self.demand:
-            have = (room.idle[column, rows] + room.releasing[column, rows]) - room.pipelined[column, rows]
-            short = ~(amount - have < TOLERANCE)
-            if short.any():
-                reason = insufficient([room.dimensions.names[column]])
-                found.append(Refusal((unschedulable(reason),), rows[short]))
-                rows = rows[~short]
-        return found
+
+        def have(column: int) -> FloatVector:
+            left: FloatVector = (room.idle[column, rows] + room.releasing[column, rows]) - room.pipelined[column, rows]
+            return left
+
+        return [
+            Refusal((unschedulable(insufficient([room.dimensions.names[column]])),), rows[short])
+            for column, short in lacking_first(self.demand, have)
+        ]
 
     def explain(self, task: Task, rows: RowVector, *, with_room: bool) -> FitErrors:
         """Why the task goes to none of these rows."""

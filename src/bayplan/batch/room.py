@@ -11,9 +11,10 @@ nothing of that is idle, whoever is there, until somebody goes. That is `bare`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from bayplan.snapshot import BoolVector, RowVector
 
 FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
+Asked = TypeVar("Asked")
 Demand = tuple[tuple[int, float], ...]
 """What a task asks for as (column, amount): cpu and memory always, every scalar it names."""
 
@@ -184,9 +186,8 @@ class Room:
         """On which rows (or which of these) there is enough of everything."""
         found: BoolVector | None = None
         for column, amount in demand:
-            have = matrix[column] if rows is None else matrix[column, rows]
-            enough: BoolVector = amount - have < TOLERANCE
-            found = enough if found is None else found & enough
+            fits = enough(amount, matrix[column] if rows is None else matrix[column, rows])
+            found = fits if found is None else found & fits
         assert found is not None, "a demand names cpu and memory at least"
         return found
 
@@ -348,6 +349,26 @@ class Sums:
         rows[row] = rows.get(row, 0) + by
         if task.held_as is TaskStatus.RELEASING:
             found[2][row] = found[2].get(row, 0) + by
+
+
+def enough(amount: float, have: FloatVector) -> BoolVector:
+    """Where there is so much of one resource. What is below zero is not even enough for nothing."""
+    found: BoolVector = amount - have < TOLERANCE
+    return found
+
+
+def lacking_first(
+    asked: Iterable[tuple[Asked, float]], have: Callable[[Asked], FloatVector]
+) -> Iterator[tuple[Asked, BoolVector]]:
+    """The resources of which nodes have too little: each node with the first that it lacks."""
+    told: BoolVector | None = None
+    for resource, amount in asked:
+        short = ~enough(amount, have(resource))
+        if told is not None:
+            short &= ~told
+        if short.any():
+            yield resource, short
+        told = short if told is None else told | short
 
 
 def _empty(dimensions: int) -> FloatMatrix:

@@ -45,14 +45,14 @@ class VolumeCounts:
     def counted(self, task: Task) -> Task:
         """The task, what it attaches among what it asks for."""
         self._unresolved.discard(task.uid)
-        counts = self._count(task.pod) if task.pod.spec.volumes else None
-        if counts:
-            asked = task.resreq.clone()
-            for driver, number in counts.items():
-                asked.add_scalar(resource_of(driver), float(number))
-            task.resreq = task.init_resreq = asked
-            task.best_effort = asked.is_empty()
-        return task
+        counts = self._count(task.pod) if task.pod.spec.volumes else {}
+        if counts is None:
+            self._unresolved.add(task.uid)
+        return _with(task, counts)
+
+    def tried(self, task: Task) -> Task:
+        """The same for a task of which nothing is remembered."""
+        return _with(task, self._count(task.pod) if task.pod.spec.volumes else {})
 
     def offered(self, node_name: str, allocatable: Amounts) -> Amounts:
         """What a node offers, with what can be attached to it."""
@@ -82,15 +82,15 @@ class VolumeCounts:
         before, self._csi_nodes = self._csi_nodes, dict(self._catalog.table(CsiNode))
         return [name for name in before | self._csi_nodes if before.get(name) is not self._csi_nodes.get(name)]
 
-    def _count(self, pod: Pod) -> Mapping[str, int]:
+    def _count(self, pod: Pod) -> Mapping[str, int] | None:
+        """Volumes by driver; None as long as not everything is there."""
         counts: dict[str, int] = {}
         try:
             for driver in self._drivers(pod):
                 if driver and driver not in self._ignored:
                     counts[driver] = counts.get(driver, 0) + 1
         except LookupError:  # nothing counts until everything is there
-            self._unresolved.add(pod.uid)
-            return {}
+            return None
         return counts
 
     def _drivers(self, pod: Pod) -> Iterator[str]:
@@ -111,6 +111,17 @@ class VolumeCounts:
             return ""
         storage_class = self._catalog.table(StorageClass)[name]
         return storage_class.parameters.get(DRIVER_NAME, storage_class.provisioner)
+
+
+def _with(task: Task, counts: Mapping[str, int] | None) -> Task:
+    """The task, volumes among what it asks for."""
+    if counts:
+        asked = task.resreq.clone()
+        for driver, number in counts.items():
+            asked.add_scalar(resource_of(driver), float(number))
+        task.resreq = task.init_resreq = asked
+        task.best_effort = asked.is_empty()
+    return task
 
 
 def resource_of(driver: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bayplan.framework.filtering import Filtering
-from bayplan.framework.what_if import Look
+from bayplan.framework.what_if import Look, Shortage
 from bayplan.objects.core import NodeSelectorRequirement, NodeSelectorTerm, Pod
 from bayplan.objects.node_selectors import NodeTerm, compile_node_term
 from bayplan.objects.ports import HostPort, host_ports
@@ -33,8 +33,9 @@ from bayplan.snapshot import NodeColumns, PodInfo
 class RowNeeds:
     """What one pod would have to give up for each row of a snapshot."""
 
-    def __init__(self, look: Look, filters: Filtering) -> None:
+    def __init__(self, look: Look, filters: Filtering, shortage: Shortage | None = None) -> None:
         pod = look.cycle.pod
+        self._shortage = shortage
         self._pod = pod
         self._nodes: NodeColumns = look.cycle.snapshot.nodes
         self._guests: dict[str, list[PodInfo]] = filters.awaited_nodes(look.cycle)
@@ -80,6 +81,8 @@ class RowNeeds:
         return tuple(dict.fromkeys(map(port_text, wanted)))
 
     def _short(self, row: int) -> dict[str, int]:
+        if self._shortage is not None:
+            return self._shortage(self._pod, self._requests, self._lowest, self._nodes, row)
         short: dict[str, int] = {}
         for name, wanted in self._requests.items():
             kept = sum(guest.requests.get(name, 0) for guest in self._guests_on(row)) if self._guests else 0

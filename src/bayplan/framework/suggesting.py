@@ -159,7 +159,7 @@ class _Search:
         judges_nodes = self._counts_nodes and kind in (TOLERATION, SELECTOR)
         names = list(look.diagnosis.names) if judges_nodes else look.nodes
         yield
-        if not names or not look.gate.ok:
+        if not names or not self._what_if.gate(pod).ok:  # one that asks for nothing may not be let in for that reason
             return None
         wanted = yield from self._wanted(pod, kind, names)
         parts = () if besides is None else besides.drop
@@ -174,7 +174,7 @@ class _Search:
 
     def _wanted(self, pod: Pod, kind: str, names: Sequence[str]) -> Generator[None, None, list[Change]]:
         """The different changes that nodes want, the smallest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters)
+        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortage)
         found: dict[object, Change] = {}
         for start in range(0, len(names), _ROWS_A_TURN):
             for name in names[start : start + _ROWS_A_TURN]:
@@ -210,7 +210,7 @@ class _Search:
         look = self._what_if.look(
             _with_all(eased, (each for kind in BY_ROW if (each := everything(eased, kind)) is not None))
         )
-        names = look.nodes if look.gate.ok else []
+        names = look.nodes if self._what_if.gate(eased).ok else []
         yield
         asked = yield from self._asked(eased, names)
         for changes in asked[:_FEW_PARTS]:
@@ -225,7 +225,7 @@ class _Search:
 
     def _asked(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[Change]]]:
         """What each node wants, of all kinds, the node that wants the fewest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters)
+        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortage)
         found: list[tuple[tuple[int, int, float], list[Change]]] = []
         for start in range(0, len(names), _ROWS_A_TURN):
             for name in names[start : start + _ROWS_A_TURN]:

@@ -7,7 +7,7 @@ that does not exist is no business of theirs. Cost of a look: that of one attemp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,7 +18,10 @@ from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Pod
-from bayplan.snapshot import BoolVector, Catalog, PodInfo, Snapshot
+from bayplan.snapshot import BoolVector, Catalog, NodeColumns, PodInfo, Snapshot
+
+Shortage = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns, int], dict[str, int]]
+"""Of a pod, what it asks for, the least that it can ask for, and a row: how much less of each it would have to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,13 @@ class WhatIf:
         gate: Callable[[Pod], Status],
         snapshot: Callable[[], Snapshot],
         now: Callable[[], datetime],
+        shortage: Shortage | None = None,
     ) -> None:
+        """`shortage`: what of its requests a pod would have to give up on a row, where room is counted otherwise than
+        by what nodes have and pods ask for."""
         self.filters = filters
-        self._gate = gate
+        self.gate = gate
+        self.shortage = shortage
         self._snapshot = snapshot
         self.now = now
 
@@ -81,7 +88,7 @@ class WhatIf:
     def look(self, pod: Pod) -> Look:
         """Ask about all nodes of this moment."""
         snapshot = self._snapshot()
-        gate = self._gate(pod)
+        gate = self.gate(pod)
         cycle = Cycle(PodInfo(pod), snapshot)
         outcome = self.filters.pre_filter(cycle)
         if outcome.status.ok or outcome.status.rejected:

@@ -8,22 +8,25 @@ decides that. Nothing is kept ready for questions but the records of what was bo
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from bayplan.batch.amounts import Amounts, exceeded
 from bayplan.batch.arguments import Arguments
-from bayplan.batch.bridge import built
 from bayplan.batch.jobs import Job
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.telling import GROUPLESS
 from bayplan.batch.outcome import PodMessage
-from bayplan.batch.plugins.predicates import Predicates, filter_names
+from bayplan.batch.plugins.predicates import Predicates, built_filters
 from bayplan.batch.queue_limits import gauged
+from bayplan.batch.room_filter import SessionRoom
 from bayplan.batch.tasks import GROUP_NAME
 from bayplan.framework.answering import NO_RECORD, placed_as_recorded, refusals_in, with_suggestions
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.filtering import Filtering
+from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.points import FILTER, PRE_FILTER
 from bayplan.framework.status import SUCCESS, Status, unresolvable
 from bayplan.framework.suggesting import suggesting
@@ -46,9 +49,10 @@ from bayplan.telemetry.answers import (
 )
 from bayplan.telemetry.timings import PluginTimings
 
-_ROOM = "NodeResourcesFit"
 _OWNER = "why"
+_PREDICATE_FLAG = "enablePredicate"
 _SHUT = ("Closed", "Closing")
+_NOT_BACKFILLED = "it asks for nothing, and backfill, which places such pods, is not among the actions"
 _NOT_LOOKED_AT = "no session has looked at it yet"
 
 
@@ -124,6 +128,8 @@ class BatchExplainer:
             return f"its queue {job.queue} is {queue.queue.status.state}, and lets nobody start until it is opened"
         if job.is_pending():
             return f"its group {job.uid} is not let into the queue {job.queue} yet"
+        if SessionRoom(self._live.engine).left_out(pod):
+            return _NOT_BACKFILLED
         return message.message if message is not None and message.message else _NOT_LOOKED_AT
 
     def _gang(self, job: Job) -> Gang:
@@ -164,7 +170,8 @@ class BatchExplainer:
 
     def _pending(self, answer: Answer, pod: Pod, job: Job | None, *, now: bool) -> Generator[None, None, Answer]:
         answer = self._told(answer, pod, job)
-        what_if = WhatIf(self._filters(), _gate, self._seen, self._live.clock.now)
+        room = SessionRoom(self._live.engine)
+        what_if = WhatIf(self._filters(room), partial(_gate, room), self._seen, self._live.clock.now, room.shortage)
         look = what_if.look(pod)
         message = self._live.latest.waiting.get(pod.key)
         seen = refusals_in(look.diagnosis)
@@ -178,16 +185,19 @@ class BatchExplainer:
         found = yield from suggesting(what_if, pod)
         return with_suggestions(answer, found, has_nodes=bool(answer.nodes))
 
-    def _filters(self) -> Filtering:
+    def _filters(self, room: SessionRoom) -> Filtering:
+        """What sessions ask, in their order: room first. Pods that others nominated take room there, and nothing
+        else."""
         engine = self._live.engine
         options = next((each for each in engine.configuration.plugins if each.name == Predicates.name), None)
-        names = filter_names(Arguments(options.arguments if options is not None else {}, owner=_OWNER))
-        plugins = [built(engine.handle, _OWNER, name) for name in (*names, _ROOM)]
+        asked: list[Any] = [room]
+        if options is not None and options.enabled(_PREDICATE_FLAG):
+            asked += built_filters(engine.handle, Arguments(options.arguments, owner=_OWNER), _OWNER).values()
         return Filtering(
-            [each for each in plugins if PRE_FILTER.extended_by(each)],
-            [each for each in plugins if FILTER.extended_by(each)],
+            [each for each in asked if PRE_FILTER.extended_by(each)],
+            [each for each in asked if FILTER.extended_by(each)],
             Boundary(engine.handle.clock, PluginTimings()),
-            engine.handle.nominations,
+            NominationLedger(),
         )
 
     def _seen(self) -> Snapshot:
@@ -221,7 +231,9 @@ def _counted(counts: Mapping[str, int], seen: Sequence[Refused]) -> tuple[Refuse
     return tuple(found)
 
 
-def _gate(pod: Pod) -> Status:
+def _gate(room: SessionRoom, pod: Pod) -> Status:
+    if room.left_out(pod):
+        return unresolvable(_NOT_BACKFILLED)
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     return unresolvable(f"waiting for scheduling gates: [{' '.join(gates)}]") if gates else SUCCESS
 

@@ -51,9 +51,22 @@ _NOT_READ = {
 """Names that Volcano declares, and why nothing depends on them."""
 
 
-def filter_names(arguments: Arguments) -> list[str]:
-    """The framework's filters that are switched on."""
-    return [name for name, key in (*_STABLE, *_OTHERS) if key is None or arguments.get_bool(key, True)]
+def built_filters(handle: BatchHandle, arguments: Arguments, owner: str) -> dict[str, Any]:
+    """The framework's filters that are switched on, by name, as sessions have them."""
+    names = [name for name, key in (*_STABLE, *_OTHERS) if key is None or arguments.get_bool(key, True)]
+    if handle.desk is not None:
+        names.append(_GIVEN_UP)
+    return {name: built(handle, owner, name, _settings(name, arguments)) for name in names}
+
+
+def _settings(name: str, arguments: Arguments) -> dict[str, Any]:
+    if name == "InterPodAffinity":
+        return {"hardPodAffinityWeight": 0}
+    if name == "PodTopologySpread":
+        return {"defaultingType": "System"}
+    if name == "VolumeBinding":
+        return {"bindTimeoutSeconds": arguments.get_int("volumebinding.bindTimeoutSeconds", 600)}
+    return {}
 
 
 class Predicates:
@@ -76,10 +89,7 @@ class Predicates:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        names = filter_names(self._arguments)
-        if self._handle.desk is not None:
-            names.append(_GIVEN_UP)
-        plugins = {name: self._built(name, self.name) for name in names}
+        plugins = built_filters(self._handle, self._arguments, self.name)
         if "InterPodAffinity" in plugins:
             listen(plugins["InterPodAffinity"], session.snapshot)
         self._filters = list(plugins.values())
@@ -89,8 +99,8 @@ class Predicates:
         live = LiveFilters(
             session,
             [plugin.name for plugin in self._pre_filters],
-            names,
-            lambda name: self._built(name, f"{self.name} at commits"),
+            list(plugins),
+            lambda name: built(self._handle, f"{self.name} at commits", name, _settings(name, self._arguments)),
         )
         session.live_checks[self.name] = live.allow
         self._filtered: set[str] = set()  # tasks for which PreFilter has run, so that Reserve finds its state
@@ -101,18 +111,6 @@ class Predicates:
         session.add_simulate_add_task_fn(self.name, lambda trial, task: self._shift(trial, task, "add_pod"))
         session.add_simulate_remove_task_fn(self.name, lambda trial, task: self._shift(trial, task, "remove_pod"))
         session.add_simulate_predicate_fn(self.name, self._simulate)
-
-    def _built(self, name: str, owner: str) -> Any:
-        return built(self._handle, owner, name, self._settings(name))
-
-    def _settings(self, name: str) -> dict[str, Any]:
-        if name == "InterPodAffinity":
-            return {"hardPodAffinityWeight": 0}
-        if name == "PodTopologySpread":
-            return {"defaultingType": "System"}
-        if name == "VolumeBinding":
-            return {"bindTimeoutSeconds": self._arguments.get_int("volumebinding.bindTimeoutSeconds", 600)}
-        return {}
 
     def _make(self, task: Task) -> Filters:
         return Filters(self._session, task, self._pre_filters, self._filters)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.explaining import BatchExplainer
-from bayplan.framework.answering import NO_RECORD
+from bayplan.batch.room import OVERSUBSCRIPTION_CPU
+from bayplan.framework.answering import NO_RECORD, NOTHING_HELPS
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.volcano import QueueStatus
 from bayplan.telemetry.answers import Answer, Choice, Refused
 from bayplan.telemetry.decisions import DecisionRing
-from bayplan.testing.builders import make_node
+from bayplan.testing.builders import make_node, make_pod
 from builders import changed
 from live_batch_rig import BatchRig, batch_running
 from wire_server import on_loop
@@ -95,7 +96,7 @@ async def test_what_a_session_counted_and_what_is_so_now() -> None:
         told = await why(rig, "job-w-0")
         assert (told.source, told.reasons) == (
             "record",
-            (Refused(plugin="NodeResourcesFit", text="Insufficient cpu", nodes=1, names=("n",)),),
+            (Refused(plugin="room", text="Insufficient cpu", nodes=1, names=("n",)),),
         )
         rig.hear(make_node("m", cpu=4, memory="8Gi"), make_node("large", cpu=8, memory="8Gi"))
         await rig.live.catch_up()
@@ -106,6 +107,37 @@ async def test_what_a_session_counted_and_what_is_so_now() -> None:
         assert (afresh.source, afresh.nodes, afresh.feasible) == ("now", 3, 1)
         assert [(each.text, {*each.names}) for each in afresh.reasons] == [("Insufficient cpu", {"m", "n"})]
         assert "1 of 3 nodes would take it" in afresh.sentence
+
+
+@on_loop
+async def test_a_node_that_holds_more_than_it_has_takes_nobody() -> None:
+    guests = [make_pod(f"guest-{n}", node="n", memory="5Gi", priority=-n) for n in (1, 2)]
+    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
+    async with batch_running(NODE, *guests, make_queue(), group, waits) as rig:
+        await rig.session()
+        answer = await why(rig, "job-w-0")
+        assert answer.reasons == (Refused(plugin="room", text="Insufficient memory", nodes=1, names=("n",)),)
+        assert answer.sentence.endswith("0/1 nodes are unavailable: 1 Insufficient memory.")
+        assert [(each.kind, each.evict) for each in answer.changes] == [("eviction", ("default/guest-2",))]
+
+
+@on_loop
+async def test_a_node_that_lends_more_than_it_has_is_counted_with_that() -> None:
+    lender = changed(NODE, metadata={"annotations": {OVERSUBSCRIPTION_CPU: "2000"}})
+    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "7"}))
+    async with batch_running(lender, make_queue(), group, waits) as rig:
+        await rig.session()
+        assert [each.text for each in (await why(rig, "job-w-0")).changes] == ["ask for 1 less CPU"]
+
+
+@on_loop
+async def test_a_pod_that_asks_for_nothing_waits_where_nobody_backfills() -> None:
+    group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={}))
+    async with batch_running(NODE, make_queue(), group, waits, conf=SHARED) as rig:
+        await rig.session()
+        answer = await why(rig, "job-w-0")
+        assert "backfill, which places such pods, is not among the actions" in answer.sentence
+        assert (answer.changes, answer.together, answer.no_change) == ((), (), NOTHING_HELPS)
 
 
 @on_loop
