@@ -8,6 +8,7 @@ or may not backfill.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -97,41 +98,59 @@ def asked(cluster: Cluster, pod: Pod, conf: str) -> Answer | None:
     return asyncio.run(session())
 
 
-def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...], conf: str) -> Answer | None:
-    """The same once changes were really made."""
-    for change in changes:
-        cluster, pod = naive.made(cluster, pod, change)
-    return asked(cluster, pod, conf)
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Whether a session tries a pod at all, and what its own prospect says of it then."""
+
+    tried: bool
+    taken_by: list[str] = field(default_factory=list)
+    chosen_in_vain: bool = False
+    """Backfill looks for no room, as Volcano's does not: it may choose a node that will not have the pod."""
 
 
-def taken_by(cluster: Cluster, pod: Pod, conf: str) -> list[str]:
-    """The nodes on which a session would put the pod, if it tries it at all."""
+def chances(cluster: Cluster, pod: Pod, conf: str) -> Chances:
     mine, group = of_a_gang(pod), make_group("alone", min_member=1)
     engine = engine_of(conf=conf, nodes=cluster.nodes, pods=[*cluster.pods, mine], objects=[*cluster.objects, group])
     with engine.session() as session:
         task = next(iter(session.jobs["default/alone"].pending.values()))
-        if task.gated or (task.best_effort and "backfill" not in session.actions) or session.pre_predicate(task):
-            return []
+        if task.gated or (task.best_effort and "backfill" not in session.actions):
+            return Chances(tried=False)
+        if session.pre_predicate(task):
+            return Chances(tried=True)
         prospect = session.prospect(task)
-        rows = prospect.allowed(task) & prospect.fits_idle & prospect.fits_future
-        return [session.snapshot.nodes.names[row] for row in np.flatnonzero(rows).tolist()]
+        allowed, roomy = prospect.allowed(task), prospect.fits_idle & prospect.fits_future
+        names = session.snapshot.nodes.names
+        taken_by = [names[row] for row in np.flatnonzero(allowed & roomy).tolist()]
+        return Chances(True, taken_by, task.best_effort and bool((allowed & ~roomy).any()))
+
+
+def is_enough(cluster: Cluster, pod: Pod, changes: tuple[Change, ...], conf: str) -> bool:
+    """Whether a session places the pod once changes were really made; or could, where its choice may be in vain."""
+    for change in changes:
+        cluster, pod = naive.made(cluster, pod, change)
+    found = chances(cluster, pod, conf)
+    return bool(found.taken_by) and (found.chosen_in_vain or asked(cluster, pod, conf) is None)
 
 
 @UNHURRIED
 @given(cluster=small, pod=waiting, conf=st.sampled_from([GANGS, GANGS, NO_BACKFILL]))
 def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: Cluster, pod: Pod, conf: str) -> None:
-    answer = asked(cluster, pod, conf)
-    assert (answer is None) == bool(taken_by(cluster, pod, conf))
+    answer, found = asked(cluster, pod, conf), chances(cluster, pod, conf)
     if answer is None:
+        assert found.taken_by
         return
     assert answer.state == PENDING
     assert answer.sentence
+    if found.taken_by:
+        assert found.chosen_in_vain
+        return
+    assert answer.reasons or not found.tried
     for change in answer.changes:
-        assert after(cluster, pod, (change,), conf) is None, change
-    found = naive.enough_for(lambda others, mine: taken_by(others, mine, conf), cluster, pod)
-    assert {change.kind for change in answer.changes} == found
+        assert is_enough(cluster, pod, (change,), conf), change
+    kinds = naive.enough_for(lambda others, mine: chances(others, mine, conf).taken_by, cluster, pod)
+    assert {change.kind for change in answer.changes} == kinds
     if answer.together:
         assert answer.no_change == NOT_ALONE
-        assert after(cluster, pod, answer.together, conf) is None
+        assert is_enough(cluster, pod, answer.together, conf)
     elif not answer.changes:
         assert answer.no_change == NOTHING_HELPS

@@ -46,7 +46,7 @@ class Way:
 @click.command("why")
 @click.argument("pod")
 @namespace_option
-@click.option("--now", is_flag=True, help="Ask afresh, instead of telling what was decided last.")
+@click.option("--now", is_flag=True, help="Ask afresh about a pod that waits; else what was decided last is told.")
 @click.option(
     "-f",
     "--filename",
