@@ -2,11 +2,13 @@
 
     python benchmarks/why_live.py             5,000 nodes and 50,000 pods, about three minutes
     python benchmarks/why_live.py --quick     few of both, to see that it works
+    python benchmarks/why_live.py --engine batch
 
-An embedded API server and `bayplan scheduler` are processes of their own, started from the command line; this one asks
-over TLS with a token, as `bayplan why` does. Pods come and are placed all the while. Times of answers are those of the
-clock; what an answer costs is the processor time of the scheduler's process with questions, less the same time without.
-Prints a table and writes build/bench/why_live.json; docs/benchmarks.md says how to read it.
+An embedded API server and `bayplan scheduler`, or `bayplan batch run` for gangs of one pod each, are processes of their
+own, started from the command line; this one asks over TLS with a token, as `bayplan why` does. Pods come and are placed
+all the while. Times of answers are those of the clock; what an answer costs is the processor time of the scheduler's
+process with questions, less the same time without. Prints a table and writes build/bench/why_live.json;
+docs/benchmarks.md says how to read it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -34,6 +36,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bayplan.batch.tasks import GROUP_NAME
 from bayplan.objects.core import Node, Pod
 from benchmarks.api_server import Server
 from benchmarks.embedded_cluster import PODS, Tree, post_all
@@ -43,6 +46,8 @@ from benchmarks.why import ASKED_EVERY_S, BUDGET_MS, BUDGET_SHARE, NODES, PODS_A
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "why_live.json"
 PLACED_A_SECOND = 50
 """Pods that come meanwhile: a cluster that is busy, on a machine that three processes share."""
+_COMING = "comes"
+_POD_GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
 _RUNS = 10
 _WAIT_S = 240.0
 _BETWEEN_S = 0.2
@@ -96,12 +101,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def scheduler(kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
-    """`bayplan scheduler` in a process of its own: its pid."""
+def running(command: Sequence[str], kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
+    """A scheduler in a process of its own: its pid."""
     flags = ["--kubeconfig", str(kubeconfig), "--secure-port", str(port), "--bind-address", "127.0.0.1"]
     flags += ["--leader-elect=false", "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     with (folder / "scheduler.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "bayplan", "scheduler", *flags], stdout=log, stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", "bayplan", *command, *flags], stdout=log, stderr=log)
         try:
             yield process.pid
         finally:
@@ -109,12 +114,45 @@ def scheduler(kubeconfig: Path, port: int, folder: Path) -> Iterator[int]:
             process.wait(60)
 
 
-async def fill(session: aiohttp.ClientSession, nodes: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Who is asked, and how pods become its own."""
+
+    command: tuple[str, ...]
+    in_gangs: bool = False
+
+    def own(self, tree: Tree, group: str) -> Tree:
+        """A pod that this engine places, of a gang of that name where it knows gangs."""
+        if self.in_gangs:
+            tree["spec"]["schedulerName"] = "volcano"
+            tree["metadata"].setdefault("annotations", {})[GROUP_NAME] = group
+        return tree
+
+    async def prepare(self, session: aiohttp.ClientSession, kubeconfig: Path) -> None:
+        """A gang for each case, and one for whoever comes."""
+        if not self.in_gangs:
+            return
+        command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(kubeconfig)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        names = [_COMING, *(pod.name for pod in cases().values())]
+        await post_all(session, _POD_GROUPS, map(_group, names))
+
+
+ENGINES = {"pod": Engine(("scheduler",)), "batch": Engine(("batch", "run"), in_gangs=True)}
+
+
+def _group(name: str) -> Tree:
+    kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
+    return {**kind, "metadata": {"name": name}, "spec": {"minMember": 1, "queue": "default"}}
+
+
+async def fill(session: aiohttp.ClientSession, nodes: int, engine: Engine) -> None:
     await post_all(session, "/api/v1/nodes", (tree_of(cluster_node(number)) for number in range(nodes)))
-    pods = [running_pod(number, nodes) for number in range(nodes * PODS_A_NODE)] + list(cases().values())
-    classes = {known["metadata"]["name"]: known for known in map(_class_of, pods) if known is not None}
+    there, asked = [running_pod(number, nodes) for number in range(nodes * PODS_A_NODE)], list(cases().values())
+    classes = {known["metadata"]["name"]: known for known in map(_class_of, [*there, *asked]) if known is not None}
     await post_all(session, "/apis/scheduling.k8s.io/v1/priorityclasses", classes.values())
-    await post_all(session, PODS, map(tree_of, pods))
+    await post_all(session, PODS, map(tree_of, there))
+    await post_all(session, PODS, (engine.own(tree_of(pod), pod.name) for pod in asked))
 
 
 class Asker:
@@ -151,7 +189,7 @@ class Asker:
 
 
 @contextlib.asynccontextmanager
-async def placing(session: aiohttp.ClientSession) -> AsyncIterator[None]:
+async def placing(session: aiohttp.ClientSession, engine: Engine) -> AsyncIterator[None]:
     """Pods come, and are placed, while the block runs."""
 
     async def come() -> None:
@@ -161,7 +199,7 @@ async def placing(session: aiohttp.ClientSession) -> AsyncIterator[None]:
             body["metadata"]["name"] = f"comes-{number}"
             del body["spec"]["nodeName"]
             body["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "10m"}
-            await post_all(session, PODS, [body])
+            await post_all(session, PODS, [engine.own(body, _COMING)])
             number, due_s = number + 1, due_s + 1 / PLACED_A_SECOND
             await asyncio.sleep(max(0.0, due_s - perf_counter()))
 
@@ -204,48 +242,55 @@ async def measured(asker: Asker, process: Process, case: str, pod: str) -> Found
     return Found(case, statistics.median(took_ms), max(took_ms), 1e3 * max(0.0, cpu_s - usual_s) / _RUNS)
 
 
-async def measure(server: Server, nodes: int, folder: Path) -> list[Found]:
+async def measure(server: Server, nodes: int, folder: Path, engine: Engine) -> list[Found]:
     port = free_port()
     async with server.session() as session:
-        await fill(session, nodes)
-        with scheduler(server.kubeconfig, port, folder) as pid:
+        await engine.prepare(session, server.kubeconfig)
+        await fill(session, nodes, engine)
+        with running(engine.command, server.kubeconfig, port, folder) as pid:
             process, asker = Process(pid), Asker(session, port)
             for pod in cases().values():
                 await asker.wait_for(pod.name)
-            async with placing(session):
+            async with placing(session, engine):
                 await asyncio.sleep(2.0)
                 return [await measured(asker, process, case, pod.name) for case, pod in cases().items()]
 
 
-def as_json(found: list[Found], nodes: int) -> dict[str, Any]:
-    shown = [{**asdict(each), "share": each.share, "holds": each.holds()} for each in found]
-    return {"nodes": nodes, "pods": nodes * PODS_A_NODE, "asked_every_s": ASKED_EVERY_S, "cases": shown}
-
-
-@click.command()
-@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
-@click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
-@click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
-def main(nodes: int, quick: bool, check: bool) -> None:
-    """Measure answers to "why" over HTTP."""
-    nodes = 50 if quick else nodes
+def measured_on_its_own_server(nodes: int, engine: Engine) -> list[Found]:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder))
         server.start()
         try:
-            found = asyncio.run(measure(server, nodes, Path(folder)))
+            return asyncio.run(measure(server, nodes, Path(folder), engine))
         finally:
             server.stop()
-    table = Table(
-        "case", "answer ms", "longest ms", "scheduler's CPU ms", f"of the loop, asked every {ASKED_EVERY_S:g} s"
-    )
-    for each in found:
-        figures = f"{each.median_ms:.1f}", f"{each.longest_ms:.1f}", f"{each.cpu_ms:.1f}", f"{each.share:.2%}"
-        table.add_row(each.case, *figures)
+
+
+def as_json(found: list[Found]) -> list[dict[str, Any]]:
+    return [{**asdict(each), "share": each.share, "holds": each.holds()} for each in found]
+
+
+@click.command()
+@click.option("--nodes", type=int, default=NODES, show_default=True, help="How many, with ten pods each.")
+@click.option("--engine", "engines", type=click.Choice(list(ENGINES)), multiple=True, help="This one; else both.")
+@click.option("--quick", is_flag=True, help="Few nodes, to see that it works.")
+@click.option("--check", is_flag=True, help="End with 1 where a budget is not kept.")
+def main(nodes: int, engines: tuple[str, ...], quick: bool, check: bool) -> None:
+    """Measure answers to "why" over HTTP."""
+    nodes = 50 if quick else nodes
+    found = {name: measured_on_its_own_server(nodes, ENGINES[name]) for name in engines or ENGINES}
+    share = f"of the loop, asked every {ASKED_EVERY_S:g} s"
+    table = Table("engine", "case", "answer ms", "longest ms", "scheduler's CPU ms", share)
+    for name, answers in found.items():
+        for each in answers:
+            figures = f"{each.median_ms:.1f}", f"{each.longest_ms:.1f}", f"{each.cpu_ms:.1f}", f"{each.share:.2%}"
+            table.add_row(name, each.case, *figures)
     Console().print(table)
+    about = {"nodes": nodes, "pods": nodes * PODS_A_NODE, "asked_every_s": ASKED_EVERY_S}
+    told = {**about, "engines": {name: as_json(answers) for name, answers in found.items()}}
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(as_json(found, nodes), indent=2) + "\n", encoding="utf-8")
-    if check and not quick and not all(each.holds() for each in found):
+    OUTPUT.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    if check and not quick and not all(each.holds() for answers in found.values() for each in answers):
         raise SystemExit(1)
 
 

@@ -6,8 +6,8 @@ nothing is backfilled, and where nobody does that it stays. The room is looked a
 Room that others were promised is theirs.
 
 What is idle is read off columns, so that a fork with pods that come and go is judged as well. Columns round up once a
-pod, sessions once a container: they differ where somebody asks for parts of a milli-CPU or of a byte. Cost: one pass
-over the nodes, and one over the pods for a pod with volumes.
+pod, sessions once a container: they differ where somebody asks for parts of a milli-CPU or of a byte. Cost of an
+answer: one pass over the nodes; then some vector operations a look, and a pass over the pods for a pod with volumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bayplan.batch.tasks import Task
 from bayplan.batch.volume_counts import PREFIX
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.plugin import Rejection
-from bayplan.objects.core import Pod
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.quantity import QuantityError
 from bayplan.objects.resources import CPU, MEMORY, PODS
 from bayplan.snapshot import BoolVector, NodeColumns, NodeTable
@@ -45,21 +45,20 @@ class SessionRoom:
     def __init__(self, engine: BatchEngine) -> None:
         self._ledger, self._handle = engine.ledger, engine.handle
         self._backfills = _BACKFILL in engine.configuration.actions
+        self._offered = _Offered([], [])
 
     def pre_filter(self, cycle: Cycle) -> None:
         cycle.put(_TASK, self._ledger.as_task(cycle.pod))
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         task = cycle.get(_TASK)
-        offers = self._offers(nodes)
-        idle = self._idle(nodes, offers, task)
+        offered, idle = self._offers(nodes.columns), self._idle(nodes, task)
         for name, short in lacking_first(_asked(task.resreq), idle):
-            never = short & ~enough(task.resreq.get(name), _column(offers, name))
+            never = short & ~enough(task.resreq.get(name), offered.column(name)[nodes.rows])
             yield Rejection(never, insufficient([name]), resolvable=False)
             yield Rejection(short & ~never, insufficient([name]))
         yield from self._fenced(nodes)
-        most = np.fromiter((offer.max_task_num for offer in offers), np.int64, len(offers))
-        yield Rejection(most <= nodes.pod_count, POD_NUMBER_EXCEEDED)
+        yield Rejection(offered.most_pods[nodes.rows] <= nodes.pod_count, POD_NUMBER_EXCEEDED)
 
     def left_out(self, pod: Pod) -> bool:
         """Whether no session tries the pod: it asks for nothing, and nobody backfills."""
@@ -70,37 +69,46 @@ class SessionRoom:
         except QuantityError:  # it asks for something, whatever that is
             return False
 
-    def shortage(
-        self, pod: Pod, requests: Mapping[str, int], lowest: Mapping[str, int], columns: NodeColumns, row: int
-    ) -> dict[str, int]:
+    def shortages(
+        self, pod: Pod, requests: Mapping[str, int], lowest: Mapping[str, int], columns: NodeColumns
+    ) -> Callable[[int], dict[str, int]]:
         """By how much less the pod would have to ask for on a row; nothing where that does not help, or is not needed.
 
         A node that holds more than it has takes nobody, however little they ask for."""
         task = self._ledger.as_task(pod)
-        nodes = NodeTable(columns, np.array([row], dtype=np.intp))
-        idle = self._idle(nodes, self._offers(nodes), task)
-        short: dict[str, int] = {}
-        for name, amount in _asked(task.resreq):
-            have = idle(name)
-            if enough(amount, have)[0]:
-                continue
-            free = int(have[0] // _unit(name))
-            if not enough(0.0, have)[0] or name not in requests or free < lowest.get(name, 0):
-                return {}  # places for pods and volumes are nothing that a pod could ask less of
-            short[name] = requests[name] - free
-        return short
+        idle = self._idle(NodeTable(columns, np.arange(columns.count)), task)
+        asked = [(name, amount, idle(name)) for name, amount in _asked(task.resreq)]
+        told = [
+            (name, enough(amount, have).tolist(), enough(0.0, have).tolist(), (have // _unit(name)).tolist())
+            for name, amount, have in asked
+        ]
+
+        def of(row: int) -> dict[str, int]:
+            short: dict[str, int] = {}
+            for name, fits, is_in_bounds, free in told:
+                if fits[row]:
+                    continue
+                left = int(free[row])
+                if not is_in_bounds[row] or name not in requests or left < lowest.get(name, 0):
+                    return {}  # places for pods and volumes are nothing that a pod could ask less of
+                short[name] = requests[name] - left
+            return short
+
+        return of
 
     # what nodes have ----------------------------------------------------------------------------------------------
 
-    def _offers(self, nodes: NodeTable) -> list[Amounts]:
-        known, offer = nodes.columns.nodes, self._ledger.offer_of
-        return [offer(known[row]) for row in nodes.rows.tolist()]
+    def _offers(self, columns: NodeColumns) -> _Offered:
+        """Of all rows. Worked out once an answer, as long as the nodes are the same objects."""
+        if self._offered.nodes != columns.nodes:
+            self._offered = _Offered(list(columns.nodes), [self._ledger.offer_of(node) for node in columns.nodes])
+        return self._offered
 
-    def _idle(self, nodes: NodeTable, offers: list[Amounts], task: Task) -> Callable[[str], FloatVector]:
-        promised = self._promised(nodes, task)
+    def _idle(self, nodes: NodeTable, task: Task) -> Callable[[str], FloatVector]:
+        offered, promised = self._offers(nodes.columns), self._promised(nodes, task)
 
         def idle(name: str) -> FloatVector:
-            have = _column(offers, name) - self._used(nodes, name)
+            have: FloatVector = offered.column(name)[nodes.rows] - self._used(nodes, name)
             for place, (going, coming) in promised.items():
                 have[place] = min(have[place], have[place] + going.get(name) - coming.get(name))
             return have
@@ -149,14 +157,27 @@ class SessionRoom:
             yield Rejection(~inside, NOT_IN_SHARD, resolvable=False)
 
 
+class _Offered:
+    """What some nodes offer, by resource; each is read off them when it is first asked for."""
+
+    def __init__(self, nodes: list[Node], offers: list[Amounts]) -> None:
+        self.nodes = nodes
+        self.most_pods = np.fromiter((offer.max_task_num for offer in offers), np.int64, len(offers))
+        self._offers = offers
+        self._columns: dict[str, FloatVector] = {}
+
+    def column(self, name: str) -> FloatVector:
+        found = self._columns.get(name)
+        if found is None:
+            amounts = (offer.get(name) for offer in self._offers)
+            found = self._columns[name] = np.fromiter(amounts, np.float64, len(self._offers))
+        return found
+
+
 def _asked(amounts: Amounts) -> list[tuple[str, float]]:
     """What is compared, in a session's order: cpu and memory in any case."""
     scalars = amounts.scalars or {}
     return [(CPU, amounts.milli_cpu), (MEMORY, amounts.memory), *((name, scalars[name]) for name in sorted(scalars))]
-
-
-def _column(offers: list[Amounts], name: str) -> FloatVector:
-    return np.fromiter((offer.get(name) for offer in offers), np.float64, len(offers))
 
 
 def _unit(name: str) -> float:

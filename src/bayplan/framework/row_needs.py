@@ -7,10 +7,10 @@ say. Cost: a few microseconds a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bayplan.framework.filtering import Filtering
-from bayplan.framework.what_if import Look, Shortage
+from bayplan.framework.what_if import Look, Shortages
 from bayplan.objects.core import NodeSelectorRequirement, NodeSelectorTerm, Pod
 from bayplan.objects.node_selectors import NodeTerm, compile_node_term
 from bayplan.objects.ports import HostPort, host_ports
@@ -33,9 +33,10 @@ from bayplan.snapshot import NodeColumns, PodInfo
 class RowNeeds:
     """What one pod would have to give up for each row of a snapshot."""
 
-    def __init__(self, look: Look, filters: Filtering, shortage: Shortage | None = None) -> None:
+    def __init__(self, look: Look, filters: Filtering, shortages: Shortages | None = None) -> None:
         pod = look.cycle.pod
-        self._shortage = shortage
+        self._shortages = shortages
+        self._shortage_of: Callable[[int], dict[str, int]] | None = None  # made when it is first asked for
         self._pod = pod
         self._nodes: NodeColumns = look.cycle.snapshot.nodes
         self._guests: dict[str, list[PodInfo]] = filters.awaited_nodes(look.cycle)
@@ -61,7 +62,10 @@ class RowNeeds:
 
     def share(self, change: Change) -> float:
         """How much of what the pod asks for a change takes from it: what tells two such changes apart."""
-        return sum(by / max(1, self._requests.get(name, 0)) for name, by in change.less.items())
+        total = 0.0
+        for name, by in change.less.items():
+            total += by / max(1, self._requests.get(name, 0))
+        return total
 
     def _taints(self, row: int) -> tuple[str, ...]:
         taints = self._nodes.nodes[row].spec.taints
@@ -81,8 +85,10 @@ class RowNeeds:
         return tuple(dict.fromkeys(map(port_text, wanted)))
 
     def _short(self, row: int) -> dict[str, int]:
-        if self._shortage is not None:
-            return self._shortage(self._pod, self._requests, self._lowest, self._nodes, row)
+        if self._shortages is not None:
+            if self._shortage_of is None:
+                self._shortage_of = self._shortages(self._pod, self._requests, self._lowest, self._nodes)
+            return self._shortage_of(row)
         short: dict[str, int] = {}
         for name, wanted in self._requests.items():
             kept = sum(guest.requests.get(name, 0) for guest in self._guests_on(row)) if self._guests else 0

@@ -174,7 +174,7 @@ class _Search:
 
     def _wanted(self, pod: Pod, kind: str, names: Sequence[str]) -> Generator[None, None, list[Change]]:
         """The different changes that nodes want, the smallest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortage)
+        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortages)
         found: dict[object, Change] = {}
         for start in range(0, len(names), _ROWS_A_TURN):
             for name in names[start : start + _ROWS_A_TURN]:
@@ -225,7 +225,7 @@ class _Search:
 
     def _asked(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[Change]]]:
         """What each node wants, of all kinds, the node that wants the fewest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortage)
+        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortages)
         found: list[tuple[tuple[int, int, float], list[Change]]] = []
         for start in range(0, len(names), _ROWS_A_TURN):
             for name in names[start : start + _ROWS_A_TURN]:

@@ -20,8 +20,8 @@ from bayplan.framework.status import Code, Status
 from bayplan.objects.core import Pod
 from bayplan.snapshot import BoolVector, Catalog, NodeColumns, PodInfo, Snapshot
 
-Shortage = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns, int], dict[str, int]]
-"""Of a pod, what it asks for, the least that it can ask for, and a row: how much less of each it would have to be."""
+Shortages = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns], Callable[[int], dict[str, int]]]
+"""Of a pod, what it asks for and the least that it can ask for: how much less of each it would have to be, by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class WhatIf:
         gate: Callable[[Pod], Status],
         snapshot: Callable[[], Snapshot],
         now: Callable[[], datetime],
-        shortage: Shortage | None = None,
+        shortages: Shortages | None = None,
     ) -> None:
-        """`shortage`: what of its requests a pod would have to give up on a row, where room is counted otherwise than
+        """`shortages`: what of its requests a pod would have to give up on a row, where room is counted otherwise than
         by what nodes have and pods ask for."""
         self.filters = filters
         self.gate = gate
-        self.shortage = shortage
+        self.shortages = shortages
         self._snapshot = snapshot
         self.now = now
 

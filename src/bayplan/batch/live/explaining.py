@@ -171,7 +171,7 @@ class BatchExplainer:
     def _pending(self, answer: Answer, pod: Pod, job: Job | None, *, now: bool) -> Generator[None, None, Answer]:
         answer = self._told(answer, pod, job)
         room = SessionRoom(self._live.engine)
-        what_if = WhatIf(self._filters(room), partial(_gate, room), self._seen, self._live.clock.now, room.shortage)
+        what_if = WhatIf(self._filters(room), partial(_gate, room), self._seen, self._live.clock.now, room.shortages)
         look = what_if.look(pod)
         message = self._live.latest.waiting.get(pod.key)
         seen = refusals_in(look.diagnosis)
