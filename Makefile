@@ -5,7 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PROJECT := install --quiet --no-deps --no-build-isolation --editable .
-LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+# With extras: of a package that another one wants with an extra, pip takes the newest release for the pinned one, and
+# then refuses it for want of a hash.
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras
 
 # Whoever forbids bytecode has every command compiled anew, and the end-to-end suite starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE

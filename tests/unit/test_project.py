@@ -9,17 +9,19 @@ import re
 import subprocess
 import tomllib
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import bayplan
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "bayplan"
 LOCKS = ("requirements.lock", "requirements-dev.lock")
-PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)==[\w.!+]+( ; (?P<marker>.+))? \\$")
+PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9-]*)(\[(?P<extras>[a-z0-9,-]+)\])?==[\w.!+]+( ; (?P<marker>.+))? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 MEANINGLESS = {"utils", "util", "common", "helpers", "misc"}
 
@@ -91,6 +93,21 @@ def test_both_locks_pin_the_same_versions() -> None:
         for lock in ("requirements-dev.lock", "requirements.lock")
     )
     assert {name: pins for name, pins in runtime.items() if development.get(name) != pins} == {}
+
+
+def test_whatever_is_wanted_with_an_extra_is_pinned_with_it() -> None:
+    """Else pip takes the newest release for it, and refuses that for want of a hash: from that release's day on."""
+    lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
+    pins = {
+        found["name"]: set(filter(None, (found["extras"] or "").split(","))) for found in map(PIN.match, lines) if found
+    }
+    wanted: dict[str, set[str]] = {}
+    for installed in distributions():
+        for requirement in map(Requirement, installed.requires or ()):
+            if requirement.extras and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                wanted.setdefault(distribution(requirement.name), set()).update(requirement.extras)
+    assert wanted["coverage"] == {"toml"}
+    assert {name: extras for name, extras in wanted.items() if name in pins and not extras <= pins[name]} == {}
 
 
 def test_the_licence_is_the_whole_of_the_one_declared() -> None:
