@@ -94,8 +94,10 @@ class Pool:
             if room > 0 and (eager or len(self._all) + self._opening - len(self._streams) < EAGER):
                 return await self._open(min(timeout_s, CONNECT_S))
             handed = await self._vacancy()
-            if handed is not None and not handed.lost:
-                return handed
+            if handed is not None:
+                if not handed.lost:
+                    return handed
+                self._drop(handed)
             eager = True  # one is gone, or this has waited long enough
         raise Unreachable("the client is closed")
 

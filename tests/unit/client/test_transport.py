@@ -371,6 +371,21 @@ async def test_who_waits_long_for_a_connection_opens_one() -> None:
 
 
 @on_loop
+async def test_a_connection_that_is_lost_on_its_way_to_the_next_leaves_room_for_another() -> None:
+    """It is handed over, and is lost before whoever waited for it runs."""
+    async with WireServer(ok) as server, server.client(connections=1) as client:
+        await client.transport.request("GET", "/warm")
+        pool = client.transport._pool
+        only = await pool.take(5.0)
+        waiting = asyncio.create_task(client.transport.request("GET", "/next"))
+        await until(lambda: pool._waiters)
+        pool.give(only)
+        only.abort("cut")
+        assert (await waiting).body == b'{"fine":true}'
+        assert (server.connections, len(pool._all)) == (2, 1)
+
+
+@on_loop
 async def test_connections_are_opened_before_they_are_needed() -> None:
     async with WireServer(lambda _: Reply(200, {})) as server, server.client() as client:
         await client.warm()
