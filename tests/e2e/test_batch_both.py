@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,11 @@ def test_they_race_for_the_same_nodes_and_never_book_one_twice(corner: BatchCorn
             single = [corner.pod(f"single-{round_}-{number}", cpu="1") for number in range(4)]
             corner.gang(f"gang-{round_}", 3)
             corner.api.create(*single)
-        until(lambda: len([each for each in corner.api.pods().values() if node_of(each)]) == 24, "the nodes are full")
+        until(
+            lambda: len([each for each in corner.api.pods().values() if node_of(each)]) == 24,
+            "the nodes are full",
+            why=lambda: standstill(corner, process),
+        )
         corner.fits()
         waiting = [name for name, each in corner.api.pods().items() if not node_of(each)]
         assert len(waiting) == 6 * 7 - 24
@@ -36,10 +41,19 @@ def test_they_race_for_the_same_nodes_and_never_book_one_twice(corner: BatchCorn
         until(
             lambda: len([each for each in corner.api.pods().values() if node_of(each)]) >= 22,
             "room that was given back is used again",
+            why=lambda: standstill(corner, process),
         )
         corner.fits()
         until(lambda: corner._agrees(process), "the process believes what the server says")
     corner.bound_once()
+
+
+def standstill(corner: BatchCorner, process: subprocess.Popen[bytes]) -> str:
+    """Who waits, what is said of it, and what the process believes."""
+    waiting = {
+        name: condition(each).get("message", "") for name, each in corner.api.pods().items() if not node_of(each)
+    }
+    return f"{waiting}; the process believes {corner.believed(process)}"
 
 
 def test_a_preemptor_of_each_at_one_full_node_evicts_nobody_else(corner: BatchCorner) -> None:

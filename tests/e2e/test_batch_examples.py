@@ -22,7 +22,7 @@ from bayplan.controllers.seen import DEPLOYMENTS, PODS, REPLICA_SETS
 from bayplan.errors import NotFound
 from bayplan.objects.meta import whole_time
 from cluster.run import Cluster, ClusterError
-from patience import WHOLE_TEST_S
+from patience import DEADLINE_S, WHOLE_TEST_S
 
 Tree = dict[str, Any]
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
@@ -46,18 +46,31 @@ async def applied(cluster: Cluster, here: Rig, *names: str) -> Rig:
 
 async def ends(there: Rig, name: str) -> Tree:
     """A job whose pods succeed one after the other as soon as they run."""
-    async with asyncio.timeout(WHOLE_TEST_S):
-        while True:
-            job = await there.get(VC_JOBS, name)
-            if phase_of(job) in ("Completed", "Failed", "Terminated"):
-                return job
-            for pod in await there.list(PODS):
-                labels = pod["metadata"].get("labels") or {}
-                mine = labels.get("volcano.sh/job-name") == name and not pod["metadata"].get("deletionTimestamp")
-                if mine and pod["status"].get("phase") == "Running" and phase_of(job) == "Running":
-                    with suppress(NotFound):  # the job may have ended by another pod
-                        await there.end(pod["metadata"]["name"])
-            await asyncio.sleep(0.1)
+    seen: Tree = {}
+    pods: list[Tree] = []
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while phase_of(seen) not in ("Completed", "Failed", "Terminated"):
+                await asyncio.sleep(0.1)
+                seen = await there.get(VC_JOBS, name)
+                pods = [
+                    each
+                    for each in await there.list(PODS)
+                    if (each["metadata"].get("labels") or {}).get("volcano.sh/job-name") == name
+                ]
+                if phase_of(seen) == "Running":
+                    await end_whoever_runs(there, pods)
+    except TimeoutError:
+        told = [{**each["metadata"], "managedFields": None, "status": each["status"]} for each in pods]
+        raise AssertionError(f"job {name} does not end: {seen.get('status')}; its pods: {told}") from None
+    return seen
+
+
+async def end_whoever_runs(there: Rig, pods: list[Tree]) -> None:
+    for pod in pods:
+        if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
+            with suppress(NotFound):  # the job may have ended by another pod
+                await there.end(pod["metadata"]["name"])
 
 
 def scheduled(cluster: Cluster, namespace: str, folder: Path, work: Coroutine[Any, Any, None]) -> None:
