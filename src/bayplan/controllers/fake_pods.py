@@ -1,13 +1,14 @@
 """Runs the pods of fake nodes: tells the API server what a kubelet would tell, when it would.
 
 Run by `fake_kubelet`. One watch over all pods that have a node and have not ended; a pod costs one patch when it
-starts, one when it ends and one request when it is deleted. What the API server refuses is tried again with growing
-delays; a pod that cannot be read is left out and never stops the others.
+starts, one when it ends and one request when it is deleted, also where it ends while it is being deleted. What the API
+server refuses is tried again with growing delays; a pod that cannot be read is left out and never stops the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Container
 from dataclasses import replace
@@ -44,6 +45,10 @@ class FakePods:
         self._memories: dict[Key, Memory] = {}
         self._done: dict[Key, str] = {}
         """The version of each pod that was answered last: until the next one comes there is nothing to say."""
+        self._removed: set[str] = set()
+        """Uids of pods that we deleted and that the watch still shows."""
+        self._leaving: dict[Key, KubeObject] = {}
+        """Pods that were asked to go, and left the watch before we let them: they have ended, or are gone."""
         self._queue: WorkQueue[Key] = WorkQueue(
             "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
         )
@@ -63,7 +68,7 @@ class FakePods:
     def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         if new is None:
             assert old is not None
-            self._forget((old.namespace, old.name))
+            self._forget(old)
         elif isinstance(new, SeenPod) and new.spec.node_name in self._nodes:
             self._take(new)
 
@@ -79,13 +84,21 @@ class FakePods:
         self._memories[key] = memory
         self._queue.add(key)
 
-    def _forget(self, key: Key) -> None:
-        self._memories.pop(key, None)
+    def _forget(self, pod: KubeObject) -> None:
+        key = (pod.namespace, pod.name)
+        memory = self._memories.pop(key, None)
         self._done.pop(key, None)
         self._queue.forget(key)
+        was_stopping = memory is not None and (memory.stopping is not None or pod.terminating)
+        if was_stopping and pod.uid not in self._removed:
+            self._leaving[key] = pod
+            self._queue.add(key)
+        self._removed.discard(pod.uid)
 
     async def _work(self, key: Key) -> float | None:
         """Do the next thing for a pod as it is now."""
+        if (leaving := self._leaving.get(key)) is not None:
+            await self._remove(leaving)
         pod, memory = self._informer.store.get(key), self._memories.get(key)
         if not isinstance(pod, SeenPod) or memory is None:
             return None
@@ -107,11 +120,21 @@ class FakePods:
         if step.status is not None:
             await self._tell(pod, step.status)
         if isinstance(step, Remove):
-            await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
+            await self._remove(pod)
         elif step.status.get("phase") == "Running":
             key = (pod.namespace, pod.name)
             if key in self._memories:
                 self._memories[key] = replace(self._memories[key], started=self._clock.now())
+
+    async def _remove(self, pod: KubeObject) -> None:
+        """A pod that was asked to go has stopped."""
+        key = (pod.namespace, pod.name)
+        with contextlib.suppress(NotFound, Conflict):  # gone, or another one of this name
+            await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
+        if (leaving := self._leaving.get(key)) is not None and leaving.uid == pod.uid:
+            del self._leaving[key]
+        elif (shown := self._informer.store.get(key)) is not None and shown.uid == pod.uid:
+            self._removed.add(pod.uid)
 
     async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}

@@ -312,6 +312,42 @@ async def test_a_deleted_pod_goes_when_it_has_stopped() -> None:
 
 
 @on_loop
+async def test_a_pod_that_ends_while_it_is_asked_to_go_goes() -> None:
+    """Somebody says that it has ended: from then on the watch shows it no more, and nobody else lets it go."""
+    async with world(habits=PodHabits(stops_after_s=5)) as w:
+        await w.kubelet.ready()
+        path = w.api.pod("p")
+        await until(lambda: w.api.phase(path) == "Running")
+        pod = w.api.objects[path]
+        going = pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}}
+        w.api.put(path, going)
+        w.api.objects[path] = going | {"status": {"phase": "Succeeded"}}
+        w.api.fails = lambda request: status(500, "InternalError", "not now") if request.method == "DELETE" else None
+        w.api._tell(path, deleted(going))
+        await until(lambda: w.asked("DELETE", "pods/p"))
+        w.api.fails = lambda _: None
+        await until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
+        await until(lambda: not w.kubelet.pods._leaving)
+        assert w.asked("DELETE", "pods/p") == 2
+
+
+@on_loop
+async def test_a_pod_that_is_let_go_is_let_go_once() -> None:
+    async with world() as w:
+        await w.kubelet.ready()
+        path = w.api.pod("p")
+        await until(lambda: w.api.phase(path) == "Running")
+        pod = w.api.objects[path]
+        w.api.put(path, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
+        await until(lambda: path not in w.api.objects)
+        await until(lambda: w.kubelet.pods.running == 0)
+        await w.later(5)
+        assert w.asked("DELETE", "pods/p") == 1
+        assert not w.kubelet.pods._removed
+        assert not w.kubelet.pods._leaving
+
+
+@on_loop
 async def test_a_pod_of_the_same_name_is_not_taken_for_the_one_before() -> None:
     async with world() as w:
         await w.kubelet.ready()
