@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,7 @@ from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from patience import DEADLINE_S
 from scenario import Corner
-from scheduling import condition, node_of, until
+from scheduling import condition, node_of, running, until
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
@@ -128,22 +126,9 @@ class BatchCorner(Corner):
             self.write_conf(conf)
             given.append(f"--scheduler-conf={self.conf}")
         given.append("--schedule-period=100ms")
-        log = (self.folder / f"scheduler-{time.monotonic_ns()}.log").open("wb")
-        command = [sys.executable, *program, *verb, *given]
-        around = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=around)
-        try:
+        with running([sys.executable, *program, *verb, *given], self.folder, env=env) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-            log.close()
 
     def both(self, *arguments: str, conf: str | None = GANGS, **more: Any) -> Any:
         """`bayplan run`: both engines in one process."""

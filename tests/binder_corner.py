@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from batch_corner import BatchCorner
 from bayplan.framework.steps import VARIABLE
 from cluster.api import Api, Refused, Tree
 from scenario import quick
-from scheduling import condition, node_of, until
+from scheduling import condition, node_of, running, until
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
 RESERVATIONS = "kai-resource-reservation"
@@ -143,21 +142,10 @@ class BinderCorner(BatchCorner):
             given.append("--no-leader-elect")
         if not any(each.startswith("--kubeconfig") for each in given):
             given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
-        log = (self.folder / f"binder-{time.monotonic_ns()}.log").open("wb")
         command = [sys.executable, "-m", "bayplan", "binder", *given]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-        try:
+        with running(command, self.folder, name="binder") as process:
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-            log.close()
 
     def dies_at(self, step: str, *arguments: str) -> None:
         """A binder that ends itself, by SIGKILL, when it reaches a step."""

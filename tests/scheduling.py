@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.run import Cluster
 from patience import DEADLINE_S
+
+_LAST_WORDS_S = 10.0
+_LAST_WORDS = 12_000
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,48 @@ def scheduler(
         given += ["--config", str(path)]
     else:
         given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
-    log = (folder / f"scheduler-{time.monotonic_ns()}.log").open("wb")
-    command = [sys.executable, *program, "scheduler", *given]
-    process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    try:
+    with running([sys.executable, *program, "scheduler", *given], folder) as process:
         yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        log.close()
+
+
+@contextmanager
+def running(
+    command: Sequence[str], folder: Path, *, name: str = "scheduler", env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose words go into a file, ended by its own id; what fails meanwhile says how it was with it."""
+    path = folder / f"{name}-{time.monotonic_ns()}.log"
+    around = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
+    with path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=around)
+        try:
+            yield process
+        except BaseException as fault:
+            fault.add_note(_state_of(process, path))
+            raise
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Whether it lives, what it believes if it can say so, and the end of what it has said."""
+    ended = process.poll()
+    if ended is None:
+        said = log.stat().st_size
+        process.send_signal(signal.SIGUSR2)
+        end_s = time.monotonic() + _LAST_WORDS_S
+        while log.stat().st_size == said and time.monotonic() < end_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGABRT)  # where it stands in its code
+        with suppress(subprocess.TimeoutExpired):  # one that was stopped says nothing
+            process.wait(_LAST_WORDS_S)
+    how = "was running" if ended is None else f"had ended with {ended}"
+    return f"the process {how}; the end of {log}:\n{log.read_text(errors='replace')[-_LAST_WORDS:]}"
 
 
 def node(name: str, *, cpu: str = "4", labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:

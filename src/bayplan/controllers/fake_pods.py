@@ -47,7 +47,7 @@ class FakePods:
         """The version of each pod that was answered last: until the next one comes there is nothing to say."""
         self._removed: set[str] = set()
         """Uids of pods that we deleted and that the watch still shows."""
-        self._leaving: dict[Key, KubeObject] = {}
+        self._leaving: dict[Key, SeenPod] = {}
         """Pods that were asked to go, and left the watch before we let them: they have ended, or are gone."""
         self._queue: WorkQueue[Key] = WorkQueue(
             "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
@@ -67,8 +67,8 @@ class FakePods:
 
     def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         if new is None:
-            assert old is not None
-            self._forget(old)
+            if isinstance(old, SeenPod):
+                self._forget(old)
         elif isinstance(new, SeenPod) and new.spec.node_name in self._nodes:
             self._take(new)
 
@@ -84,7 +84,7 @@ class FakePods:
         self._memories[key] = memory
         self._queue.add(key)
 
-    def _forget(self, pod: KubeObject) -> None:
+    def _forget(self, pod: SeenPod) -> None:
         key = (pod.namespace, pod.name)
         memory = self._memories.pop(key, None)
         self._done.pop(key, None)
@@ -126,14 +126,14 @@ class FakePods:
             if key in self._memories:
                 self._memories[key] = replace(self._memories[key], started=self._clock.now())
 
-    async def _remove(self, pod: KubeObject) -> None:
+    async def _remove(self, pod: SeenPod) -> None:
         """A pod that was asked to go has stopped."""
         key = (pod.namespace, pod.name)
         with contextlib.suppress(NotFound, Conflict):  # gone, or another one of this name
             await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
         if (leaving := self._leaving.get(key)) is not None and leaving.uid == pod.uid:
             del self._leaving[key]
-        elif (shown := self._informer.store.get(key)) is not None and shown.uid == pod.uid:
+        elif (shown := self._informer.store.get(key)) is not None and shown.metadata.uid == pod.uid:
             self._removed.add(pod.uid)
 
     async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
