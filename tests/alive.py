@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.build import program
-from cluster.run import Cluster, die_with_parent
+from cluster.run import Cluster
 from patience import DEADLINE_S
-from scheduling import scheduler, until
+from scheduling import running, scheduler, until
 
 Tree = dict[str, Any]
 PATIENCE = f"--timeout={DEADLINE_S - 5:.0f}s"
@@ -27,31 +25,14 @@ NODE_LABEL = "for=alive"
 def verb(folder: Path, *arguments: str, says: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command of ours that runs until it is stopped, once it has said this."""
     path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
-    with path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bayplan", *arguments],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            preexec_fn=die_with_parent,
-        )
-    try:
+    with running([sys.executable, "-m", "bayplan", *arguments], path) as process:
         until(
             lambda: says in path.read_text(errors="replace") or process.poll() is not None,
             f"{arguments[0]} says {says!r}",
-            why=lambda: path.read_text(errors="replace")[-2000:],
         )
-        assert process.poll() is None, path.read_text(errors="replace")[-2000:]
+        assert process.poll() is None
         yield process
-        assert process.poll() is None, path.read_text(errors="replace")[-4000:]
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        assert process.poll() is None
 
 
 def nodes(cluster: Cluster, folder: Path, name: str, *arguments: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,7 +127,8 @@ class BatchCorner(Corner):
             self.write_conf(conf)
             given.append(f"--scheduler-conf={self.conf}")
         given.append("--schedule-period=100ms")
-        with running([sys.executable, *program, *verb, *given], self.folder, env=env) as process:
+        log = self.folder / f"scheduler-{time.monotonic_ns()}.log"
+        with running([sys.executable, *program, *verb, *given], log, env=env) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -143,7 +144,7 @@ class BinderCorner(BatchCorner):
         if not any(each.startswith("--kubeconfig") for each in given):
             given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
         command = [sys.executable, "-m", "bayplan", "binder", *given]
-        with running(command, self.folder, name="binder") as process:
+        with running(command, self.folder / f"binder-{time.monotonic_ns()}.log") as process:
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
 

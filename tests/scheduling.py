@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.run import Cluster
+from cluster.run import Cluster, die_with_parent
 from patience import DEADLINE_S
 
 _LAST_WORDS_S = 10.0
@@ -51,32 +51,32 @@ def scheduler(
         given += ["--config", str(path)]
     else:
         given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
-    with running([sys.executable, *program, "scheduler", *given], folder) as process:
+    log = folder / f"scheduler-{time.monotonic_ns()}.log"
+    with running([sys.executable, *program, "scheduler", *given], log) as process:
         yield process
 
 
 @contextmanager
 def running(
-    command: Sequence[str], folder: Path, *, name: str = "scheduler", env: dict[str, str] | None = None
+    command: Sequence[str], log: Path, *, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process whose words go into a file, ended by its own id; what fails meanwhile says how it was with it."""
-    path = folder / f"{name}-{time.monotonic_ns()}.log"
     around = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
-    with path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=around)
-        try:
-            yield process
-        except BaseException as fault:
-            fault.add_note(_state_of(process, path))
-            raise
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=around, preexec_fn=die_with_parent)
+    try:
+        yield process
+    except BaseException as fault:
+        fault.add_note(_state_of(process, log))
+        raise
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -297,14 +297,20 @@ async def test_only_pods_that_have_a_node_and_go_on_are_watched() -> None:
         assert watch.options["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
+async def one_that_is_asked_to_go(w: World) -> str:
+    """A pod that runs, and has half a minute to stop."""
+    await w.kubelet.ready()
+    path = w.api.pod("p")
+    await until(lambda: w.api.phase(path) == "Running")
+    pod = w.api.objects[path]
+    w.api.put(path, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
+    return path
+
+
 @on_loop
 async def test_a_deleted_pod_goes_when_it_has_stopped() -> None:
     async with world(habits=PodHabits(stops_after_s=5)) as w:
-        await w.kubelet.ready()
-        path = w.api.pod("p")
-        await until(lambda: w.api.phase(path) == "Running")
-        pod = w.api.objects[path]
-        w.api.put(path, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
+        path = await one_that_is_asked_to_go(w)
         await w.later(4)
         assert path in w.api.objects
         await until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
@@ -315,12 +321,8 @@ async def test_a_deleted_pod_goes_when_it_has_stopped() -> None:
 async def test_a_pod_that_ends_while_it_is_asked_to_go_goes() -> None:
     """Somebody says that it has ended: from then on the watch shows it no more, and nobody else lets it go."""
     async with world(habits=PodHabits(stops_after_s=5)) as w:
-        await w.kubelet.ready()
-        path = w.api.pod("p")
-        await until(lambda: w.api.phase(path) == "Running")
-        pod = w.api.objects[path]
-        going = pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}}
-        w.api.put(path, going)
+        path = await one_that_is_asked_to_go(w)
+        going = w.api.objects[path]
         w.api.objects[path] = going | {"status": {"phase": "Succeeded"}}
         w.api.fails = lambda request: status(500, "InternalError", "not now") if request.method == "DELETE" else None
         w.api._tell(path, deleted(going))
@@ -334,11 +336,7 @@ async def test_a_pod_that_ends_while_it_is_asked_to_go_goes() -> None:
 @on_loop
 async def test_a_pod_that_is_let_go_is_let_go_once() -> None:
     async with world() as w:
-        await w.kubelet.ready()
-        path = w.api.pod("p")
-        await until(lambda: w.api.phase(path) == "Running")
-        pod = w.api.objects[path]
-        w.api.put(path, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
+        path = await one_that_is_asked_to_go(w)
         await until(lambda: path not in w.api.objects)
         await until(lambda: w.kubelet.pods.running == 0)
         await w.later(5)
