@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.cache import Cache
+from bayplan.cache import Cache, PodSwap
 from bayplan.errors import CacheError
 from bayplan.objects.core import (
     Affinity,
@@ -315,21 +315,39 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
     history: list[tuple[Any, ...]],
 ) -> None:
     world = World()
+    cache, snapshots = world.cache, world.snapshots
     slices: dict[int, Iterator[None]] = {}
+    changes: dict[int, list[PodSwap]] = {number: [] for number in SNAPSHOTS}
+
+    def check(number: int) -> None:
+        cache.refresh(snapshots[number], changes=changes[number])
+        assert _agrees(snapshots[number], cache)
+        assert _swapped(changes[number]) == Counter(id(info) for info in snapshots[number].pods.infos if info)
+
     for operation in history:
         match operation:
             case ("slice", number):
-                following = slices.setdefault(number, world.cache.refreshing(world.snapshots[number], at_once=1))
+                following = slices.get(number) or cache.refreshing(
+                    snapshots[number], changes=changes[number], at_once=1
+                )
+                slices[number] = following
                 if next(following, "over") == "over":
                     del slices[number]
             case ("refresh", number):
-                world.cache.refresh(world.snapshots[number])
-                assert _agrees(world.snapshots[number], world.cache)
+                check(number)
             case _:
                 world.tell(operation)
-    for snapshot in world.snapshots:
-        world.cache.refresh(snapshot)
-        assert _agrees(snapshot, world.cache)
+    for number in SNAPSHOTS:
+        check(number)
+
+
+def _swapped(changes: list[PodSwap]) -> Counter[int]:
+    """Who is there when all of this has happened."""
+    there: Counter[int] = Counter()
+    for before, after in changes:
+        there.update({id(after): 1} if after is not None else {})
+        there.subtract({id(before): 1} if before is not None else {})
+    return +there
 
 
 def test_a_pod_whose_row_a_slice_has_shown_is_counted_once() -> None:

@@ -275,13 +275,14 @@ class Ledger:
         """The same in turns. What others do to the cache meanwhile is no part of it: commits find out."""
         changes: list[PodSwap] = []
         cursor, self._node_cursor = self._node_cursor, -1  # who stops in the middle has everything counted anew
-        self.cache.refresh(
-            self.snapshot,
-            rows=self._stale_rows,
-            slots=self._stale_slots,
-            changes=changes,
-            images=self._images.told,
-        )
+        rows, slots, images = self._stale_rows, self._stale_slots, self._images.told
+        if (
+            yield from self.cache.refreshing(
+                self.snapshot, rows=rows, slots=slots, changes=changes, images=images, at_once=_CHANGES_A_TURN
+            )
+        ):
+            rows, slots = set(), set()
+        self.cache.refresh(self.snapshot, rows=rows, slots=slots, changes=changes, images=images)
         self._stale_rows.clear()
         self._stale_slots.clear()
         self.is_shared = False

@@ -8,7 +8,7 @@ cost is rows changed, not nodes. The state of a pod and its transitions are thos
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -328,28 +328,38 @@ class Cache:
         if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen):
             self.vocabulary.recycle()
 
-    def refreshing(self, snapshot: Snapshot, *, at_once: int = _SLICE) -> Iterator[None]:
+    def refreshing(
+        self,
+        snapshot: Snapshot,
+        *,
+        rows: Iterable[int] = (),
+        slots: Iterable[int] = (),
+        changes: list[PodSwap] | None = None,
+        images: SeenImages | None = None,
+        at_once: int = _SLICE,
+    ) -> Generator[None, None, bool]:
         """Bring a snapshot that is far behind nearly up to date, in slices of so many rows or pods.
 
         A large cluster at once would hold everybody else for a second. The cache may change between two slices; that
-        is left for the next `refresh`, before which nobody may read the snapshot.
+        is left for the next `refresh`, before which nobody may read the snapshot. False in the end: nodes came or went
+        meanwhile, and that `refresh` needs the same `rows` and `slots`.
         """
         seen, layout, came = self._seen_by(snapshot), self._layout, self._row_journal.end
-        images = self._rows_behind(snapshot, seen, (), None)
-        rows = list(images)
+        behind = self._rows_behind(snapshot, seen, rows, images)
+        rows = list(behind)
         for start in range(0, len(rows), at_once):
-            self._copy_rows(snapshot, seen, {row: images[row] for row in rows[start : start + at_once]})
+            self._copy_rows(snapshot, seen, {row: behind[row] for row in rows[start : start + at_once]})
             yield
             if self._layout != layout:
-                return  # rows have moved: whatever was copied may be another node's by now
+                return False  # rows have moved: whatever was copied may be another node's by now
         seen.rows = came
         came = self._slot_journal.end
-        slots = list(self._slots_behind(snapshot, seen, ()))
+        slots = list(self._slots_behind(snapshot, seen, slots))
         for start in range(0, len(slots), at_once):
-            for slot in slots[start : start + at_once]:
-                self._show_slot(snapshot, slot)
+            self._show_slots(snapshot, slots[start : start + at_once], changes)
             yield
         seen.slots = came
+        return True
 
     def _seen_by(self, snapshot: Snapshot) -> _Seen:
         seen = snapshot.follower
@@ -447,13 +457,16 @@ class Cache:
     def _refresh_pods(
         self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], changes: list[PodSwap] | None
     ) -> None:
+        self._show_slots(snapshot, self._slots_behind(snapshot, seen, stale), changes)
+        seen.slots = self._slot_journal.end
+
+    def _show_slots(self, snapshot: Snapshot, slots: Iterable[int], changes: list[PodSwap] | None) -> None:
         theirs = snapshot.pods
-        for slot in self._slots_behind(snapshot, seen, stale):
+        for slot in slots:
             before = theirs.infos[slot] if slot < theirs.slots else None
             after = self._show_slot(snapshot, slot)
             if changes is not None and before is not after:
                 changes.append((before, after))
-        seen.slots = self._slot_journal.end
 
     def _slots_behind(self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int]) -> Iterable[int]:
         noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
