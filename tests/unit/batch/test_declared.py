@@ -79,25 +79,27 @@ def as_declared(argument: Argument) -> tuple[Any, Any]:
     return (kind, argument.default) if kind in (int, float, bool) else (kind if kind is str else object, None)
 
 
-def compare(takes: tuple[Argument, ...], seen: dict[str, tuple[Any, Any]]) -> None:
+def differences(takes: tuple[Argument, ...], seen: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """By key how it was declared and how it was read, where that is not the same; None: not at all."""
     keys = {f"{each.prefix}x" if each.prefix else each.name: each for each in takes}
+    declared = {key: as_declared(each) for key, each in keys.items()}
     told = {key: (kind, default if kind in (int, float, bool) else None) for key, (kind, default) in seen.items()}
     idle = {key for key, each in keys.items() if each.idle}
-    assert {key: value for key, value in told.items() if key not in idle} == {
-        key: as_declared(each) for key, each in keys.items() if key not in idle
-    }
+    both = {key: (declared.get(key), told.get(key)) for key in (declared.keys() | told.keys()) - idle}
+    return {key: (mine, theirs) for key, (mine, theirs) in both.items() if mine != theirs}
 
 
 @pytest.mark.parametrize("name", list(PLUGINS))
 def test_a_plugin_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     option = PluginOption(name, arguments=GIVEN.get(name, {})).defaulted()
-    compare(takes_of(PLUGINS.get(name)) or (), asked(monkeypatch, BatchConfiguration(("enqueue",), ((option,),))))
+    seen = asked(monkeypatch, BatchConfiguration(("enqueue",), ((option,),)))
+    assert differences(takes_of(PLUGINS.get(name)) or (), seen) == {}
 
 
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_an_action_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = BatchConfiguration((name,), configurations=(ActionConfiguration(name),))
-    compare(takes_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration))
+    assert differences(takes_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration)) == {}
 
 
 def judged(plugin: str, given: dict[str, Any]) -> list[str]:

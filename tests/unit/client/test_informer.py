@@ -258,6 +258,8 @@ async def test_the_server_may_be_away_for_a_while() -> None:
         w.server.script.append(Feed(modified(node("a", 12))))
         await w.server.start()
         await w.tells("update a@12")
+        assert w.server.requests[-1].options["resourceVersion"] == "10", "it goes on where it was"
+        assert w.names() == {"a"}
 
 
 @on_loop

@@ -367,7 +367,8 @@ async def test_who_waits_long_for_a_connection_opens_one() -> None:
         clock.advance(1.0)
         await until(lambda: len(server.requests) == EAGER + 2)
         gate.set()
-        await asyncio.gather(*asked)
+        assert [each.status for each in await asyncio.gather(*asked)] == [200] * (EAGER + 2)
+        assert server.connections == EAGER + 2
 
 
 @on_loop

@@ -178,8 +178,12 @@ async def test_orphans_stay_and_lose_their_owner() -> None:
 async def test_an_owner_that_never_was_takes_its_dependents_along() -> None:
     world = World()
     Housekeeping(world.store, world.writer, world.resources)
+    parent = world.create(config_map("parent")).tree
+    world.create(owned("kept", parent))
     world.create(owned("child", {"metadata": {"name": "nobody", "uid": "none"}}))
     await until(lambda: metadata(world, "ConfigMap", "child") is None)
+    assert metadata(world, "ConfigMap", "kept") is not None, "its owner is there"
+    assert len(world.place("ConfigMap")) == 2
 
 
 def inhabited(pause_s: float) -> World:

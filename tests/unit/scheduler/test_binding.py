@@ -297,6 +297,9 @@ async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused
         await until(lambda: rig.live.engine.cache.node("another") is not None)
         waiting.reject("Guard", "not there")
         await until(lambda: (found := rig.live.engine.waiting.get(POD.uid)) is not None and found is not waiting)
+        assert [each["message"] for each in conditions(rig)] == ["0/1 nodes are available: 1 not there."]
+        assert [pod.name for pod in rig.live.queue.in_flight()] == ["p"]
+        assert rig.clock.monotonic_s() == 0, "nothing else woke it"
 
 
 @on_loop

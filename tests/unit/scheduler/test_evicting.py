@@ -202,6 +202,9 @@ async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preempt
             ),
             tick=lambda: rig.clock.advance(0.01),
         )
+        await until(lambda: (queued := rig.live.queue.get(STRONG.key)) is not None and queued.attempts > 1)
+        assert rig.count("PATCH", "/middle/status") == 2, "its condition and its nomination, both refused"
+        assert rig.sent("DELETE") == [], "the room is not made yet"
 
 
 # victims that never reached the API
@@ -299,8 +302,14 @@ async def test_other_intents_of_post_filter_are_carried_out_too() -> None:
             done.append(intent)
 
         rig.live.writes.perform = perform  # type: ignore[method-assign]
-        rig.hear(make_pod("p", cpu="1"))
-        await until(lambda: done == ["open"])
+        pod = make_pod("p", cpu="1")
+        rig.hear(pod)
+        await until(lambda: done)
+        await rig.idle()
+        assert done == ["open"]
+        assert rig.pool(pod) is Pool.PARKED
+        (told,) = conditions(rig)
+        assert told["message"].endswith(", opening")
 
 
 @on_loop
@@ -310,6 +319,9 @@ async def test_the_loop_wakes_for_a_preemptor_that_is_to_be_tried_again() -> Non
         rig.refuse("PATCH", "/weak/status", status(403, "Forbidden"))
         rig.hear(STRONG)
         await rig.asked("PATCH", "/weak/status", 2)
+        await rig.idle()
+        assert evicted(rig) == ["PATCH weak/status", "PATCH weak/status", "DELETE weak"]
+        assert rig.clock.monotonic_s() == 0
 
 
 @on_loop
@@ -328,3 +340,6 @@ async def test_the_server_answers_late_and_the_watch_is_quicker() -> None:
         await rig.asked("POST", "/binding")
         gate.set()
         await rig.idle()
+        assert rig.bound() == {"strong": "n"}
+        assert evicted(rig) == ["PATCH weak/status", "DELETE weak"]
+        assert rig.pool(STRONG) is None

@@ -115,6 +115,10 @@ async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> Non
         rig.live.routing.following = broken  # type: ignore[method-assign]
         rig.hear(make_node("bad"), make_node("good"))
         await until(lambda: rig.live.engine.cache.node("good"))
+        assert rig.live.engine.cache.node("bad") is None
+        rig.hear(make_pod("p", cpu="1"))
+        await rig.idle()
+        assert list(rig.bound()) == ["p"], "it goes on deciding"
 
 
 @on_loop

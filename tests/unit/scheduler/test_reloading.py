@@ -183,6 +183,9 @@ def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_
         (waiting,) = one.live.engine.waiting.all()
         waiting.reject("Mine", "too late")
         await until(lambda: one.writer.bound == {"web": "a"})
+        await one.settled()
+        assert before.posts == [], "the new one saw it bound"
+        assert before.closed == [before]
 
     on_loop(lambda: running(one, work))()
 

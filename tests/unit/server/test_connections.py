@@ -132,6 +132,8 @@ async def test_who_never_shakes_hands_is_left() -> None:
         await until(lambda: len(server._connections) == 1)
         await until(reader.at_eof, tick=lambda: clock.advance(HANDSHAKE_S / 20))
         await until(lambda: len(server._connections) == 0)
+        assert HANDSHAKE_S <= clock.monotonic_s() < 2 * HANDSHAKE_S
+        assert await reader.read() == b""
         writer.close()
 
 

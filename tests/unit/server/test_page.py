@@ -142,6 +142,8 @@ async def test_nobody_waits_for_streams_when_the_server_closes() -> None:
         writer.write(request.encode())
         await reader.readuntil(b"event: whole")
         await server.close(3600.0)
+        assert len(server._connections) == 0
+        assert b"event: whole" not in await reader.read(), "the stream has ended, and nobody began another"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])

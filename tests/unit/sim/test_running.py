@@ -30,12 +30,13 @@ def test_processes_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     seen.mkdir()
     sweep = subprocess.Popen([sys.executable, script, seen], stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: len(list(seen.iterdir())) == 2)
+        assert _in_time(lambda: len(list(seen.iterdir())) == 2)
     finally:
         sweep.kill()
         sweep.wait()
     workers = [int(path.name) for path in seen.iterdir()]
-    _until(lambda: not any(_lives(pid) for pid in workers))
+    assert _in_time(lambda: not any(_lives(pid) for pid in workers))
+    assert [int(path.name) for path in seen.iterdir()] == workers, "nobody took their place"
 
 
 def _lives(pid: int) -> bool:
@@ -46,8 +47,11 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def _in_time(holds: Callable[[], bool]) -> bool:
+    """Whether it becomes so before patience ends."""
     ends_s = time.monotonic() + DEADLINE_S
     while not holds():
-        assert time.monotonic() < ends_s
+        if time.monotonic() >= ends_s:
+            return False
         time.sleep(0.05)
+    return True
