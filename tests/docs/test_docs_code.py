@@ -38,9 +38,11 @@ def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tm
         elif block.language == "python":
             exec(_compiled(block), module.__dict__)
         elif block.language == "console":
-            _run_console(block, folder)
+            assert list(commands(block.text)), f"{block.place}: no prompt; use ```text for output alone"
+            assert _first_surprise(block, folder) == ""
         elif block.language == "bash":
-            _shell(block, block.text, folder, expected_code=_exit_code(block))
+            code, said = _shell(block.text, folder)
+            assert code == _exit_code(block), f"{block.place}: ended with {code}\n{said}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -73,23 +75,25 @@ def _compiled(block: Block) -> types.CodeType:
     return compile(source, str(block.page), "exec")
 
 
-def _run_console(block: Block, folder: Path) -> None:
+def _first_surprise(block: Block, folder: Path) -> str:
+    """Which command of a console block does not end as it should, or say what is shown below it; nothing if all do."""
     prompts = list(commands(block.text))
-    assert prompts, f"{block.place}: a console block without a prompt; use ```text for output alone"
     for number, command in enumerate(prompts, 1):
-        code = _exit_code(block) if number == len(prompts) else 0
-        real = _shell(block, command.script, folder, expected_code=code)
-        if command.output is not None:
-            assert agrees(command.output, real), (
-                f"{block.place}: $ {command.script}\n--- shown\n{command.output}\n--- real\n{real}"
-            )
+        expected = _exit_code(block) if number == len(prompts) else 0
+        code, real = _shell(command.script, folder)
+        if code != expected:
+            return f"{block.place}: $ {command.script}\nended with {code}\n{real}"
+        if command.output is not None and not agrees(command.output, real):
+            return f"{block.place}: $ {command.script}\n--- shown\n{command.output}\n--- real\n{real}"
+    return ""
 
 
 def _exit_code(block: Block) -> int:
     return int(block.directives.get("exits", "0"))
 
 
-def _shell(block: Block, script: str, folder: Path, *, expected_code: int) -> str:
+def _shell(script: str, folder: Path) -> tuple[int, str]:
+    """The code that a script ends with, and what it says."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -106,5 +110,4 @@ def _shell(block: Block, script: str, folder: Path, *, expected_code: int) -> st
         timeout=DEADLINE_S,
         check=False,
     )
-    assert done.returncode == expected_code, f"{block.place}: $ {script}\nended with {done.returncode}\n{done.stdout}"
-    return _STOOD_STILL.sub("", done.stdout)
+    return done.returncode, _STOOD_STILL.sub("", done.stdout)

@@ -11,7 +11,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework import unresolvable
 from bayplan.framework.discovery import with_plugins_from
 from bayplan.framework.registry import Registry
-from bayplan.testing import Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods
+from bayplan.testing import Cluster, Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods
 from docs.fences import ROOT
 
 FOUND = with_plugins_from(Registry(), ROOT / "examples" / "plugins", trust_writable=True)
@@ -202,6 +202,12 @@ def test_forms_agree(name: str, args: Any) -> None:
         {"disk": ["ssd", "hdd"], "team": ["red", "blue"], INSTANCE_TYPE: ["small", "large"], "rack": ["1", "2"]}
     )
     own = label_sets({"disk": ["fast"], "team": ["red", "blue"], "app": ["web"]})
-    check_forms_agree(
-        example(name), pods=pods(labels=own), clusters=clusters(nodes(labels=labels)), args=args, max_examples=25
-    )
+    tried: list[Cluster] = []
+
+    def noted(cluster: Cluster) -> Cluster:
+        tried.append(cluster)
+        return cluster
+
+    some = clusters(nodes(labels=labels)).map(noted)
+    check_forms_agree(example(name), pods=pods(labels=own), clusters=some, args=args, max_examples=25)
+    assert len(tried) >= 25

@@ -393,4 +393,8 @@ def test_sharing_changes_nothing_whatever_pods_ask_for(profiles: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_resource_that_devices_stand_behind_is_scored_by_the_devices_of_now(seed: int) -> None:
-    live(Served(random.Random(800 + seed), profiles=COUNTING), at_least_shared=0)
+    history = Served(random.Random(800 + seed), profiles=COUNTING)
+    live(history, at_least_shared=0)
+    assert history.shared > STEPS // 10, "sharing is what is tested here"
+    counting = {("score", "NodeResourcesFit"), ("score", "NodeResourcesBalancedAllocation")}
+    assert history.said >= {("filter", "DynamicResources"), *counting}
