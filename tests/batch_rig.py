@@ -12,7 +12,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -30,17 +30,18 @@ from patience import DEADLINE_S, WHOLE_TEST_S
 
 Tree = dict[str, Any]
 P = ParamSpec("P")
+R = TypeVar("R")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
 
 
-def unhurried(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def unhurried(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     """Run an async test."""
 
     @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), WHOLE_TEST_S))
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return asyncio.run(asyncio.wait_for(test(*args, **kwargs), WHOLE_TEST_S))
 
     return run
 

@@ -246,8 +246,10 @@ class Corner:
             time.sleep(0.1)
 
 
-def an_ordinary_day(corner: Corner) -> None:
-    """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room."""
+def an_ordinary_day(corner: Corner) -> dict[str, str]:
+    """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room.
+
+    Returns the nodes of those that have one in the end."""
     corner.add_nodes(2)
     strong = corner.priority("strong", 1000)
     with corner.running() as process:
@@ -259,3 +261,4 @@ def an_ordinary_day(corner: Corner) -> None:
         assert "strong" in settled
         assert len(settled) == 4  # one of the weak ones had to go
         assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+    return settled

@@ -67,7 +67,9 @@ def told(webhook: str, sentence: str) -> str:
 
 
 @unhurried
-async def judged(cluster: Cluster, namespace: str) -> None:
+async def judged(cluster: Cluster, namespace: str) -> list[str]:
+    """Why objects were not let in, those that are whole sentences of a webhook."""
+    said: list[str] = []
     async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
         # A registration counts a moment after it was written.
         for _ in range(600):
@@ -84,21 +86,17 @@ async def judged(cluster: Cluster, namespace: str) -> None:
             3,
         )
         assert spec["plugins"] == {"pytorch": [], "svc": []}
-        said = await refused(here, VC_JOBS, job("bad", task("a"), task("a")))
-        assert said == told("validatejob", "duplicated task name a;")
-        said = await refused(here, VC_JOBS, job("lost", queue="nowhere"))
-        assert said == told("validatejob", 'unable to find job queue: queue.scheduling.volcano.sh "nowhere" not found;')
+        said.append(await refused(here, VC_JOBS, job("bad", task("a"), task("a"))))
+        said.append(await refused(here, VC_JOBS, job("lost", queue="nowhere")))
         patch = {"spec": {"queue": "root"}}
         with pytest.raises(ApiError, match="job updates may not change fields other than"):
             await here.client.patch(VC_JOBS, patch, namespace=namespace, name="filled", kind=MERGE_PATCH)
         more = {"spec": {"minAvailable": 1}}
         await here.client.patch(VC_JOBS, more, namespace=namespace, name="filled", kind=MERGE_PATCH)
-        said = await refused(here, QUEUES, {"metadata": {"name": "self"}, "spec": {"parent": "self"}})
-        assert said == told("validatequeue", "queue self cannot use itself as parent")
+        said.append(await refused(here, QUEUES, {"metadata": {"name": "self"}, "spec": {"parent": "self"}}))
         with pytest.raises(ApiError, match="`default` queue can not be deleted"):
             await here.client.delete(QUEUES, name="default")
-        said = await refused(here, POD_GROUPS, {"metadata": {"name": "g"}, "spec": {"queue": "nowhere"}})
-        assert said == told("validatepodgroup", 'unable to find queue: queue.scheduling.volcano.sh "nowhere" not found')
+        said.append(await refused(here, POD_GROUPS, {"metadata": {"name": "g"}, "spec": {"queue": "nowhere"}}))
         annotations = {"volcano.sh/jdb-min-available": "0"}
         container = {"name": "main", "image": "busybox"}
         body = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
@@ -108,6 +106,7 @@ async def judged(cluster: Cluster, namespace: str) -> None:
         body["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
         gated = await here.make(PODS, body)
         assert gated["spec"]["schedulingGates"] == [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
+    return said
 
 
 def _serves(cluster: Cluster, plural: str) -> bool:
@@ -124,8 +123,14 @@ def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_
     ).stdout
     cluster.kubectl("apply", "-f", "-", stdin=text)
     until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
+    missing = 'queue.scheduling.volcano.sh "nowhere" not found'
     with webhooks(cluster, tmp_path):
-        judged(cluster, namespace)
+        assert judged(cluster, namespace) == [
+            told("validatejob", "duplicated task name a;"),
+            told("validatejob", f"unable to find job queue: {missing};"),
+            told("validatequeue", "queue self cannot use itself as parent"),
+            told("validatepodgroup", f"unable to find queue: {missing}"),
+        ]
 
 
 def test_a_malformed_object_is_refused_by_its_schema(cluster: Cluster, namespace: str) -> None:

@@ -103,21 +103,29 @@ def test_jobs_run_to_their_end(cluster: Cluster, namespace: str, tmp_path: Path)
 def test_hierarchies_flows_and_schedules(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with rig(cluster.target(), namespace, nodes=4, stand_in=False) as here:
-            await asyncio.gather(hierarchy(cluster, here), flow(cluster, here), schedule(cluster, here))
+            jobs, (whole, steps), started = await asyncio.gather(
+                hierarchy(cluster, here), flow(cluster, here), schedule(cluster, here)
+            )
+        assert set(jobs.values()) == {"Completed"}, jobs
+        assert (phase_of(whole), set(whole["status"]["completedJobs"])) == ("Succeed", steps)
+        assert phase_of(started) == "Completed"
 
     scheduled(cluster, namespace, tmp_path, run())
 
 
-async def hierarchy(cluster: Cluster, here: Rig) -> None:
+async def hierarchy(cluster: Cluster, here: Rig) -> dict[str, str]:
+    """How each job in the queues of a tree ends."""
     there = await applied(cluster, here, *examples.HIERARCHY)
     queues, jobs = (manifests(name) for name in examples.HIERARCHY)
-    for tree in jobs:
-        assert phase_of(await ends(there, tree["metadata"]["name"])) == "Completed"
+    names = [tree["metadata"]["name"] for tree in jobs]
+    ended = {name: phase_of(await ends(there, name)) for name in names}
     for tree in queues:
         await here.client.delete(QUEUES, name=tree["metadata"]["name"])
+    return ended
 
 
-async def flow(cluster: Cluster, here: Rig) -> None:
+async def flow(cluster: Cluster, here: Rig) -> tuple[Tree, set[str]]:
+    """A flow when it has succeeded, and the jobs that are its steps."""
     there = await applied(cluster, here, *examples.FLOW)
     (tree,) = manifests(examples.FLOW[1])
     name = tree["metadata"]["name"]
@@ -127,11 +135,12 @@ async def flow(cluster: Cluster, here: Rig) -> None:
         with suppress(NotFound):  # a flow that has succeeded deletes its jobs, maybe before anybody looks at the last
             await ends(there, made)
     done = await there.until(JOB_FLOWS, name, lambda found: phase_of(found) == "Succeed")
-    assert set(done["status"]["completedJobs"]) == {f"{name}-{step['name']}" for step in tree["spec"]["flows"]}
     await there.client.delete(JOB_FLOWS, namespace=there.namespace, name=name)
+    return done, {f"{name}-{step['name']}" for step in tree["spec"]["flows"]}
 
 
-async def schedule(cluster: Cluster, here: Rig) -> None:
+async def schedule(cluster: Cluster, here: Rig) -> Tree:
+    """The job that a schedule has started, at its end."""
     there = await applied(cluster, here, *examples.CRON)
     (tree,) = manifests(examples.CRON[0])
     name = tree["metadata"]["name"]
@@ -149,7 +158,7 @@ async def schedule(cluster: Cluster, here: Rig) -> None:
         kind=JSON_PATCH,
     )
     found = await there.until(VC_CRON_JOBS, name, lambda cron: cron["status"].get("active"))
-    assert phase_of(await ends(there, found["status"]["active"][0]["name"])) == "Completed"
+    return await ends(there, found["status"]["active"][0]["name"])
 
 
 def test_workloads_run_in_groups(cluster: Cluster, namespace: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from binder_corner import BinderCorner, armed
 from cluster.run import Cluster
 
-KILLS = 200
+KILLS, PODS_A_KILL = 200, 3
 _STEPS_OF_A_POD = 4
 
 
@@ -23,28 +23,33 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
     mine.close()
 
 
-def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> None:
-    """Each binder ends itself at some step of some pod; the pods of a round are what it has to do."""
+def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> list[tuple[str, str]]:
+    """Each binder ends itself at some step of some pod; the pods of a round are what it has to do.
+
+    Returns for each pod the node that was asked for, and the one that it has in the end."""
     chance = random.Random(seed)
     corner.add_nodes(4, cpu="64")
     with corner.by_requests() as scheduler:
         for kill in range(kills):
-            corner.api.create(*(corner.pod(f"pod-{kill}-{number}", cpu="10m") for number in range(3)))
-            steps = chance.randint(1, 3 * _STEPS_OF_A_POD)
+            corner.api.create(*(corner.pod(f"pod-{kill}-{number}", cpu="10m") for number in range(PODS_A_KILL)))
+            steps = chance.randint(1, PODS_A_KILL * _STEPS_OF_A_POD)
             with armed(f"any:{steps}"), corner.binder() as binder:
                 assert binder.wait(120) == -signal.SIGKILL, corner.binder_log()
         with corner.binder():
             corner.settles(scheduler)
             ended = [corner.ends(name, "Succeeded")["spec"]["podName"] for name in corner.api.pods()]
-    assert len(ended) == 3 * kills
-    assert all(asked == given != "" for asked, given in corner.asked_and_given(ended))
     corner.holds()
+    return corner.asked_and_given(ended)
 
 
 def test_a_few_kills(corner: BinderCorner) -> None:
-    kill_again_and_again(corner, 3, seed=7)
+    bound = kill_again_and_again(corner, 3, seed=7)
+    assert len(bound) == 3 * PODS_A_KILL
+    assert all(asked == given != "" for asked, given in bound), bound
 
 
 @pytest.mark.soak
 def test_many_kills(corner: BinderCorner) -> None:
-    kill_again_and_again(corner, KILLS, seed=11)
+    bound = kill_again_and_again(corner, KILLS, seed=11)
+    assert len(bound) == KILLS * PODS_A_KILL
+    assert all(asked == given != "" for asked, given in bound), bound

@@ -31,7 +31,9 @@ def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> It
 
 
 def test_pods_are_placed_refused_and_preempted(corner: Corner) -> None:
-    an_ordinary_day(corner)
+    placed = an_ordinary_day(corner)
+    assert (len(placed), set(placed.values())) == (4, set(corner.nodes)), "one of the weak ones had to go"
+    assert ("strong" in placed, "large" in placed) == (True, False)
 
 
 def test_gates_and_spreading(corner: Corner) -> None:

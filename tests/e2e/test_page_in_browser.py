@@ -135,6 +135,8 @@ def test_it_is_live(page: Page, up: Up) -> None:
     page.until("bayplan.world.pods.get('default/late')?.node")
     page.until(f"document.querySelector('#pod-count').innerText === '{before + 1}'")
     page.until("document.querySelector('#decisions').innerText.includes('default/late')")
+    stored = json.loads(up.bayplan("get", "pod", "late", "-o", "json"))
+    assert page.eval("bayplan.world.pods.get('default/late').node") == stored["spec"]["nodeName"]
     up.bayplan("delete", "pod", "late")
     page.until("!bayplan.world.pods.has('default/late')")
     page.until(f"document.querySelector('#pod-count').innerText === '{before}'")
@@ -214,8 +216,10 @@ def test_search(page: Page) -> None:
     page.until("bayplan.plan.matches?.size === 1 && bayplan.plan.matches.has('default/web-5')")
     page.press("Enter")
     page.until("document.querySelector('#pod-name')?.innerText === 'default/web-5'")
+    assert page.eval("location.hash") == "#pod=default%2Fweb-5"
     page.press("Escape")
     page.until("!document.querySelector('#found') && !bayplan.plan.matches && !document.querySelector('#pod-name')")
+    assert page.eval("location.hash") == ""
 
 
 def test_by_keyboard_alone(page: Page) -> None:
@@ -240,16 +244,18 @@ def test_by_keyboard_alone(page: Page) -> None:
 def test_zoom_and_move(page: Page) -> None:
     page.until("bayplan.plan.tiles.size > 0 && !bayplan.plan.frame")
     page.eval("document.querySelector('canvas').focus()")
-    before = page.eval("bayplan.plan.view.scale")
+    before, *home = page.eval("[bayplan.plan.view.scale, bayplan.plan.view.x, bayplan.plan.view.y]")
     page.press("+", text="+")
     page.until(f"bayplan.plan.view.scale > {before}")
-    x = page.eval("bayplan.plan.view.x")
+    x, y = page.eval("[bayplan.plan.view.x, bayplan.plan.view.y]")
     page.call("Input.dispatchMouseEvent", type="mousePressed", x=300, y=300, button="left", clickCount=1)
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=200, y=300, button="left", buttons=1)
     page.call("Input.dispatchMouseEvent", type="mouseReleased", x=200, y=300, button="left", clickCount=1)
     page.until(f"bayplan.plan.view.x === {x + 100}")
+    assert page.eval("bayplan.plan.view.y") == y, "it was pulled aside, neither up nor down"
     page.press("0", text="0")
     page.until(f"bayplan.plan.view.scale === {before}")
+    assert page.eval("[bayplan.plan.view.x, bayplan.plan.view.y]") == home
 
 
 def test_in_the_dark(up: Up, browser: Browser) -> None:
@@ -273,11 +279,13 @@ def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> N
     page = browser.open(up.url)
     page.until("window.bayplan?.world.whole && bayplan.world.nodes.size === 12")
     began = page.eval("bayplan.world.about.began")
+    page.eval("window.leftOpen = true")
     up.bayplan("cluster", "reset")
     page.until(f"bayplan.world.about.began !== {began} && bayplan.world.whole && bayplan.world.state === 'live'")
     page.until("bayplan.world.pods.size === 0 && document.querySelector('#pod-count').innerText === '0'")
     up.apply(*(manifest(f"web-{number}", "500m") for number in range(8)), manifest("giant", "64"))
     page.until("bayplan.world.pods.size === 9 && bayplan.world.waiting.size === 1")
+    assert page.eval("window.leftOpen && bayplan.world.nodes.size") == 12, "nobody had to load it again"
     page.close()
 
 
