@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from bayplan.objects.meta import Condition, QuantityText
@@ -11,11 +12,14 @@ from bayplan.objects.resources import (
     NONZERO_DEFAULTS,
     accounted_requests,
     amount_of,
+    asks_alike,
     balanced_requests,
     filter_requests,
     fit_score_requests,
     is_accounted,
     pod_requests,
+    runs_alike,
+    written_requests,
 )
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "x.io/gpu", "hugepages-2Mi", "pods"]
@@ -84,3 +88,21 @@ def test_both_ways_agree(pod: Pod) -> None:
     assert accounted_requests(pod) == {name: with_status[name] for name in with_status if is_accounted(name)}
     assert filter_requests(pod) == {name: max(0, n) for name, n in exactly(pod).items() if is_accounted(name)}
     assert fit_score_requests(pod) == exactly(pod, scoring=True)
+
+
+PARTS = ("containers", "init_containers", "overhead", "resources")
+RUNNING = ("container_statuses", "init_container_statuses", "allocated_resources", "resources", "conditions")
+
+
+@given(pods(), pods(), st.sets(st.sampled_from(PARTS)), st.sets(st.sampled_from(RUNNING)), st.booleans())
+def test_versions_are_compared_without_writing_their_requests_down(
+    pod: Pod, other: Pod, parts: set[str], running: set[str], bound: bool
+) -> None:
+    """The other version has some of its fields from another pod, and a condition of no meaning to requests."""
+    spec = replace(pod.spec, **{name: getattr(other.spec, name) for name in parts})
+    status = replace(pod.status, **{name: getattr(other.status, name) for name in running})
+    if bound:
+        status = replace(status, conditions=(*status.conditions, Condition(type="PodBound", reason="Bound")))
+    later = Pod(spec=spec, status=status)
+    assert asks_alike(pod, later) == (written_requests(pod) == written_requests(later))
+    assert runs_alike(pod.status, status) == asks_alike(pod, Pod(spec=pod.spec, status=status))

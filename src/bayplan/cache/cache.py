@@ -233,11 +233,11 @@ class Cache:
         if state.slot == _NO_SLOT or not weighs_alike(known.pod, pod):
             kinds = self.vocabulary.kinds
             kept = kinds.acquire(known.kind)  # or a version of the same labels would be of another kind to snapshots
-            self._leave(pod.uid)
+            self._leave(known.uid)
             self._enter(PodInfo(pod), assumed=False)
             kinds.release(kept)
             return
-        self._states[pod.uid] = self._states.pop(pod.uid)  # the last to come
+        self._states[known.uid] = self._states.pop(known.uid)  # the last to come
         self.assumed_count -= state.assumed
         state.assumed, state.expires_s = False, None
         state.info = info = known.later(pod)

@@ -8,7 +8,6 @@ the reason, and everything round it goes on. Device objects of v1beta1 are lifte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -128,8 +127,10 @@ class Decoder:
     def one(self, data: bytes) -> KubeObject | Unreadable:
         """One object."""
         if self._lift is None:
-            with suppress(msgspec.ValidationError):
+            try:
                 return self._one.decode(data)
+            except msgspec.ValidationError:
+                pass  # what is wrong with it is told below
         try:
             return convert(self._lifted(msgspec.json.decode(data)), self.struct)
         except ObjectError as fault:

@@ -15,7 +15,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ResourceList
 from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
-from bayplan.objects.resources import pod_requests, written_requests
+from bayplan.objects.resources import asks_alike, pod_requests
 from bayplan.objects.storage import (
     CsiDriver,
     CsiNode,
@@ -77,10 +77,11 @@ def pod_resource(pod: Pod) -> Resource:
 
 def pod_changes(old: Pod, new: Pod) -> list[ClusterEvent]:
     """The events of an update. One that changes nothing of interest is a plain update, which only few wait for."""
+    actions = list(_pod_actions(old, new))
+    if not actions:
+        return [ASSIGNED_POD_UPDATE if new.spec.node_name else UNSCHEDULED_POD_UPDATE]
     resource = pod_resource(new)
-    return [ClusterEvent(resource, action) for action in _pod_actions(old, new)] or [
-        ClusterEvent(resource, Action.UPDATE)
-    ]
+    return [ClusterEvent(resource, action) for action in actions]
 
 
 def _pod_actions(old: Pod, new: Pod) -> Iterator[Action]:
@@ -101,7 +102,7 @@ def _pod_actions(old: Pod, new: Pod) -> Iterator[Action]:
 
 def _asks_for_less(old: Pod, new: Pod) -> bool:
     """Whether a request went away or became smaller, a resize in progress counted at its largest."""
-    if written_requests(old) == written_requests(new):
+    if asks_alike(old, new):
         return False
     before, after = pod_requests(old, use_status=True), pod_requests(new, use_status=True)
     return any(name not in after or amount.milli_value() > after[name].milli_value() for name, amount in before.items())

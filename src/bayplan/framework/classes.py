@@ -158,10 +158,10 @@ class Classes:
 
     def _differs(self, kind: Kind, info: PodInfo) -> bool:
         """Whether a plugin that says more than once how it sees a pod sees it differently now."""
-        return any(
-            self._place(self._roles[number], self._parts[number], info) is not kind.parts[number]
-            for number in self._restless
-        )
+        for number in self._restless:
+            if self._place(self._roles[number], self._parts[number], info) is not kind.parts[number]:
+                return True
+        return False
 
     def _check_founders(self, kind: Kind) -> None:
         """Let go of answers that were found out about a pod which is seen differently by now: it speaks for itself."""
@@ -170,11 +170,12 @@ class Classes:
             kept = kind.parts[number]
             if kept is None:
                 continue
-            if kept.value is not None and not self._speaks_for(kept, number, kept.value):
+            part, shared = kept.value, None if together is None else together.value
+            if part is not None and not self._speaks_for(kept, number, part):
                 self._parts[number].drop(kept)
-            if together is None or together.value is None:
-                continue
-            if not self._speaks_for(kept, number, together.value.part(number)):
+            elif shared is not None and shared.part(number) is part:
+                continue  # the same founder, who was asked just now
+            if together is not None and shared is not None and not self._speaks_for(kept, number, shared.part(number)):
                 self._standings.drop(together)
 
     def _speaks_for(self, kept: Kept[Part], number: int, part: Part) -> bool:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
-from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
+from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from bayplan.objects.meta import QuantityText, ResourceList
 from bayplan.objects.quantity import Quantity, parse_quantity
 from bayplan.objects.validation import label_key_problems
@@ -165,8 +165,36 @@ def written_requests(pod: Pod) -> tuple[object, ...]:
     return (
         *(spec.containers, spec.init_containers, spec.overhead, spec.resources),
         *(status.container_statuses, status.init_container_statuses, status.allocated_resources, status.resources),
-        [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING],
+        _resizes(status),
     )
+
+
+def asks_alike(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod have the same `written_requests`; most of them differ in conditions alone."""
+    before, after = one.spec, other.spec
+    return (
+        before.containers == after.containers
+        and before.init_containers == after.init_containers
+        and before.overhead == after.overhead
+        and before.resources == after.resources
+        and runs_alike(one.status, other.status)
+    )
+
+
+def runs_alike(before: PodStatus, after: PodStatus) -> bool:
+    """The same of what statuses say of requests."""
+    return (
+        before.container_statuses == after.container_statuses
+        and before.init_container_statuses == after.init_container_statuses
+        and before.allocated_resources == after.allocated_resources
+        and before.resources == after.resources
+        and (before.conditions == after.conditions or _resizes(before) == _resizes(after))
+    )
+
+
+def _resizes(status: PodStatus) -> list[str]:
+    """Why resizes have to wait."""
+    return [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING]
 
 
 class _Variant(NamedTuple):

@@ -107,6 +107,12 @@ class SchedulingQueue:
         return self._rule.until(queued)
 
     @property
+    def has_ready(self) -> bool:
+        """Whether `pop` may have a pod to give."""
+        pools = self._pools
+        return bool(pools.active) or (self._settings.pop_from_backoff and bool(pools.backoff))
+
+    @property
     def has_untold(self) -> bool:
         """Whether pods wait to be told that a gate broke."""
         return bool(self._untold)
@@ -274,6 +280,8 @@ class SchedulingQueue:
         if not self._hints.interests_anybody(event):
             return iter(())
         self._in_flight.note(event, old, new)
+        if not self._pools.parked:
+            return iter((0,))  # as it is most of the time, and nobody has to be asked what the event means to them
         occasion = Occasion(event, old, new)
         about = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
         own = None if about is None else self._pools.get(about.key)

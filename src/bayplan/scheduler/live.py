@@ -363,8 +363,10 @@ class LiveScheduler:
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:
         self._binding.discard(task)
-        self._retired = [each for each in self._retired if not each.is_done_with(task)]
-        self._woken.set()
+        if self._retired:
+            self._retired = [each for each in self._retired if not each.is_done_with(task)]
+        if self.queue.has_ready or self.engine.activated:  # they waited for room on the wire, or for this very pod
+            self._woken.set()
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("a binding broke", exc_info=fault)
 
@@ -386,6 +388,7 @@ class LiveScheduler:
         """A pod that had a node does not get it, and no longer waits for it."""
         self._observe_failure(queued, status)
         self.failures.handle(queued, status, "", rejectors)
+        self._woken.set()
 
     def _observe_failure(self, queued: QueuedPod, status: Status) -> None:
         result = UNSCHEDULABLE if status.rejected else ERROR

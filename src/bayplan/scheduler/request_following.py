@@ -34,8 +34,8 @@ class PodRequests:
 
     def waiting_pod(self, request: BindRequest) -> Pod | None:
         pending = self._live.engine.pending
-        if request.pod_uid:
-            return pending.get(request.pod_uid)
+        if uid := request.pod_uid:
+            return pending.get(uid)
         return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # made by hand
 
     def taken(self, pod: Pod) -> None:

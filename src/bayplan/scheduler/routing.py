@@ -158,7 +158,7 @@ class Routing:
             return self._pod_gone(old) if old is not None else iter(())
         if old is None:
             return self._pod_came(new)
-        if old.uid != new.uid:  # deleted and made anew while nobody watched
+        if old.metadata.uid != new.metadata.uid:  # deleted and made anew while nobody watched
             return _both(self._pod_gone(old), self._pod_came(new))
         return self._pod_changed(old, new)
 

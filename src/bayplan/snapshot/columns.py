@@ -277,7 +277,8 @@ class NodeColumns:
     def renew_pod(self, row: int, known: PodInfo, info: PodInfo) -> None:
         """Another version of a pod that weighs the same and holds the same ports: as if it went and came again."""
         pods = self.pods[row]
-        pods[self._position(row, known)] = pods[-1]
+        if pods[-1] is not known:
+            pods[self._position(row, known)] = pods[-1]
         pods[-1] = info
 
     def remove_pod(self, row: int, info: PodInfo) -> None:
@@ -295,7 +296,11 @@ class NodeColumns:
             self._free_port(row, port)
 
     def _position(self, row: int, info: PodInfo) -> int:
-        return next(i for i, other in enumerate(self.pods[row]) if other.uid == info.uid)
+        uid = info.uid
+        for position, other in enumerate(self.pods[row]):
+            if other.uid == uid:
+                return position
+        raise LookupError(f"pod {info.key} is not among the pods of row {row}")
 
     def count_pods(
         self, rows: npt.NDArray[np.intp], pods: IntVector | int, requests: IntMatrix, nonzero: IntMatrix

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from bayplan.app import known_plugins
 from bayplan.clock import ManualClock
 from bayplan.config.own_settings import OwnSettings
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.handle import Handle
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler import live as live_module
-from bayplan.scheduler.live import SLICE_S
+from bayplan.scheduler.live import SLICE_S, LiveScheduler
 from builders import make_node, make_pod
 from live_rig import Rig, running
 from wire_server import Hang, on_loop, turns_of_others, until
@@ -161,6 +164,63 @@ async def test_a_plugin_may_activate_pods_at_any_time() -> None:
         rig.live.engine.activated[large.key] = large
         rig.live.wake()
         await until(lambda: len(rig.events.told) == 2)
+
+
+@on_loop
+async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() -> None:
+    """Nothing else happens then that would wake the loop."""
+    large = make_pod("large", cpu="200")
+
+    class Calling:
+        name = "Calling"
+
+        def __init__(self, handle: Handle) -> None:
+            self._handle = handle
+
+        @classmethod
+        def factory(cls, args: object, handle: Handle) -> Calling:  # noqa: ARG003
+            return cls(handle)
+
+        async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+            self._handle.activate({large.key: large})
+
+    config = (
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
+        "- plugins: {multiPoint: {enabled: [{name: Calling}]}}\n"
+    )
+    async with running(NODE, large, config=config, registry=known_plugins().with_plugins(Calling)) as rig:
+        assert rig.pool(large) is Pool.PARKED
+        refused = len(rig.events.told)
+        rig.hear(make_pod("small", cpu="1"))
+        await until(lambda: [each.about for each in rig.events.told[refused:]] == ["small", "large"])
+
+
+@on_loop
+async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+    turn = LiveScheduler._turn
+
+    async def counted(live: LiveScheduler) -> bool:
+        turns.append(live.under_way)
+        return await turn(live)
+
+    monkeypatch.setattr(LiveScheduler, "_turn", counted)
+    async with running(NODE) as rig:
+        answered = asyncio.Event()
+
+        async def in_turn(request: Any) -> Any:
+            await answered.wait()
+            return rig.answer(request)
+
+        rig.server.route = in_turn
+        rig.hear(make_pod("p", cpu="1"))
+        await rig.asked("POST", "/binding")
+        before = len(turns)
+        answered.set()
+        await rig.idle()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (turns[before:], rig.live.under_way) == ([], 0)
 
 
 @on_loop

@@ -26,8 +26,8 @@ class BatchRequests:
 
     def waiting_pod(self, request: BindRequest) -> Pod | None:
         waiting = self._following.waiting
-        if request.pod_uid:
-            return waiting.get(request.pod_uid)
+        if uid := request.pod_uid:
+            return waiting.get(uid)
         return next((pod for pod in waiting.values() if pod.key == request.pod_key), None)  # made by hand
 
     def taken(self, pod: Pod) -> None:
