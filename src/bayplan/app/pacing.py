@@ -2,8 +2,8 @@
 
 A process that is woken for every answer and every change of a pod pays for the waking more than for the work: its code
 and data have left the processor's caches each time. Where nobody is the worse for it, what arrives gathers for some
-milliseconds and is taken together. Who knows how long that may be is asked before each rest; after a rest that was
-longer than that nothing is held back, so what comes alone is taken at once.
+milliseconds and is taken together. Who knows how long that may be is asked before each rest. Nothing waits longer than
+that: what has come while others worked or paused is taken at once, and what ends a rest waits once for company.
 """
 
 from __future__ import annotations
@@ -42,16 +42,28 @@ class PacedSelector(selectors.DefaultSelector):
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         leeway_s = self._pace.leeway_s()
-        if leeway_s > 0:
-            pause_s = self._looked_s + leeway_s - self._now_s()
-            if timeout is not None:
-                pause_s = min(pause_s, timeout)
-            if pause_s > 0:
-                self._sleep(pause_s)
-                timeout = None if timeout is None else max(0.0, timeout - pause_s)
-        found = super().select(timeout)
+        found = super().select(timeout) if leeway_s <= 0 else self._gathered(leeway_s, timeout)
         self._looked_s = self._now_s()
         return found
+
+    def _gathered(self, leeway_s: float, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What has come, as much of it as may come together, and no timer later than without."""
+        ends_s = float("inf") if timeout is None else self._now_s() + timeout
+        self._pause(self._looked_s + leeway_s, ends_s)
+        found = super().select(0)
+        if found:
+            return found  # it has waited long enough
+        found = super().select(None if timeout is None else max(0.0, ends_s - self._now_s()))
+        if not found or not self._pause(self._now_s() + leeway_s, ends_s):
+            return found
+        return super().select(0)
+
+    def _pause(self, until_s: float, ends_s: float) -> bool:
+        """Rest until then, and not beyond the end; whether that took any time."""
+        pause_s = min(until_s, ends_s) - self._now_s()
+        if pause_s > 0:
+            self._sleep(pause_s)
+        return pause_s > 0
 
 
 def paced_loop(pace: Pace) -> Callable[[], asyncio.AbstractEventLoop]:

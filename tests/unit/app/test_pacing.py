@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from bayplan.app.pacing import Pace, PacedSelector, paced_loop
 from bayplan.clock import ManualClock
 
@@ -53,6 +55,41 @@ def test_what_comes_alone_is_taken_at_once_and_what_follows_waits_for_company() 
         rested.clock.advance(0.05)
         assert len(selector.select(10.0)) == 1
         assert rested.pauses == [0.03]
+
+
+class Scripted:
+    """A selector's answers one after another, with how long each was waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: int) -> None:
+        self.asked: list[float | None] = []
+        waiting = iter(answers)
+
+        def select(_: object, timeout: float | None = None) -> list[int]:
+            self.asked.append(timeout if timeout is None else round(timeout, 6))
+            return [0] * next(waiting)
+
+        monkeypatch.setattr(selectors.DefaultSelector, "select", select)
+
+
+def test_what_ends_a_rest_waits_once_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    with something_to_read(0.05) as (selector, rested):
+        script = Scripted(monkeypatch, 0, 1, 3)
+        assert len(selector.select(None)) == 3
+        assert (script.asked, rested.pauses) == ([0, None, 0], [0.05])
+
+
+def test_the_end_of_a_rest_is_not_put_off_by_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    with something_to_read(0.05) as (selector, rested):
+        script = Scripted(monkeypatch, 0, 1, 2)
+        assert len(selector.select(0.02)) == 2
+        assert (script.asked, rested.pauses) == ([0, 0.02, 0], [0.02])
+
+
+def test_a_rest_that_nothing_ends_is_as_long_as_it_was_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with something_to_read(0.05) as (selector, rested):
+        script = Scripted(monkeypatch, 0, 0)
+        assert selector.select(0.3) == []
+        assert (script.asked, rested.pauses) == ([0, 0.3], [])
 
 
 def test_no_timer_is_late() -> None:
