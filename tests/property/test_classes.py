@@ -8,14 +8,18 @@ several profiles, and plugins from outside that say much, little or nothing abou
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from bayplan.framework.leaders import GroupLeaders
-from bayplan.objects.core import Node
+from bayplan.framework.parts import Part
+from bayplan.framework.standing import Standing
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
-from histories import DEFAULT, HEAD, HOST, PREFERRED, STEPS, ZONE, History, live
+from bayplan.snapshot import Snapshot
+from histories import DEFAULT, HEAD, HOST, PREFERRED, REQUIRED, STEPS, ZONE, History, live
 
 SILENT = (
     HEAD
@@ -137,6 +141,58 @@ class Rollout(History):
             self.relabel(self.chance.choice(sorted(self.placed)))
         else:
             self.place()
+
+
+class Strangers(History):
+    """Pods that differ in their labels, which are nobody's business until somebody with an affinity, or a Service that
+    selects some of them, comes; and no longer when the last of these has gone."""
+
+    def template(self, number: int) -> dict[str, Any]:
+        chance = self.chance
+        requests = {"cpu": chance.choice(["100m", "200m"]), "memory": "128Mi"}
+        spec: dict[str, Any] = {"containers": [{"name": "c", "image": "app:1", "resources": {"requests": requests}}]}
+        if number % 4 == 3:
+            term = {"topologyKey": chance.choice([ZONE, HOST]), "labelSelector": {"matchLabels": {"app": "a1"}}}
+            side, weighted = chance.choice(["podAffinity", "podAntiAffinity"]), {"weight": 10, "podAffinityTerm": term}
+            wanted = {REQUIRED: [term]} if chance.random() < 0.5 else {PREFERRED: [weighted]}
+            spec["affinity"] = {side: wanted}
+        return {"metadata": {"namespace": chance.choice(["default", "ml"]), "labels": {}}, "spec": spec}
+
+    def pod(self) -> Pod:
+        chance, self.count = self.chance, self.count + 1
+        seldom = chance.random() < 0.1
+        template = chance.choice([each for each in self.templates if ("affinity" in each["spec"]) == seldom])
+        labels = {"app": chance.choice(["a0", "a1", "a2"]), "number": str(chance.choice([1, 2, self.count]))}
+        metadata = {**template["metadata"], "labels": labels, "name": f"p{self.count}", "uid": f"u{self.count}"}
+        return convert({"metadata": metadata, "spec": template["spec"]}, Pod)
+
+    def step(self) -> None:
+        particular = sorted(uid for uid, pod in self.placed.items() if pod.spec.affinity is not None)
+        draw = self.chance.random()
+        if particular and draw < 0.2:
+            self.leave(self.placed.pop(self.chance.choice(particular)))
+        elif draw < 0.3:
+            self.change_owners()
+        elif draw < 0.4:
+            super().step()
+        else:
+            self.place()
+
+
+@pytest.mark.parametrize("profiles", [DEFAULT, SEVERAL], ids=["default", "several"])
+@pytest.mark.parametrize("seed", range(12))
+def test_of_pods_that_are_told_apart_at_times(seed: int, profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet: Counter[int] = Counter()
+
+    class Watched(Standing):
+        def __init__(self, snapshot: Snapshot, parts: list[Part], *others: Any, **more: Any) -> None:
+            super().__init__(snapshot, parts, *others, **more)
+            quiet[sum(part.sits_out for part in parts)] += 1
+
+    monkeypatch.setattr("bayplan.framework.classes.Standing", Watched)
+    live(Strangers(random.Random(800 + seed), profiles=profiles, templates=8, nodes=12), at_least_shared=0.1)
+    assert quiet[0] + quiet[1], "somebody minds at times"
+    assert quiet[2], "and at other times nobody does"
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -5,13 +5,14 @@ from bayplan.framework.standing cimport Standing as CStanding
 
 cdef class Kind:
     cdef public tuple parts
-    cdef public object together
+    cdef public object together, standing_at
     cdef public CEvaluationClock home
 
 cdef class Classes:
     cdef public object _boundary
     cdef public str _name
-    cdef public list _roles, _filters, _scores, _parts, _restless
+    cdef public list _roles, _filters, _scores, _parts, _restless, _sitting
+    cdef public dict _quiet_roles
     cdef public bint _usable
     cdef public Py_ssize_t _limit, _attempt
     cdef public CEvaluationClock _clock
@@ -22,4 +23,6 @@ cdef class Classes:
     cpdef CStanding standing(self, CCycle cycle)
     @cython.locals(standing=CStanding, part=CPart)
     cdef CStanding _caught_up(self, Kind kind, CCycle cycle)
+    @cython.locals(part=CPart)
+    cdef list _sit_out(self, Kind kind, CCycle cycle, dict met)
     cdef CPart _new_part(self, Py_ssize_t number, object kept, CCycle cycle)

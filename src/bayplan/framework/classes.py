@@ -5,6 +5,11 @@ of which all plugins say the same share everything put together, a `Standing`. S
 what it asks for still finds its taints, images and affinities answered. A plugin that does not sign, or that signs
 None, may look at anything of a pod and is asked in full about each; the others are shared nevertheless. Whatever came
 once only is not kept: it is kept when it comes again. Tables are bounded: who was not asked for longest goes first.
+
+A plugin that sits out of the attempt for a pod (`sits_out`) says the same of all such pods, whatever it signs: nothing.
+Pods that it could tell apart by their labels, if only anybody had an affinity to labels, stand together until somebody
+has. Whether it sits out is asked of the part that belongs to the pod's own signature, which follows what the plugin
+depends on; what the pods then share is a part of nobody's, which never says anything.
 """
 
 from __future__ import annotations
@@ -92,13 +97,14 @@ class Shelf(Generic[T]):
 class Kind:
     """What is known of a pod beforehand: the place of each plugin's part, and of all of them together."""
 
-    __slots__ = ("home", "parts", "together")
+    __slots__ = ("home", "parts", "standing_at", "together")
 
     def __init__(
         self, parts: tuple[Kept[Part] | None, ...], together: Kept[Standing] | None, home: EvaluationClock
     ) -> None:
         self.parts = parts  # None: the plugin is asked about this pod alone
         self.together = together  # None: so is the profile
+        self.standing_at = together  # where it stands now: with pods that differ where plugins sit out
         self.home = home  # whose it is: a profile may have been built anew since
 
 
@@ -120,6 +126,15 @@ class Classes:
         self._filters = [order[plugin.name] for plugin in points[FILTER]]
         self._scores = [order[plugin.name] for plugin in points[SCORE]]
         self._restless = [number for number, role in enumerate(self._roles) if role.signs_anew]
+        # Where a plugin takes back how it sees a pod, those who stand for others are looked for by the pod's own kind.
+        self._sitting = [
+            number
+            for number, role in enumerate(self._roles)
+            if role.signs and role.sits_out is not None and not self._restless
+        ]
+        self._quiet_roles = {
+            number: self._roles[number].sitting_out(extends[self._roles[number].name]) for number in self._sitting
+        }
         self._usable = all(role.scores_tables for role in self._roles if role.scores)
         self._limit = limit
         self._clock = EvaluationClock()
@@ -239,7 +254,12 @@ class Classes:
             raise
 
     def _caught_up(self, kind: Kind, cycle: Cycle) -> Standing:
+        met: dict[int, Part] = {}  # parts of this pod's that were looked at or made already
+        quiet = self._sit_out(kind, cycle, met) if self._sitting and kind.together is not None else ()
         together = kind.together
+        if quiet:
+            together = self._standings.place(tuple([None if n in quiet else k for n, k in enumerate(kind.parts)]))
+        kind.standing_at = together
         standing = None if together is None else together.value
         if together is not None and standing is not None and standing.snapshot is cycle.snapshot:
             standing.refresh()
@@ -247,8 +267,10 @@ class Classes:
             return standing
         parts, new = [], []
         for number, kept in enumerate(kind.parts):
-            part = None if kept is None else kept.value
-            if part is None or part.cycle.snapshot is not cycle.snapshot:
+            part = met.get(number) or (None if kept is None else kept.value)
+            if number in quiet:
+                part = Part(self._quiet_roles[number], Cycle(cycle.info, cycle.snapshot), self._boundary, self._clock)
+            elif part is None or part.cycle.snapshot is not cycle.snapshot:
                 part = self._new_part(number, kept, cycle)
             if not part.is_known:
                 new.append(part)
@@ -263,6 +285,21 @@ class Classes:
         if together is not None:
             self._standings.keep(together, standing)
         return standing
+
+    def _sit_out(self, kind: Kind, cycle: Cycle, met: dict[int, Part]) -> list[int]:
+        """The plugins that have nothing to say about this pod now, by number."""
+        quiet = []
+        for number in self._sitting:
+            kept = kind.parts[number]
+            if kept is None:
+                continue
+            part = kept.value
+            if part is None or part.cycle.snapshot is not cycle.snapshot:
+                part = met[number] = self._new_part(number, kept, cycle)
+            kept.used = self._attempt
+            if part.still_sits_out():
+                quiet.append(number)
+        return quiet
 
     @staticmethod
     def _pre_filter(parts: Sequence[Part], cycle: Cycle) -> None:
@@ -293,8 +330,9 @@ class Classes:
         return part
 
     def _drop(self, kind: Kind) -> None:
-        if kind.together is not None:
-            self._standings.drop(kind.together)
+        for place in (kind.together, kind.standing_at):
+            if place is not None:
+                self._standings.drop(place)
         for shelf, kept in zip(self._parts, kind.parts, strict=True):
             if kept is not None:
                 shelf.drop(kept)

@@ -22,6 +22,8 @@ cdef class Part:
     cdef public object _weighted_for
     @cython.locals(role=CRole, snapshot=CSnapshot, journal=CJournal, end=Py_ssize_t)
     cpdef catch_up(self)
+    @cython.locals(role=CRole)
+    cpdef bint still_sits_out(self)
     cpdef follow(self, object rows, Py_ssize_t start, Py_ssize_t end)
     cpdef accept(self, Py_ssize_t row, long long score, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(role=CRole, cycle=CCycle)

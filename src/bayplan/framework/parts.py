@@ -141,6 +141,20 @@ class Part:
             self._refresh(rows)
         self._cursor = end
 
+    def still_sits_out(self) -> bool:
+        """Whether the plugin has nothing to say about these pods now.
+
+        One that had something to say is not asked: whoever needs its answers brings them up to date.
+        """
+        role = self.role
+        if not self.is_known:
+            if role.sits_out is not None and role.sits_out(self.cycle):
+                self.evaluate()
+            return self.is_known
+        if self.sits_out:
+            self.catch_up()
+        return self.sits_out
+
     def follow(self, rows: Collection[int], start: int, end: int) -> None:
         """The same for a plugin that looks at pods, when these rows are known to have been touched since `start`."""
         if self._cursor != start or self._layout != self.cycle.snapshot.layout or len(self.reasons) > _MOST_REASONS:

@@ -43,6 +43,17 @@ class Role:
         self.sits_out: Callable[[Cycle], bool] | None = getattr(plugin, "sits_out", None)
         self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
 
+    def sitting_out(self, points: frozenset[str]) -> Role:
+        """The same plugin in the eyes of pods that it has nothing to say about: never asked, whatever happens."""
+        quiet = Role(self.plugin, points, self.weight)
+        quiet.sits_out = _always
+        quiet.watches = quiet.moves = quiet.looks_at_pods = quiet.outside = False
+        return quiet
+
+
+def _always(cycle: Cycle) -> bool:  # noqa: ARG001
+    return True
+
 
 def _anything(cycle: Cycle) -> Hashable:  # noqa: ARG001
     """What a plugin depends on that does not say: it has changed since, whenever that was."""

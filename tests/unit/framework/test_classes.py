@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from bayplan.framework import (
 from bayplan.framework.classes import Shelf
 from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
+from bayplan.objects.kinds import convert
 from bayplan.objects.resource import DeviceClass
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector
@@ -164,6 +165,33 @@ def test_a_plugin_that_breaks_is_named_and_others_go_on() -> None:
     assert bad.node is None
     assert 'plugin "Breaks" failed with: RuntimeError: no' in bad.status.message
     assert on.place(make_pod("good-again")).node is not None
+
+
+def test_pods_stand_together_that_nobody_present_tells_apart() -> None:
+    on = engine(nodes=0)
+    for number in range(4):
+        on.cache.add_node(make_node(f"n{number}", labels={"host": f"n{number}"}))
+    for number in range(4):
+        on.place(make_pod(f"p{number}", labels={"app": f"a{number}"}))
+    assert kept(on) == 1
+    term = {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "a1"}}}
+    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    shy = convert({"metadata": {"name": "shy", "namespace": "default", "uid": "shy"}, "spec": spec}, Pod)
+    avoided = on.place(shy).node
+    assert avoided is not None
+    for turn in range(3):
+        assert avoided not in fitting(on, f"x{turn}", "a1"), "labels matter as long as somebody minds them"
+        assert avoided in fitting(on, f"y{turn}", "a2")
+    on.cache.remove_pod(shy.bound_to(avoided))
+    for turn in range(3):
+        assert avoided in fitting(on, f"z{turn}", "a1")
+
+
+def fitting(on: PodEngine, name: str, app: str) -> Sequence[str]:
+    """The nodes that a pod with such a label fits on."""
+    nodes = on.try_pod(make_pod(name, labels={"app": app})).in_detail().nodes
+    assert nodes is not None
+    return nodes.names
 
 
 class Few:
