@@ -235,6 +235,8 @@ class LiveScheduler:
                 if self.clock.monotonic_s() > self._slice_ends_s:
                     return False
             self._following = None
+            if self.clock.monotonic_s() > self._slice_ends_s:  # a change that wakes nobody has no slices of its own
+                return not (self._heard or self._rebuilt)
         return True
 
     def _install(self) -> Iterator[int]:

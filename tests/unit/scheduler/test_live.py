@@ -86,6 +86,19 @@ async def test_others_have_their_turn_between_attempts() -> None:
 
 
 @on_loop
+async def test_others_have_their_turn_between_pods_that_come() -> None:
+    """A pod that comes wakes nobody, so following it has no slices of its own."""
+    async with running(NODE) as rig:
+        rig.live.stop_deciding()
+        slow_down(rig)
+        async with turns_of_others() as turns:
+            rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+            await until(lambda: not rig.live._heard)
+            assert turns() >= 20
+        assert rig.live.queue.counts()["active"] == 20
+
+
+@on_loop
 async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
     async with running(NODE) as rig:
         slow_down(rig)
