@@ -80,6 +80,27 @@ def test_metrics_profiles_and_dumps(corner: BatchCorner) -> None:
         assert '"Successfully bound pod to node"' in corner.log()
 
 
+LEVELS = {
+    3: ('"session" uid=', '"Successfully bound pod to node" pod="{}/fits-w-0"'),
+    4: ('"Task found no node" task="{}/lost-w-0"', '"Plugin answered" point="job_order"', '"Job" job="{}/lost"'),
+    5: ('"Enter Allocate ..."', '"Leaving Allocate ..."', '"Nodes refused task"', "cache: node "),
+}
+"""Of each level of `-v`, lines that the levels below do not have."""
+
+
+@pytest.mark.parametrize("verbosity", [2, *LEVELS])
+def test_each_level_of_the_log_tells_more(corner: BatchCorner, verbosity: int) -> None:
+    corner.add_nodes(1, cpu="4")
+    fits, lost = corner.gang("fits", 2), corner.gang("lost", 1, nodeSelector={"place": "nowhere"})
+    with corner.scheduling(f"-v={verbosity}"):
+        corner.bound(fits)
+        until(lambda: "match" in corner.reasons(lost)[0], "the other one is told that no node will do")
+        levels = {line.format(corner.namespace): level for level, lines in LEVELS.items() for line in lines}
+        wanted = {line for line, level in levels.items() if level <= verbosity}
+        until(lambda: all(line in corner.log() for line in wanted), f"the log has what -v {verbosity} tells")
+    assert {line for line in levels if line in corner.log()} == wanted
+
+
 class SlowService(ThreadingHTTPServer):
     """An extender that says yes, once it is allowed to."""
 

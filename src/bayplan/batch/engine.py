@@ -279,12 +279,16 @@ class BatchEngine:
         session = yield from self._opened(outcome)
         settling = self.ledger.settling(session)
         try:
+            yield from session.narration.opened(session)
             for name in self.configuration.actions:
                 start_s = self._now_s()
+                session.narration.entering(name)
                 yield from self._run(name, session)
+                session.narration.leaving(name)
                 outcome.action_s[name] = outcome.action_s.get(name, 0.0) + self._now_s() - start_s
             session.faults += session.misfits_of_arguments()
             _note_places(session, outcome)
+            yield from session.narration.jobs(session.jobs.values())
             self._promise(session)
             yield from self._close_plugins(session, outcome)
             yield from settle_groups(session, outcome)

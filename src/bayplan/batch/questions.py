@@ -16,6 +16,7 @@ from bayplan.batch.foresight import NO_FORESIGHT, Foresight
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.jobs import Job
 from bayplan.batch.mends import Mend
+from bayplan.batch.narration import Narration
 from bayplan.batch.node_points import Blame, NodeFn, scores_by_row
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.points import Invalid, Point, Switches
@@ -54,6 +55,7 @@ class Questions(Registrations):
     ) -> None:
         super().__init__()
         self._fence = fence
+        self.narration = Narration()
         self.mends = mends
         self.tiers = tiers
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
@@ -74,6 +76,9 @@ class Questions(Registrations):
                 [(plugin.name, fns[plugin.name]) for plugin in tier if plugin.name in fns and point.open_to(plugin)]
                 for tier in self.tiers
             ]
+            if self.narration.details and point.rule is not None:
+                tell = self.narration.overheard
+                tiers = [[(name, tell(point.name, name, fn)) for name, fn in tier] for tier in tiers]
             asked = self._asked[point] = Asked(
                 tiers,
                 self.blaming(point.name),

@@ -71,6 +71,7 @@ class Search:
             found = [Refusal(statuses, rows[wanted[rows]]) for statuses, rows in failed.refusals]
             wanted &= ~failed.rows
         found += prospect.refusals(task, np.flatnonzero(wanted), with_room=True)
+        self._session.narration.refused(task, found, self._session.snapshot.nodes.names)
         return errors_of(found, len(wanted))
 
     def _known(self, task: Task) -> _Failed | None:

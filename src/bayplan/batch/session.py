@@ -240,6 +240,7 @@ class Session(Questions):
             if not candidates[first : first + 1].any():
                 return None
             self.choices.note(task, self.snapshot.nodes.names[first], feasible=1)
+            self.narration.only_candidate(task, self.snapshot.nodes.names[first])
             return self.nodes.at(first)
         prospect = prospect or self.prospect(task)
         totals = prospect.scores(task, candidates)
@@ -251,7 +252,13 @@ class Session(Questions):
             return None
         best, feasible = prospect.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
         self.choices.note(task, self.snapshot.nodes.names[row], feasible, best)
+        if self.narration.steps:
+            self.narration.chosen(task, self.snapshot.nodes.names[row], self._by_name(candidates, totals), best)
         return self.nodes.at(row)
+
+    def _by_name(self, candidates: BoolVector, totals: FloatVector) -> dict[str, float]:
+        names = self.snapshot.nodes.names
+        return {names[row]: totals.item(row) for row in np.flatnonzero(candidates).tolist()}
 
     def _best_of(self, task: Task, candidates: BoolVector, ranked: FloatVector) -> int | None:
         """The row of the best candidate. Whatever cannot be compared is minus infinity afterwards."""
@@ -287,6 +294,7 @@ class Session(Questions):
 
     def record_failure(self, task: Task, errors: FitErrors) -> None:
         """The task found no node in this session; why."""
+        self.narration.without_node(task, errors)
         job = self.jobs.get(task.job)
         if job is not None:
             job.record(task, errors)

@@ -69,6 +69,7 @@ class Statement:
         self._session.move(task, TaskStatus.RELEASING)
         self._session.recount(task)
         self._session.tell_deallocated(task)
+        self._session.narration.evicting(task, reason)
         self.operations.append(Operation(Step.EVICT, task, reason))
 
     def pipeline(self, task: Task, node_name: str, *, eviction_occurred: bool = False) -> bool:
@@ -87,6 +88,8 @@ class Statement:
         agreed = session.tell_allocated(task)
         if placed and agreed:
             self.operations.append(Operation(step, task))
+            tell = session.narration.allocated if step is Step.ALLOCATE else session.narration.pipelined
+            tell(task)
             return True
         self.un_pipeline(task)
         return False
@@ -110,6 +113,7 @@ class Statement:
     def discard(self) -> None:
         """Undo every step, newest first."""
         operations, self.operations = self.operations, []
+        self._session.narration.discarded(operations)
         for operation in reversed(operations):
             operation.task.remember()
             if operation.step is Step.EVICT:
@@ -122,7 +126,9 @@ class Statement:
 
         A single step that is refused is undone; the others stand.
         """
-        if not self._session.still_fits([each.task for each in self.operations if each.step is not Step.EVICT]):
+        placed = [each.task for each in self.operations if each.step is not Step.EVICT]
+        if not self._session.still_fits(placed):
+            self._session.narration.outrun(placed)
             self.discard()
             return False
         operations, self.operations = self.operations, []

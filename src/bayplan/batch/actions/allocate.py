@@ -150,7 +150,7 @@ class Placer:
             yield
             if not self._may_be_tried(job, sub_job, task):
                 continue
-            node = self._find(job, task, sub_job, search, hyper_node, hyper)
+            node = self._find(task, sub_job, search, hyper_node, hyper)
             if node is None:
                 if task.uid in job.nodes_fit_errors and not job.needs_continue_allocating(sub_job):
                     break
@@ -182,20 +182,18 @@ class Placer:
             return False
         if job.task_has_fit_errors(sub_job, task):
             text = f"Task {task.name} with role spec {task.role} has already predicated failed, skip"
-            job.record(task, FitErrors(head=text))
+            self._session.record_failure(task, FitErrors(head=text))
             return False
         return True
 
-    def _find(
-        self, job: Job, task: Task, sub_job: SubJob, search: Search, hyper_node: str, allocated: str
-    ) -> Node | None:
+    def _find(self, task: Task, sub_job: SubJob, search: Search, hyper_node: str, allocated: str) -> Node | None:
         """The node for one task; where there is none, the job knows why."""
         session = self._session
         among = self.rows_of(hyper_node)
         refused = session.pre_predicate(task)
         if refused is not None:
             rows = session.nodes.rows if among is None else np.flatnonzero(among)
-            job.record(task, FitErrors.everywhere(refused, rows))
+            session.record_failure(task, FitErrors.everywhere(refused, rows))
             return None
         prospect = session.prospect(task)
         feasible = self._nominated(task, prospect, among, search)
@@ -205,7 +203,7 @@ class Placer:
         if not feasible.any():
             errors = search.explain(task, prospect, among)
             errors.hyper_node = "" if hyper_node == TOP else hyper_node
-            job.record(task, errors)
+            session.record_failure(task, errors)
             return None
         if sub_job.network_topology is not None:
             task.job_allocated_hyper_node = allocated

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
+from bayplan.batch.narration import DECISIONS
 from bayplan.batch.pre_binding import PreBinding
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.client import MERGE_PATCH, PODS, Client
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 outcomes = StructuredLog(__name__)
 
 SCHEDULER_ERROR = "SchedulerError"
-_DECISION = 3
-"""The verbosity at which Volcano tells of decisions."""
 
 
 class _NotBound(Exception):
@@ -194,8 +193,8 @@ class Binds:
         cache.finish_binding(pod.uid, self.clock.monotonic_s())
         self.observer.bound(pod)
         self.speaker.tell(pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
-        if outcomes.enabled(_DECISION):
-            outcomes.info("Successfully bound pod to node", v=_DECISION, pod=Ref(pod.key), node=node_name)
+        if outcomes.enabled(DECISIONS):
+            outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=Ref(pod.key), node=node_name)
 
     def _take_back(self, pod: Pod, needs: PreBinding | None, node_name: str, why: str) -> None:
         """Nothing is held for the pod any more, and the next session finds it waiting."""

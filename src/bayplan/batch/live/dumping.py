@@ -12,31 +12,38 @@ from typing import Any
 
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.jobs import Job
+from bayplan.batch.ledger import Ledger
 from bayplan.batch.room import Room
 
 
 def lines_of(engine: BatchEngine) -> Iterator[str]:
     """For a log; the last line is all of it as JSON."""
-    tree = tree_of(engine)
-    for name, node in tree["nodes"].items():
+    yield from cache_lines(engine)
+    yield f"batch: {json.dumps(tree_of(engine), sort_keys=True)}"
+
+
+def cache_lines(engine: BatchEngine) -> Iterator[str]:
+    """A line a node, queue, job and leaving pod. Each is looked up when its turn comes: there may be others."""
+    ledger = engine.ledger
+    for name, row in _rows(ledger):
+        node = _node(ledger.room, row)
         yield f"cache: node {name}: idle {node['idle']}; used {node['used']}; {len(node['pods'])} pods"
-    for name, queue in tree["queues"].items():
-        yield f"cache: queue {name}: weight {queue['weight']}, {queue['state'] or 'state unknown'}"
-    for uid, job in tree["jobs"].items():
+    for name, queue in sorted(ledger.queues.items()):
+        yield f"cache: queue {name}: weight {queue.weight}, {queue.queue.status.state or 'state unknown'}"
+    for uid, each in sorted(ledger.jobs.items()):
+        job = _job(each)
         counts = ", ".join(f"{count} {status}" for status, count in sorted(job["tasks"].items()))
         phase = job["phase"] or "no phase"
         yield f"cache: job {uid} in queue {job['queue']}: {phase}, minimum {job['minimum']}; {counts}"
-    for uid, leaving in tree["leaving"].items():
-        yield f"cache: pod {uid} leaves {leaving['node']} for {leaving['for']}"
-    yield f"batch: {json.dumps(tree, sort_keys=True)}"
+    for uid, leaving in sorted(engine.handle.nominations.leaving.items()):
+        yield f"cache: pod {uid} leaves {leaving.node_name} for {leaving.for_whom}"
 
 
 def tree_of(engine: BatchEngine) -> dict[str, Any]:
     """Nodes, queues and jobs as the last session left them; a node that an opening one has not counted yet is not."""
     ledger = engine.ledger
-    room, index = ledger.room, ledger.snapshot.nodes.index
     return {
-        "nodes": {name: _node(room, row) for name, row in sorted(index.items()) if row < len(room.tasks)},
+        "nodes": {name: _node(ledger.room, row) for name, row in _rows(ledger)},
         "queues": {
             name: {"weight": queue.weight, "state": queue.queue.status.state, "parent": queue.parent}
             for name, queue in sorted(ledger.queues.items())
@@ -47,6 +54,10 @@ def tree_of(engine: BatchEngine) -> dict[str, Any]:
             for uid, each in sorted(engine.handle.nominations.leaving.items())
         },
     }
+
+
+def _rows(ledger: Ledger) -> list[tuple[str, int]]:
+    return sorted(each for each in ledger.snapshot.nodes.index.items() if each[1] < len(ledger.room.tasks))
 
 
 def _node(room: Room, row: int) -> dict[str, Any]:

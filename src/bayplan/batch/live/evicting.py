@@ -14,6 +14,7 @@ from typing import Any
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
+from bayplan.batch.narration import DECISIONS
 from bayplan.batch.tasks import Task
 from bayplan.client import PODS, Client
 from bayplan.clock import LoopClock
@@ -23,8 +24,10 @@ from bayplan.framework.steps import EVICTED
 from bayplan.objects import volcano
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import NORMAL, WARNING
+from bayplan.telemetry.logs import Ref, StructuredLog
 
 log = logging.getLogger(__name__)
+outcomes = StructuredLog(__name__)
 
 EVICT = "Evict"
 _TRIES = 5
@@ -57,6 +60,9 @@ class PodEvictions:
             if await self.statuses.patch(pod, self._farewell(pod, text)):
                 await self._delete(pod)
                 self.writes.reached(EVICTED)
+                if outcomes.enabled(DECISIONS):
+                    values = {"pod": Ref(pod.key), "node": pod.spec.node_name, "reason": reason}
+                    outcomes.info("Successfully evicted pod", v=DECISIONS, **values)
         except BayplanError as fault:
             self._spare(pod, f"cannot evict pod {pod.key} ({reason}): {fault}; it stays until a session wants it to go")
             return

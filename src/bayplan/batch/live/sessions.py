@@ -21,13 +21,14 @@ from itertools import islice
 
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.live.binding import Binds
-from bayplan.batch.live.dumping import lines_of
+from bayplan.batch.live.dumping import cache_lines, lines_of
 from bayplan.batch.live.evicting import PodEvictions
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver, NoBatchObserver
 from bayplan.batch.live.occasions import calls_for_session
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Writer
+from bayplan.batch.narration import DECISIONS, STEPS
 from bayplan.batch.outcome import Outcome
 from bayplan.client.aside import Aside
 from bayplan.clock import LoopClock
@@ -45,8 +46,6 @@ SHORTEST_PAUSE_S = 0.05
 _OTHERS_SHARE = 3
 """So many times as long as the last session took is others' before the next comes before its time."""
 _ENDED = object()
-_DECISIONS, _STEPS = 3, 5
-"""Verbosities, as Volcano means them: what came of a session; when each began and ended."""
 
 
 async def _nothing_to_prepare() -> None: ...
@@ -182,7 +181,7 @@ class LiveBatch:
         outcome, sent = Outcome(), _Sent()
         start_s = open_s = self.clock.monotonic_s()
         self._slice_ends_s = start_s + self.slice_s
-        details.info("Start scheduling ...", v=_STEPS)
+        details.info("Start scheduling ...", v=STEPS)
         turns = self.engine.turns(outcome)
         try:
             async for _ in self._steps(turns):
@@ -199,6 +198,8 @@ class LiveBatch:
             log.exception("a session broke off; what it had committed is carried out, and the next one begins anew")
         self._send(outcome, sent)
         await self._sliced(self.telling.tell(outcome, early=early))
+        if details.enabled(STEPS):
+            await self._sliced(_told(cache_lines(self.engine)))
         self.sessions += 1
         self.latest, self.ended_at = outcome, self.clock.now()
         self.tries = {key: self.tries.get(key, 0) + 1 for key in outcome.waiting}
@@ -220,17 +221,17 @@ class LiveBatch:
             hear(outcome)
         self.observer.forget(self._jobs - outcome.groups.keys())
         self._jobs = set(outcome.groups)
-        if details.enabled(_DECISIONS):
+        if details.enabled(DECISIONS):
             details.info(
                 "session",
-                v=_DECISIONS,
+                v=DECISIONS,
                 uid=outcome.session,
                 bound=len(outcome.binds),
                 evicted=len(outcome.evicts),
                 waiting=len(outcome.messages),
                 milliseconds=round(seconds * 1e3, 1),
             )
-        details.info("End scheduling ...", v=_STEPS)
+        details.info("End scheduling ...", v=STEPS)
 
     async def _sliced(self, work: Iterable[None]) -> None:
         for _ in work:
@@ -274,6 +275,12 @@ class LiveBatch:
     def described(self) -> Iterable[str]:
         """What is known, for people."""
         return lines_of(self.engine)
+
+
+def _told(lines: Iterable[str]) -> Iterator[None]:
+    for line in lines:
+        details.info(line, v=STEPS)
+        yield
 
 
 def _newest(decided: dict[str, str], known: int) -> list[tuple[str, str]]:

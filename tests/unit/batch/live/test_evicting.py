@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batch_builders import make_group, make_member, make_queue
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.testing.builders import make_node
 from builders import changed
 from live_batch_rig import batch_running
+from log_levels import log_at
 from wire_server import on_loop, status
 
 VICTIM = changed(
@@ -60,3 +63,18 @@ async def test_who_cannot_be_deleted_is_spared() -> None:
         await rig.session()
         assert not rig.live.engine.handle.nominations.leaving
         assert [pod.name for pod in freed] == ["weak-w-0"]  # whoever counted on it looks again
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [(2, 0), (3, 1)])
+def test_an_eviction_is_a_decision_that_the_log_tells(verbosity: int, lines: int) -> None:
+    @on_loop
+    async def evicted() -> None:
+        async with batch_running(*WORLD) as rig:
+            await rig.session()
+            rig.live.evictions.start(VICTIM, "preempt")
+            await rig.session()
+
+    with log_at(verbosity) as written:
+        evicted()
+    text = '"Successfully evicted pod" pod="default/weak-w-0" node="n" reason="preempt"'
+    assert written.getvalue().count(text) == lines
