@@ -1,7 +1,7 @@
 """What does the batch engine believe? The cache in text, for a log, and as one document, for a file.
 
-Asked by a person (SIGUSR2, SIGUSR1). Cost: a line a node and a job; the loop is held meanwhile, so nobody asks without
-a reason.
+Asked by a person (SIGUSR2, SIGUSR1), and after each session at `-v 5`. Cost: a line a node and a job; a person's
+question holds the loop meanwhile, so nobody asks without a reason.
 """
 
 from __future__ import annotations
