@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +213,19 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path, write: Write, m
     with pytest.raises(PluginError, match=rf"mine\.py can be written by others \(mode {mode:o}\)"):
         with_plugins_from(Registry(), tmp_path)
     assert "Mine" in with_plugins_from(Registry(), tmp_path, trust_writable=True)
+
+
+def test_what_is_mounted_read_only_may_have_any_mode(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet gives the folder of a ConfigMap mode 777, and mounts it so that nobody can write there."""
+    write("mine.py", GOOD)
+    tmp_path.chmod(0o777)
+    with pytest.raises(PluginError, match=r"can be written by others \(mode 777\)"):
+        with_plugins_from(Registry(), tmp_path)
+    read_only = SimpleNamespace(f_flag=os.ST_RDONLY)
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    assert "Mine" in with_plugins_from(Registry(), tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
