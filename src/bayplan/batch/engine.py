@@ -143,6 +143,7 @@ class BatchEngine:
         than before begin anew, and those that nobody is going to run any more release what they hold."""
         if self._is_open:
             raise SessionOpen
+        self._try_out(plugins)
         before, unready = self._actions, self._unready
         fresh = ActionSet(
             {name: actions.actions[name] for name in actions if before.get(name) is not actions.get(name)}
@@ -160,6 +161,17 @@ class BatchEngine:
         self._plugins, self._actions = plugins, actions
         if self._file is not None:
             self._file.allow(tuple(actions))
+
+    def _try_out(self, plugins: PluginSet) -> None:
+        """Build each plugin that is configured and another than before: one that cannot be must not take its place."""
+        for option in self.configuration.plugins:
+            name = option.name
+            if name not in plugins or plugins.get(name) is self._plugins.get(name):
+                continue
+            try:
+                plugins.build(name, Arguments(option.arguments, owner=name), self.handle)
+            except FAULTS as fault:
+                raise PluginError(f'plugin "{name}" cannot be built: {told_with_place(fault)}') from fault
 
     def close(self) -> None:
         """Let the actions release what they hold; one that cannot is named, and the others still do."""

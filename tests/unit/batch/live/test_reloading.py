@@ -78,6 +78,24 @@ def test_the_next_session_asks_the_new_plugin() -> None:
     assert one.run_session().binds == {"default/job-w-0": "b"}
 
 
+def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can() -> None:
+    class CannotBegin:
+        name = "favourite"
+
+        def __init__(self, arguments: Any) -> None:
+            raise ValueError("no such rack")
+
+        def on_session_open(self, session: Any) -> None: ...
+
+    one, files = engine(), {"version": 1}
+    fresh = default_batch_plugins().with_plugins(CannotBegin)
+    reloading = BatchReloading(one, lambda: dict(files), lambda: (fresh, default_actions()))
+    files["version"] = 2
+    reloading.look()
+    assert reloading.fault.startswith('plugin "favourite" cannot be built: ValueError: no such rack')
+    assert one.run_session().binds == {"default/job-w-0": "a"}
+
+
 def test_a_broken_file_changes_nothing_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     one, files = engine(), {"version": 1}
 
