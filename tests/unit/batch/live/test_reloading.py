@@ -83,7 +83,7 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
         name = "favourite"
 
         def __init__(self, arguments: Any) -> None:
-            raise ValueError("no such rack")
+            raise ValueError(f"no such rack: {arguments!r}")
 
         def on_session_open(self, session: Any) -> None: ...
 
@@ -92,7 +92,7 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
     reloading = BatchReloading(one, lambda: dict(files), lambda: (fresh, default_actions()))
     files["version"] = 2
     reloading.look()
-    assert reloading.fault.startswith('plugin "favourite" cannot be built: ValueError: no such rack')
+    assert reloading.fault.startswith('plugin "favourite" cannot be built: ValueError: no such rack: ')
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
 
