@@ -58,7 +58,8 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     audited.kubectl("create", "namespace", "work")
     corner = BatchCorner(audited, "work", tmp_path)
     install(audited, corner.api)
-    corner.add_nodes(2, cpu="4")
+    shard = {"apiVersion": "shard.volcano.sh/v1alpha1", "kind": "NodeShard", "metadata": {"name": "ours"}}
+    corner.api.create({**shard, "spec": {"nodesDesired": corner.add_nodes(2, cpu="4")}})
     (given,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ConfigMap"]
     conf = given["data"]["volcano-scheduler.conf"] + "  - name: notes\n"
     plugins = tmp_path / "plugins"
@@ -69,6 +70,8 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
             "--leader-elect=true",
             f"--kubeconfig={proxy.kubeconfig(NAME)}",
             f"--plugins-dir={plugins}",
+            "--scheduler-sharding-mode=hard",
+            "--scheduler-sharding-name=ours",
             "--ignored-provisioners=kubernetes.io/no-provisioner,example.com/maker",
         )
         (port,) = free_ports(1)
