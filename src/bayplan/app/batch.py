@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, usage_collector
-from bayplan.app.batch_serving import BatchMonitor, batch_served
+from bayplan.app.batch_serving import BatchMonitor
+from bayplan.app.open_serving import OpenPages, served_openly
 from bayplan.app.paging import page_served
 from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import served
@@ -267,6 +268,7 @@ async def batch_process(
     target: Target,
     *,
     monitor: BatchMonitor | None = None,
+    openly: OpenPages | None = None,
     qps: float = 2000.0,
     burst: int = 2000,
     own: OwnSettings | None = None,
@@ -275,12 +277,13 @@ async def batch_process(
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
-    """A batch engine on a cluster, in vc-scheduler's place. `serving`: of why and the page, behind TLS."""
+    """A batch engine on a cluster, in vc-scheduler's place. `openly`: what everybody may read; `serving`: of why
+    and the page, behind TLS."""
     clock, chance, own = clock or SystemClock(), chance or random.Random(), own or OwnSettings()
     monitor = monitor or BatchMonitor(clock)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
-        await stack.enter_async_context(batch_served(monitor, clock))
+        await stack.enter_async_context(served_openly(monitor.views(), openly or OpenPages(), clock))
         await stack.enter_async_context(served(monitor, target, serving, clock=clock, chance=chance))
         page = await stack.enter_async_context(page_served(own.page_address, monitor.showcase, clock))
         kinds = settings.watched

@@ -1,12 +1,11 @@
-"""What a batch engine shows of itself: health on one address, metrics and profiles on another, as vc-scheduler does.
+"""What a batch engine shows of itself: how it is and what it counts, to whoever serves that.
 
 Why pods are where they are, and the page, are for those alone who may read them: a port with TLS, where one is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 
 from bayplan import __version__
 from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
@@ -19,9 +18,7 @@ from bayplan.clock import LoopClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
 from bayplan.scheduler.process import SchedulerProcess
-from bayplan.server import NotLeading, Views, election_check, handlers_check, routes_of, shutdown_check
-from bayplan.server.plain import PlainHandler, PlainServer
-from bayplan.server.profiling import profiling_routes
+from bayplan.server import NotLeading, Views, election_check, handlers_check, shutdown_check
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.batch_metrics import BatchMetrics
@@ -30,18 +27,9 @@ from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, Req
 
 
 class BatchMonitor:
-    """The metrics and views of one process. Addresses are empty where nothing is served."""
+    """The metrics and views of one process."""
 
-    def __init__(
-        self,
-        clock: LoopClock,
-        *,
-        metrics_address: str = "",
-        health_address: str = "",
-        profiling: bool = False,
-        registry: Registry | None = None,
-    ) -> None:
-        self.metrics_address, self.health_address, self.profiling = metrics_address, health_address, profiling
+    def __init__(self, clock: LoopClock, *, registry: Registry | None = None) -> None:
         self.registry = registry or Registry()
         self.metrics = BatchMetrics(self.registry, clock.now)
         self._requests = RequestMetrics(self.registry)
@@ -93,22 +81,3 @@ class BatchMonitor:
     def _gather(self) -> None:
         if self._lease is not None and self._lease.leader_elect and self._process is not None:
             self._leader.leading(self._lease.resource_name, leads=self._process.is_leading)
-
-
-@asynccontextmanager
-async def batch_served(monitor: BatchMonitor, clock: LoopClock) -> AsyncIterator[None]:
-    """The servers that were asked for, before anything in the cluster is."""
-    routes = routes_of(monitor.views(), clock)
-    health: dict[str, PlainHandler] = {
-        path: handler for path, handler in routes.items() if path.startswith(("/healthz", "/livez", "/readyz"))
-    }
-    numbers: dict[str, PlainHandler] = {"/metrics": routes["/metrics"]} if monitor.metrics_address else {}
-    if monitor.profiling:
-        numbers |= profiling_routes(clock)
-    async with AsyncExitStack() as stack:
-        for address, shown in ((monitor.health_address, health), (monitor.metrics_address, numbers)):
-            if address and shown:
-                server = PlainServer(address, shown, clock=clock)
-                await server.start()
-                stack.push_async_callback(server.close)
-        yield

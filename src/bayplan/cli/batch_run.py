@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from bayplan import __version__
 from bayplan.app import freeze_memory
 from bayplan.app.batch import NO_PORT, BatchSettings, batch_lease, batch_process
-from bayplan.app.batch_serving import BatchMonitor
+from bayplan.app.open_serving import OpenPages
+from bayplan.app.together import BothEngines
 from bayplan.batch.live.dividing import Division
 from bayplan.batch.live.dumping import tree_of
 from bayplan.batch.live.options import BatchOptions
@@ -91,16 +92,10 @@ def command(
     engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
     kubeconfig = flags["kubeconfig"]
     target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
-    monitor = BatchMonitor(
-        clock,
-        metrics_address=flags["listen-address"] if flags["enable-metrics"] or flags["enable-pprof"] else "",
-        health_address=flags["healthz-address"] if flags["enable-healthz"] else "",
-        profiling=flags["enable-pprof"],
-    )
     process = batch_process(
         engine,
         target,
-        monitor=monitor,
+        openly=open_pages(flags),
         qps=flags["kube-api-qps"],
         burst=flags["kube-api-burst"],
         own=own,
@@ -113,9 +108,7 @@ def command(
         clock=clock,
     )
     freeze_memory()
-    folder = Path(flags["cache-dump-dir"])
-    dumps = (lambda running: _write_dump(running, folder)) if flags["cache-dumper"] else None
-    sys.exit(asyncio.run(run_process(process, dumps)))
+    sys.exit(asyncio.run(run_process(process, dumps_of(flags))))
 
 
 def batch_settings(
@@ -159,6 +152,23 @@ def batch_settings(
     return found
 
 
+def open_pages(flags: Mapping[str, Any]) -> OpenPages:
+    """What everybody may read of the process."""
+    return OpenPages(
+        health=flags["enable-healthz"],
+        health_address=flags["healthz-address"],
+        metrics=flags["enable-metrics"],
+        profiling=flags["enable-pprof"],
+        listen_address=flags["listen-address"],
+    )
+
+
+def dumps_of(flags: Mapping[str, Any]) -> Callable[[SchedulerProcess], None] | None:
+    """What SIGUSR1 does, if it is to do anything."""
+    folder = Path(flags["cache-dump-dir"])
+    return (lambda running: _write_dump(running, folder)) if flags["cache-dumper"] else None
+
+
 def _try_out(settings: BatchSettings, *, strict: bool) -> None:
     """Build the engine once: plugins that cannot be loaded, and a file that must be good and is not, end it here."""
     clock = SystemClock()
@@ -172,7 +182,7 @@ def _try_out(settings: BatchSettings, *, strict: bool) -> None:
 
 
 def _write_dump(running: SchedulerProcess, folder: Path) -> None:
-    live = running.live
+    live = running.live.batch if isinstance(running.live, BothEngines) else running.live
     assert isinstance(live, LiveBatch)
     path = folder / f"snapshot-{int(live.clock.now().timestamp())}.json"
     try:
