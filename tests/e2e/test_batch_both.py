@@ -112,6 +112,32 @@ def test_it_decides_only_with_both_leases_and_stops_both_without_one(
             assert corner.nodes_of(["late"]) == [""]
 
 
+def test_a_lease_of_volcano_that_is_elsewhere_keeps_it_waiting(corner: BatchCorner) -> None:
+    """Volcano's chart has it in the namespace of its release: an old scheduler there stays out, or we do."""
+    corner.add_nodes(1, cpu="4")
+    gang = corner.gang("gang", 2)
+    held = {"holderIdentity": "old", "leaseDurationSeconds": 3600, "renewTime": "2200-01-01T00:00:00.000000Z"}
+    meta = {"name": "volcano", "namespace": corner.namespace}
+    corner.api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": held})
+    ours = f"--leader-elect-resource-namespace={corner.namespace}"
+    with corner.both(
+        "--leader-elect=true", ours, f"--lock-object-namespace={corner.namespace}", "--leader-elect-retry-period=500ms"
+    ):
+        until(lambda: "kube-scheduler" in leases(corner), "the first lease is ours")
+        end_s = time.monotonic() + 2.0
+        until(lambda: time.monotonic() > end_s, "a moment has passed")
+        assert leases(corner)["volcano"] == "old"
+        assert corner.nodes_of(gang) == ["", ""]
+        corner.api.delete("Lease", "volcano")
+        corner.bound(gang)
+        assert leases(corner)["volcano"] != "old"
+
+
+def leases(corner: BatchCorner) -> dict[str, str]:
+    """Who holds each of the namespace."""
+    return {each["metadata"]["name"]: each["spec"]["holderIdentity"] for each in corner.api.list("Lease")}
+
+
 def ensure_namespace(corner: BatchCorner, name: str) -> None:
     if name not in {each["metadata"]["name"] for each in corner.api.list("Namespace")}:
         corner.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

@@ -46,7 +46,8 @@ def page(port: int, path: str) -> str:
         return str(answer.read().decode())
 
 
-def test_metrics_profiles_and_dumps(corner: BatchCorner) -> None:
+@pytest.mark.parametrize("verb", ["batch", "run"])
+def test_metrics_profiles_and_dumps(corner: BatchCorner, verb: str) -> None:
     corner.add_nodes(1, cpu="4")
     health, numbers = free_ports(2)
     flags = (
@@ -58,13 +59,13 @@ def test_metrics_profiles_and_dumps(corner: BatchCorner) -> None:
         f"--cache-dump-dir={corner.folder}",
         "-v=3",
     )
-    with corner.scheduling(*flags) as process:
+    with (corner.both if verb == "run" else corner.scheduling)(*flags) as process:
         names = corner.gang("job", 2)
         corner.bound(names)
         until(lambda: page(health, "/readyz") == "ok", "it is ready")
         assert page(health, "/livez") == "ok"
+        until(lambda: "volcano_pods_bound_total 2" in page(numbers, "/metrics"), "both bindings are counted")
         text = page(numbers, "/metrics")
-        assert "volcano_pods_bound_total 2" in text
         assert 'volcano_action_scheduling_latency_milliseconds_count{action="allocate"}' in text
         assert 'volcano_queue_allocated_milli_cpu{queue_name="default"}' in text
         assert "function calls" in page(numbers, "/debug/pprof/profile?seconds=0.2")

@@ -16,6 +16,7 @@ from typing import Any
 from bayplan.app import usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
+from bayplan.app.open_serving import OpenPages, served_openly
 from bayplan.app.paging import Showcase
 from bayplan.app.requesting import RequestWatch
 from bayplan.app.serving import Monitor, monitored
@@ -102,10 +103,12 @@ async def both_process(
     options: ProcessOptions | None = None,
     set_verbosity: Callable[[int], None] | None = None,
     binder: BinderSettings | None = None,
+    openly: OpenPages | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """Both engines on a cluster, and a binder if there is to be one.
 
-    What is served is what the pod engine serves, with the metrics of the others."""
+    What is served is what the pod engine serves, with the metrics of the others. `openly`: what of it everybody may
+    read without TLS."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     options = options or ProcessOptions()
     settings, connection = options.settings, configuration.client_connection
@@ -113,6 +116,7 @@ async def both_process(
         monitor, page = await stack.enter_async_context(
             monitored(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
+        await stack.enter_async_context(served_openly(monitor.views(), openly or OpenPages(), clock))
         theirs = watched_kinds(options, configuration)
         kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
         wiring = await Wiring.to(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import click
 from msgspec.structs import replace as replace_struct
@@ -12,31 +15,33 @@ from msgspec.structs import replace as replace_struct
 from bayplan.app import freeze_memory
 from bayplan.app.binding import BinderSettings, binder_lease, known_binder_plugins
 from bayplan.app.together import both_process
+from bayplan.batch.live.options import LOCK_NAMESPACE
 from bayplan.cli.batch_flags import BATCH_FLAGS
-from bayplan.cli.batch_run import batch_settings
-from bayplan.cli.go_command import FlagError, GoCommand
+from bayplan.cli.batch_run import batch_settings, dumps_of, open_pages
+from bayplan.cli.go_command import Flag, FlagError, GoCommand
 from bayplan.cli.running import run_process
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.cli.scheduler_start import Start, started
+from bayplan.config.model import LeaderElection
 
-_OF_BATCH = (
-    "scheduler-name",
-    "scheduler-conf",
-    "disable-default-scheduler-config",
-    "schedule-period",
-    "default-queue",
-    "node-selector",
-    "percentage-nodes-to-find",
-    "minimum-feasible-nodes",
-    "minimum-percentage-nodes-to-find",
-    "ignored-provisioners",
-    "scheduler-sharding-mode",
-    "scheduler-sharding-name",
-)
-RUN_FLAGS = (*FLAGS, *(flag for flag in BATCH_FLAGS if flag.name in _OF_BATCH))
-"""kube-scheduler's flags, and those of vc-scheduler that say something about decisions."""
+log = logging.getLogger(__name__)
 
+_LOCK = "lock-object-namespace"
+_SHARED = {flag.name for flag in FLAGS}
+_OF_BATCH = tuple(flag for flag in BATCH_FLAGS if flag.name not in _SHARED)
 _UNSAID = {flag.name: flag.default for flag in BATCH_FLAGS}
+
+
+def _here(flag: Flag) -> Flag:
+    """A flag of vc-scheduler as it is told here. The lease that all others of the election are about is not its own."""
+    if flag.name != _LOCK:
+        return flag
+    note = "Where Volcano's lease is; --leader-elect-resource-namespace is of kube-scheduler's."
+    return replace(flag, help=note, shown=LOCK_NAMESPACE)
+
+
+RUN_FLAGS = (*FLAGS, *map(_here, _OF_BATCH))
+"""kube-scheduler's flags, and those of vc-scheduler. One that both have means what it does to kube-scheduler."""
 
 
 @click.command("run", cls=GoCommand, flags=RUN_FLAGS)
@@ -45,23 +50,26 @@ _UNSAID = {flag.name: flag.default for flag in BATCH_FLAGS}
 def command(start: Start, *, with_binder: bool) -> None:
     """Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.
 
-    Flags are kube-scheduler's (`bayplan scheduler`), and vc-scheduler's where they are about sessions. Neither engine
-    takes room that the other has given away or evicted for. It decides only while it holds the leases of both
-    schedulers, so that an old one stays out, and stops both engines when it loses one.
+    Flags are kube-scheduler's (`bayplan scheduler`) and vc-scheduler's (`bayplan batch run`); one that both have means
+    what it does to kube-scheduler. Neither engine takes room that the other has given away or evicted for. It decides
+    only while it holds the leases of both schedulers, so that an old one stays out, and stops both engines when it
+    loses one. SIGUSR2 writes what it knows into its log, SIGUSR1 what sessions know into a file of --cache-dump-dir.
 
     \b
     Examples:
       bayplan run --kubeconfig ~/.kube/config --leader-elect=false
       bayplan run --config scheduler.yaml --scheduler-conf volcano-scheduler.conf --plugins-dir plugins
+      bayplan run --scheduler-conf volcano-scheduler.conf --lock-object-namespace volcano --enable-pprof
       bayplan run --binder --settings settings.yaml
     """
-    batch_flags = {**_UNSAID, **{name: start.flags[name] for name in _OF_BATCH}}
+    batch_flags = {**_UNSAID, **{flag.name: start.flags[flag.name] for flag in _OF_BATCH}}
     batch = batch_settings(
         batch_flags, start.plugin_folders, trust_writable=start.trust_writable, own=start.options.settings
     )
     election = start.configuration.leader_election
     named = {"resource_name": batch.lease.resource_name, "resource_namespace": batch.lease.resource_namespace}
     batch = replace(batch, lease=replace_struct(election, **named))  # the same timings, Volcano's own lease
+    _tell_of_leases(start.flags, batch.lease)
     served = {profile.scheduler_name for profile in start.configuration.profiles}
     if twice := sorted(served.intersection(batch.options.scheduler_name)):
         raise FlagError(f"both engines would serve {', '.join(twice)}; give one of them another name")
@@ -74,9 +82,22 @@ def command(start: Start, *, with_binder: bool) -> None:
         options=start.options,
         set_verbosity=start.logs.set_verbosity,
         binder=_binder(start) if with_binder else None,
+        openly=open_pages(start.flags),
     )
     freeze_memory()
-    sys.exit(asyncio.run(run_process(process)))
+    sys.exit(asyncio.run(run_process(process, dumps_of(start.flags))))
+
+
+def _tell_of_leases(flags: Mapping[str, Any], lease: LeaderElection) -> None:
+    """Volcano's chart says where its lease is by a flag that means kube-scheduler's here: an old one would go on."""
+    given = flags["leader-elect-resource-namespace"]
+    if lease.leader_elect and given not in (None, LeaderElection().resource_namespace) and not flags[_LOCK]:
+        log.warning(
+            "--leader-elect-resource-namespace says where kube-scheduler's lease is; Volcano's is %s in %s, "
+            "unless --lock-object-namespace says otherwise",
+            lease.resource_name,
+            lease.resource_namespace,
+        )
 
 
 def _binder(start: Start) -> BinderSettings:

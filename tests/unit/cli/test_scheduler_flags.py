@@ -9,9 +9,7 @@ import click
 import pytest
 import yaml
 
-from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.go_command import FlagError, GoCommand
-from bayplan.cli.run import RUN_FLAGS
 from bayplan.cli.run import command as both_engines
 from bayplan.cli.scheduler import command
 from bayplan.cli.scheduler_flags import FLAGS
@@ -198,11 +196,6 @@ def test_flags_that_make_the_configuration_wrong(arguments: list[str], words: st
 
 def run(*arguments: str, verb: click.Command = command) -> None:
     verb.main(args=list(arguments), prog_name="scheduler", standalone_mode=False)
-
-
-def test_who_runs_both_engines_can_say_all_that_is_about_sessions() -> None:
-    about = {flag.name for flag in BATCH_FLAGS if flag.section in ("Scheduling", "Nodes")}
-    assert about <= {flag.name for flag in RUN_FLAGS}
 
 
 @pytest.mark.parametrize("verb", [command, both_engines], ids=["scheduler", "run"])
