@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bayplan.app import configured, known_plugins
 from cluster.build import program
 from cluster.run import Cluster
 from patience import DEADLINE_S
@@ -59,16 +60,20 @@ def kustomized(cluster: Cluster, overlay: str) -> list[Tree]:
     return list(yaml.safe_load_all(cluster.kubectl("kustomize", str(DEPLOY / "kustomize" / overlay))))
 
 
-def rendered(
-    *values: Path, name: str = "bayplan", namespace: str = "bayplan-system", chart: Path = CHART
-) -> list[Tree]:
-    done = subprocess.run(
+def helm(chart: Path, name: str, namespace: str, *values: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [program("helm"), chart, name, namespace, *values],
         capture_output=True,
         text=True,
         check=False,
         timeout=DEADLINE_S,
     )
+
+
+def rendered(
+    *values: Path, name: str = "bayplan", namespace: str = "bayplan-system", chart: Path = CHART
+) -> list[Tree]:
+    done = helm(chart, name, namespace, *values)
     assert done.returncode == 0, done.stderr
     return [tree for tree in yaml.safe_load_all(done.stdout) if tree]
 
@@ -181,6 +186,71 @@ def test_the_chart_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -
     assert config["leaderElection"]["resourceName"] == "second"
     assert found["Role", ns, "second"]["rules"][1]["resourceNames"] == ["second"]
     assert {name for _, _, name in found} <= {"second", "second-plugins", "second-authentication-reader"}
+
+
+PASTED: Tree = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "leaderElection": {"leaderElect": True, "resourceName": "theirs", "resourceNamespace": "kube-system"},
+    "parallelism": 4,
+    "profiles": [{"schedulerName": "mine"}],
+}
+OWN_ELECTION: Tree = {"leaderElect": True, "resourceName": "second", "resourceNamespace": "bayplan-system"}
+
+
+@pytest.mark.parametrize(
+    ("given", "election"),
+    [
+        pytest.param(PASTED, PASTED["leaderElection"], id="whole"),
+        pytest.param(
+            {"leaderElection": {"leaderElect": False}}, {**OWN_ELECTION, "leaderElect": False}, id="no-election"
+        ),
+        pytest.param({"leaderElection": {"leaseDuration": "30s"}}, {**OWN_ELECTION, "leaseDuration": "30s"}, id="more"),
+        pytest.param({"leaderElection": None, "kind": None}, OWN_ELECTION, id="empty"),
+    ],
+)
+def test_a_configuration_that_is_pasted_into_the_chart_wins(
+    prepared: Cluster, tmp_path: Path, given: Tree, election: Tree
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": given}))
+    trees = rendered(values, name="second")
+    accepted(prepared, trees)
+    (text,) = (tree["data"]["config.yaml"] for tree in trees if tree["kind"] == "ConfigMap")
+    defaults = {"profiles": [{"schedulerName": "bayplan"}]}
+    named = {"apiVersion": PASTED["apiVersion"], "kind": PASTED["kind"]}
+    assert yaml.safe_load(text) == {**defaults, **given, **named, "leaderElection": election}
+    configured(text, known_plugins())  # which refuses a key that is there twice, as YAML's reader does not
+    found = comparable(trees)
+    role = found["Role", election["resourceNamespace"], "second"]
+    assert role["rules"][1]["resourceNames"] == [election["resourceName"]]
+    assert ("RoleBinding", election["resourceNamespace"], "second") in found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param(
+            {**PASTED, "apiVersion": "kubescheduler.config.k8s.io/v1beta3"},
+            "config.apiVersion is kubescheduler.config.k8s.io/v1beta3: Bayplan reads kubescheduler.config.k8s.io/v1 ",
+            id="version",
+        ),
+        pytest.param(
+            {**PASTED, "kind": "BayplanConfiguration"},
+            "config.kind is BayplanConfiguration: Bayplan reads KubeSchedulerConfiguration only",
+            id="kind",
+        ),
+        pytest.param(yaml.safe_dump(PASTED), "give the KubeSchedulerConfiguration as keys, not as a text", id="text"),
+    ],
+)
+def test_a_configuration_of_another_kind_is_refused_before_it_is_installed(
+    tmp_path: Path, given: object, words: str
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": given}))
+    done = helm(CHART, "second", "bayplan-system", values)
+    assert done.returncode != 0
+    assert words in done.stderr
 
 
 @pytest.mark.parametrize("chart", [False, True], ids=["manifests", "chart"])

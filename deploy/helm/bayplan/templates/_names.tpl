@@ -9,12 +9,32 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
 
+{{- /* Who leads: the lease is named after the release unless the configuration names it. */}}
+{{- define "bayplan.leaderElection" -}}
+{{- if not (kindIs "map" .Values.config) }}
+{{- fail "config: give the KubeSchedulerConfiguration as keys, not as a text: without the | behind config" }}
+{{- end }}
+{{- $election := dict "leaderElect" true "resourceName" .Release.Name "resourceNamespace" .Release.Namespace }}
+{{- range $key, $value := .Values.config.leaderElection }}
+{{- $_ := set $election $key $value }}
+{{- end }}
+{{- toYaml $election }}
+{{- end }}
+
+{{- /* Key by key, for a key that is there twice is refused when the scheduler starts. sprig's merge would take a false
+of the user for something left out. */}}
 {{- define "bayplan.config" -}}
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-leaderElection:
-  leaderElect: true
-  resourceName: {{ .Release.Name }}
-  resourceNamespace: {{ .Release.Namespace }}
-{{ toYaml .Values.config }}
+{{- $election := include "bayplan.leaderElection" . | fromYaml }}
+{{- $config := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" }}
+{{- range $key, $only := $config }}
+{{- $given := get $.Values.config $key | default $only }}
+{{- if ne (toString $given) $only }}
+{{- fail (printf "config.%s is %v: Bayplan reads %s only" $key $given $only) }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := .Values.config }}
+{{- $_ := set $config $key $value }}
+{{- end }}
+{{- $_ := set $config "leaderElection" $election }}
+{{- toYaml $config }}
 {{- end }}
