@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from certificates import Authority
+from cluster.build import program
 from cluster.run import Cluster, free_ports
 from patience import DEADLINE_S
 from scenario import Corner
@@ -297,6 +299,73 @@ def test_what_pods_take_is_told_by_who_leads(both: Both) -> None:
 def test_the_configuration_in_force(both: Both) -> None:
     ours, theirs = (both.ask(who, "/configz").json["componentconfig"] for who in (both.ours, both.theirs))
     assert ours == json.loads(json.dumps(theirs).replace(f'"{THEIRS}"', f'"{OURS}"'))
+
+
+CHANGED = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG}
+leaderElection: {leaderElect: false}
+extenders:
+- {urlPrefix: "http://127.0.0.1:9/a", ignorable: true, managedResources: [{name: x.com/gpu, ignoredByScheduler: true}]}
+- {urlPrefix: "http://127.0.0.1:9/b", managedResources: [{name: x.com/b, ignoredByScheduler: true}, {name: x.com/seen}]}
+profiles:
+- schedulerName: many
+  plugins: {multiPoint: {disabled: [{name: PodTopologySpread}]}}
+  pluginConfig:
+  - {name: VolumeBinding, args: {bindTimeoutSeconds: 5}}
+  - {name: NodeResourcesFit, args: {ignoredResources: [x.com/other]}}
+  - {name: PodTopologySpread, args: {defaultingType: List}}
+  - {name: NodeName}
+  - {name: NodePorts, args: {b: 1}}
+  - {name: NoSuch, args: {a: 1}}
+- {schedulerName: none, percentageOfNodesToScore: 7}
+"""
+"""Where what is in force is not what is written: extenders change it, and arguments of plugins that do not run."""
+
+
+def test_both_write_the_same_configuration(cluster: Cluster, tmp_path: Path) -> None:
+    given = tmp_path / "given.yaml"
+    given.write_text(CHANGED.replace("KUBECONFIG", str(cluster.kubeconfig())))
+    written = {who: tmp_path / f"{who}.yaml" for who in (OURS, THEIRS)}
+    ours = [sys.executable, "-m", "bayplan", "scheduler"]
+    theirs = [str(program("kube-scheduler")), "--authentication-skip-lookup"]
+    for who, command in ((OURS, ours), (THEIRS, theirs)):
+        flags = [f"--config={given}", f"--write-config-to={written[who]}"]
+        subprocess.run([*command, *flags], check=True, capture_output=True, timeout=DEADLINE_S)
+    found = {who: yaml.safe_load(path.read_text()) for who, path in written.items()}
+    assert found[OURS] == found[THEIRS]
+    many = {each["name"]: each["args"] for each in found[OURS]["profiles"][0]["pluginConfig"]}
+    assert list(many) == sorted(many)
+    assert many["NodeResourcesFit"]["ignoredResources"] == ["x.com/gpu", "x.com/b"]
+
+
+def test_both_show_what_extenders_have_changed(cluster: Cluster, tmp_path: Path) -> None:
+    way = cluster.kubeconfig()
+    given = tmp_path / "given.yaml"
+    given.write_text(CHANGED.replace("KUBECONFIG", str(way)))
+    ports = free_ports(2)
+    ways = [f"--{flag}={way}" for flag in ("authentication-kubeconfig", "authorization-kubeconfig")]
+    serving = [[f"--secure-port={port}", "--bind-address=127.0.0.1"] for port in ports]
+    cluster.run("configz", f"--config={given}", *ways, *serving[1], program_name="kube-scheduler")
+    try:
+        with scheduler(cluster, tmp_path, *serving[0], config=CHANGED):
+            found = Both(cluster, Endpoint(ports[0]), Endpoint(ports[1]))
+            for endpoint in (found.ours, found.theirs):
+                until(lambda endpoint=endpoint: shows(found, endpoint), "it serves")  # type: ignore[misc]
+            ours, theirs = (found.ask(who, "/configz").json["componentconfig"] for who in (found.ours, found.theirs))
+    finally:
+        cluster.end("configz")
+    assert ours == theirs
+    assert [each["name"] for each in ours["profiles"][0]["pluginConfig"]][:2] == ["VolumeBinding", "NodeResourcesFit"]
+    assert ours["profiles"][0]["pluginConfig"][1]["args"]["ignoredResources"] == ["x.com/gpu", "x.com/b"]
+
+
+def shows(both: Both, who: Endpoint) -> bool:
+    try:
+        return both.ask(who, "/configz").status == 200
+    except OSError:
+        return False
 
 
 def test_flags(both: Both) -> None:

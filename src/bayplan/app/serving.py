@@ -26,6 +26,7 @@ from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
 from bayplan.clock import LoopClock
 from bayplan.config.features import RELEASE
+from bayplan.config.in_force import in_force
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
@@ -125,7 +126,7 @@ class Monitor:
             readyz=[*election, shutdown_check(self._stopping), handlers_check(self._synced)],
             started_at=self.started_at,
             pods=self._pods,
-            configuration=lambda: dump(self._configuration),
+            configuration=lambda: dump(in_force(self._configuration)),
             flags=lambda: self._flags.told,
             about=About(
                 component=COMPONENT,

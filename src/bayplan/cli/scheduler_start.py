@@ -27,6 +27,7 @@ from bayplan.cli.scheduler_flags import CONNECTION, DEBUGGING, ELECTION
 from bayplan.client import Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.config.features import features_of
+from bayplan.config.in_force import as_built
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.own_settings import OwnSettings, load_settings
@@ -155,7 +156,7 @@ def _given(flags: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]
 
 def _write(configuration: Configuration, path: Path) -> None:
     try:
-        path.write_text(yaml_text(dump(configuration), sort_keys=True), encoding="utf-8")
+        path.write_text(yaml_text(dump(as_built(configuration)), sort_keys=True), encoding="utf-8")
     except OSError as fault:
         raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; name another file") from None
     log.info("the configuration is written to %s", path)

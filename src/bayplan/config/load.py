@@ -80,10 +80,8 @@ def _dump_profile(profile: Profile) -> dict[str, Any]:
     if profile.percentage_of_nodes_to_score is not None:
         shown["percentageOfNodesToScore"] = profile.percentage_of_nodes_to_score
     shown["plugins"] = v1_form(profile.plugins)
-    shown["pluginConfig"] = [
-        {"name": name, "args": _dump_args(name, args)} for name, args in profile.plugin_config.items()
-    ]
-    return shown
+    config = [{"name": name, "args": _dump_args(name, args)} for name, args in profile.plugin_config.items()]
+    return {**shown, "pluginConfig": config} if config else shown
 
 
 def _dump_args(plugin: str, args: Any) -> Any:
