@@ -126,6 +126,9 @@ def process_options(
     features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
     for gate in features.without_effect():
         log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
+    for gate, near in features.unknown():
+        hint = f"; the nearest that is known is {near}" if near else ""
+        log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
     serving = ServingFlags.of(flags, features=features, told=texts)
     if faults := serving.faults():
         raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")

@@ -2,7 +2,8 @@
 
 Asked once at start with the texts of `--feature-gates`, `--emulated-version` and `--min-compatibility-version`. Errors
 are kube-scheduler's. Gates of other components are accepted, because one list is often shared by a whole control plane;
-a gate that would change something here and cannot be turned is told, so that nobody believes it was.
+they are told, since a slip of the pen looks just like them. So is a gate that would change something here and cannot be
+turned: nobody is to believe that it was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from bayplan.config.go_flags import go_bool
@@ -118,6 +120,13 @@ class Features:
         """Gates of the scheduler that were turned and stay as they are."""
         known = (name for name in sorted(self.given) if name in ON or name in OFF)
         return [name for name in known if name not in TURNABLE and self.given[name] != (name in ON)]
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """Gates that were given and that the scheduler does not know, each with the nearest that it does, or ""."""
+        known = {name.lower(): name for name in sorted(ON | LOCKED_ON | OFF)}
+        for name in sorted(self.given.keys() - known.values()):
+            near = get_close_matches(name.lower(), known, n=1)
+            yield name, known[near[0]] if near else ""
 
 
 def features_of(gates: Iterable[str], emulated: Iterable[str] = (), compatible: Iterable[str] = ()) -> Features:

@@ -33,6 +33,12 @@ def test_gates_that_change_nothing_here_are_named() -> None:
     assert features.without_effect() == ["StorageCapacityScoring"]
 
 
+def test_gates_that_nobody_knows_are_named_with_the_nearest_that_is_known() -> None:
+    gates = ["GangSchedulling=true", "genericworkload=true", "Nope=false", "OpportunisticBatching=false"]
+    nearest = [("GangSchedulling", "GangScheduling"), ("Nope", ""), ("genericworkload", "GenericWorkload")]
+    assert list(features_of(gates).unknown()) == nearest
+
+
 def test_an_older_version_can_be_emulated() -> None:
     assert features_of((), ["kube=1.34"], ["1.33"]).emulated_version == "1.34"
 
