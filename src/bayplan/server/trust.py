@@ -66,6 +66,21 @@ class Reader(Protocol):
     async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...
 
 
+class _Complaints:
+    """Tells the log of a fault that lasts once, each text of it, until it is cured: it is met again every minute."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    def cured(self) -> None:
+        self._told.clear()
+
+
 class TrustKeeper:
     """Tells the server whom to trust, at start and whenever it changes."""
 
@@ -78,6 +93,8 @@ class TrustKeeper:
         self._tell = tell
         self._told: Trust | None = None
         self._found: Mapping[str, str] = {}
+        self._refusals = _Complaints()
+        self._lookups = _Complaints()
 
     async def run(self) -> None:
         """Look again now and then; `refresh` has looked once before."""
@@ -85,8 +102,9 @@ class TrustKeeper:
             await self._clock.sleep(AGAIN_S)
             try:
                 await self.refresh()
+                self._refusals.cured()
             except ServingError as fault:
-                log.warning("%s; what was trusted stays trusted", fault)
+                self._refusals.tell(f"{fault}; what was trusted stays trusted")
 
     async def refresh(self) -> None:
         """Look once, and tell if something is new."""
@@ -110,9 +128,10 @@ class TrustKeeper:
                     "--authentication-tolerate-lookup-failure"
                 ) from None
             if not self._found:
-                log.warning("client certificates name nobody: cannot read %s/%s: %s", NAMESPACE, NAME, fault)
+                self._lookups.tell(f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}")
             return
         self._found = tree.get("data") or {}
+        self._lookups.cured()
 
     def _read(self) -> Trust:
         options, found = self._options, self._found

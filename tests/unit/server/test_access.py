@@ -295,6 +295,7 @@ class Published:
     def __init__(self, **data: str) -> None:
         self.data = {key.replace("_", "-"): value for key, value in data.items()}
         self.refuses = False
+        self.refusal = "you may not"
 
     async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         assert (resource.plural, namespace, name) == (
@@ -303,7 +304,7 @@ class Published:
             "extension-apiserver-authentication",
         )
         if self.refuses:
-            raise Forbidden("you may not", code=403)
+            raise Forbidden(self.refusal, code=403)
         return {"data": self.data}
 
 
@@ -357,6 +358,49 @@ async def test_a_lookup_that_fails_may_be_tolerated(options: TrustOptions) -> No
     published.refuses = True
     await TrustKeeper(options, published, ManualClock(), told.append).refresh()
     assert [trust.authorities for trust in told] == [""]
+
+
+@on_loop
+async def test_a_lookup_that_goes_on_failing_is_told_once_until_it_is_cured(caplog: pytest.LogCaptureFixture) -> None:
+    published = Published()  # nothing is published: whoever has found something is not told of failures
+    keeper = TrustKeeper(TrustOptions(), published, ManualClock(), lambda _: None)
+    told = "client certificates name nobody: cannot read kube-system/extension-apiserver-authentication: "
+    for refusal, lines in (
+        ("you may not", [f"{told}you may not"]),
+        ("gone", [f"{told}gone"]),
+        ("", []),
+        ("gone", [f"{told}gone"]),
+    ):
+        published.refuses, published.refusal = bool(refusal), refusal
+        caplog.clear()
+        for _ in range(3):
+            await keeper.refresh()
+        assert caplog.messages == lines
+
+
+async def passing(clock: ManualClock, seconds: float) -> None:
+    end_s = clock.monotonic_s() + seconds
+    await until(lambda: clock.monotonic_s() > end_s, tick=lambda: clock.advance(30))
+
+
+@on_loop
+async def test_a_file_that_stays_away_is_told_once_until_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, path = ManualClock(), tmp_path / "ca"
+    path.write_text("A")
+    keeper = TrustKeeper(TrustOptions(client_ca_file=str(path)), None, clock, lambda _: None)
+    await keeper.refresh()
+    running = asyncio.create_task(keeper.run())
+    for _ in range(2):
+        caplog.clear()
+        path.unlink()
+        await passing(clock, 300)
+        (told,) = caplog.messages
+        assert told.endswith("what was trusted stays trusted")
+        path.write_text("A")
+        await passing(clock, 120)
+    running.cancel()
 
 
 @on_loop
