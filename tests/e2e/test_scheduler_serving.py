@@ -119,6 +119,28 @@ def told(corner: Corner, name: str) -> str:
     return json.dumps(corner.api.pod(name)["status"])
 
 
+def named(node: str) -> dict[str, Any]:
+    """An affinity to a node by its name, which PreFilter narrows to."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def spread() -> dict[str, Any]:
+    """Over what no node has."""
+    rule = {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}
+    return {"topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": {"app": "none"}}}]}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    **{f"alike-{number}": {"nodeSelector": {"disk": "none"}} for number in range(4)},
+    "elsewhere": named("nowhere"),
+    "claimless": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "none"}}]},
+    "spread": spread(),
+}
+"""Pods of which PreFilter or Filter says no, some of them alike; nothing that happens here lets them be tried again."""
+
+
 def work(corner: Corner, who: str) -> None:
     """Pods of every fate, one after another, so that both do the same."""
     for number in range(4):
@@ -129,6 +151,9 @@ def work(corner: Corner, who: str) -> None:
     gate = {"schedulingGates": [{"name": "example.com/wait"}]}
     corner.api.create(corner.pod("gated", schedulerName=who, **gate))
     corner.api.create(corner.pod("nowhere", schedulerName=who, nodeSelector={"disk": "none"}))
+    for name, spec in REFUSED.items():
+        corner.api.create(corner.pod(name, schedulerName=who, **spec))
+        until(lambda name=name: "PodScheduled" in told(corner, name), "it is told why")  # type: ignore[misc]
     strong = f"{corner.label[:40]}-strong"
     corner.api.create(corner.pod("strong", cpu="1", schedulerName=who, priorityClassName=strong))
 
@@ -240,11 +265,17 @@ def test_metrics_are_those_of_kube_scheduler(both: Both) -> None:
         ("unschedulable_pods", {"plugin": "SchedulingGates"}),
         ("inflight_events", {}),
         ("goroutines", {"operation": "binding"}),
+        ("get_node_hint_duration_seconds", {}),
         ("cache_size", {"type": "nodes"}),
         ("cache_size", {"type": "assumed_pods"}),
         *(
             ("framework_extension_point_duration_seconds", {"extension_point": point, "status": status})
             for point, status in (
+                ("PreFilter", "Success"),
+                ("PreFilter", "UnschedulableAndUnresolvable"),
+                ("Filter", "Success"),
+                ("PreScore", "Success"),
+                ("Score", "Success"),
                 ("Reserve", "Success"),
                 ("Permit", "Success"),
                 ("PreBindPreFlight", "Skip"),
@@ -270,7 +301,8 @@ def test_the_rest_is_plausible(both: Both) -> None:
     for name in ("scheduling_algorithm_duration_seconds", "scheduling_attempt_duration_seconds"):
         assert ours[f"scheduler_{name}"].value() == attempts
     points = ours["scheduler_framework_extension_point_duration_seconds"]
-    assert points.value(extension_point="Filter") == attempts
+    assert points.value(extension_point="PreFilter") == attempts
+    assert points.value(extension_point="Filter") == attempts - 1, "of one PreFilter has said enough"
     assert points.said("profile") == {OURS}
     handled, theirs_handled = (each["scheduler_event_handling_duration_seconds"] for each in (ours, theirs))
     assert handled.said("event") >= theirs_handled.said("event") - {"AssignedPodUpdateTolerations"}

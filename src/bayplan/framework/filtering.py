@@ -132,10 +132,8 @@ class Filtering:
         if only is not None:
             rows = only if rows is None else np.intersect1d(only, rows)
         table = NodeTable(snapshot.nodes, rows)
-        start_s = self._boundary.now_s()
         self._keep(diagnosis, table, self.judge_table(cycle, table))
         self._judge_nominated(cycle, diagnosis)
-        self._boundary.points.took(FILTER.label, self._boundary.now_s() - start_s)
         diagnosis.record_rejectors()
         return diagnosis
 

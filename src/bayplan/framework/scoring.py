@@ -61,9 +61,7 @@ class Scoring:
         took(PRE_SCORE.label, scoring_s - start_s, status.code.label)
         if not status.ok:
             return Scores(np.zeros(len(nodes), dtype=np.int64), status=status)
-        if not self._scores:
-            return Scores(np.ones(len(nodes), dtype=np.int64))
-        scores = self._sum(cycle, nodes)
+        scores = self._sum(cycle, nodes) if self._scores else Scores(np.ones(len(nodes), dtype=np.int64))
         took(SCORE.label, now_s() - scoring_s, scores.status.code.label)
         return scores
 

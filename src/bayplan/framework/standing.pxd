@@ -8,7 +8,7 @@ from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 cimport cython
 cdef class Standing:
     cdef public CSnapshot snapshot
-    cdef public bint _once
+    cdef public bint was_known, _once
     cdef public CEvaluationClock _clock
     cdef public Py_ssize_t _evaluations, _shifts, _layout, _touched, _renewed
     cdef public list _parts, _filters, _scores, _watching, _steady, _versions, _filter_versions, _asked_by_amounts

@@ -44,6 +44,7 @@ class Standing:
         once: bool = False,
     ) -> None:
         self.snapshot = snapshot
+        self.was_known = False  # before the pod that asks now
         self._once = once  # nobody will ask it to keep up
         self._clock = clock
         self._evaluations = 0
@@ -81,7 +82,7 @@ class Standing:
 
     def refresh(self) -> None:
         """Catch up with the snapshot."""
-        snapshot = self.snapshot
+        snapshot, self.was_known = self.snapshot, True
         if snapshot.layout != self._layout:
             self._rebuild()
             return

@@ -8,10 +8,11 @@ from bayplan.telemetry.timings cimport PointTimings as CPointTimings
 cdef class Attempts:
     cdef public object extenders, framework, sampler, share, tie_break
     cdef public CClasses classes
-    cdef public bint _finds_one, _shares
+    cdef public bint _filters, _finds_one, _shares
+    cdef public double _sought_s
     cpdef object decide(self, CCycle cycle)
     @cython.locals(points=CPointTimings, standing=CStanding)
     cdef object _from_others(self, CCycle cycle)
     cpdef CStanding standing(self, CCycle cycle)
-    @cython.locals(columns=CNodeColumns)
+    @cython.locals(columns=CNodeColumns, points=CPointTimings)
     cpdef object _from_standing(self, CCycle cycle, CStanding standing)

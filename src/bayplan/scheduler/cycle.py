@@ -21,7 +21,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import PreFilterOutcome
 from bayplan.framework.plugin import PostFilterAnswer
-from bayplan.framework.points import FILTER, POST_FILTER, SCORE
+from bayplan.framework.points import FILTER, POST_FILTER, PRE_FILTER, PRE_SCORE, SCORE
 from bayplan.framework.runtime import Framework
 from bayplan.framework.scoring import Scores
 from bayplan.framework.standing import Standing
@@ -30,7 +30,7 @@ from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, E
 from bayplan.scheduler.sampling import ALL_NODES, Sampler, Share, nodes_to_find
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
-_FILTER, _SCORE = FILTER.label, SCORE.label
+_PRE_FILTER, _FILTER, _PRE_SCORE, _SCORE = PRE_FILTER.label, FILTER.label, PRE_SCORE.label, SCORE.label
 NO_NODES = "no nodes available to schedule pods"
 
 Calls = tuple[ExtenderCall, ...]
@@ -104,7 +104,18 @@ class Decision:
 class Attempts:
     """Makes attempts for pods of one profile."""
 
-    __slots__ = ("_finds_one", "_shares", "classes", "extenders", "framework", "sampler", "share", "tie_break")
+    __slots__ = (
+        "_filters",
+        "_finds_one",
+        "_shares",
+        "_sought_s",
+        "classes",
+        "extenders",
+        "framework",
+        "sampler",
+        "share",
+        "tie_break",
+    )
 
     def __init__(
         self,
@@ -121,6 +132,8 @@ class Attempts:
         self.share = share
         self.extenders = extenders
         self.classes = classes  # None: every pod is evaluated in full
+        self._filters = bool(framework.profile.at(FILTER))  # where nobody does, Filter is not observed
+        self._sought_s = 0.0  # how long it took to find that the pod is evaluated on its own
         # Where nobody would compare candidates, the first one is as good as any.
         self._finds_one = not self.framework.scoring.scores_anything and not any(
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
@@ -167,7 +180,11 @@ class Attempts:
         return (yield from self._on_its_own(cycle))
 
     def _from_others(self, cycle: Cycle) -> Decision | None:
-        """Begin, and end at once where the pod need not be looked at on its own."""
+        """Begin, and end at once where the pod need not be looked at on its own.
+
+        Whoever shares an evaluation has passed PreFilter and Filter as its founder did: both are observed, and the time
+        is Filter's. All other answers of theirs send a pod the long way, which observes them itself.
+        """
         self.framework.begin()
         if not cycle.snapshot.nodes.count:
             return Decision(status=unresolvable(NO_NODES), nominate="")
@@ -175,16 +192,21 @@ class Attempts:
         start_s = now_s()
         standing = self.standing(cycle)
         took_s = now_s() - start_s
-        points.looked_up(took_s, found=standing is not None)
         if standing is None:
+            self._sought_s = took_s
             return None
-        points.took(_FILTER, took_s)
+        points.looked_up(took_s, found=standing.was_known and standing.candidates > 0)
+        points.passed(_PRE_FILTER)
+        if self._filters:
+            points.took(_FILTER, took_s)
         return self._from_standing(cycle, standing)
 
     def _on_its_own(self, cycle: Cycle) -> Attempt:
         outcome = self.framework.filtering.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return Decision(status=outcome.status, nominate="")
+        if outcome.status.ok:  # no node is looked for on behalf of others
+            self.framework.boundary.points.looked_up(self._sought_s, found=False)
         diagnosis, rows = yield from self._feasible(cycle, outcome)
         broken = _first_error(diagnosis, cycle.snapshot.order)
         if broken is not None:
@@ -210,11 +232,12 @@ class Attempts:
         standing.lend(cycle)
         if not standing.candidates:
             return self._nowhere(cycle, standing.diagnosis())
-        now_s = self.framework.boundary.now_s
+        now_s, points = self.framework.boundary.now_s, self.framework.boundary.points
         start_s = now_s()
         columns, best = cycle.snapshot.nodes, standing.best_rows()
         if standing.candidates > 1:
-            self.framework.boundary.points.took(_SCORE, now_s() - start_s)
+            points.passed(_PRE_SCORE)
+            points.took(_SCORE, now_s() - start_s)
         row = int(best[0 if len(best) == 1 else self.tie_break(columns, best)])
         return Decision(columns.names[row], standing=standing, row=row)
 
@@ -227,18 +250,29 @@ class Attempts:
         nominated = cycle.snapshot.nodes.index.get(cycle.pod.status.nominated_node_name)
         earlier: Status = SUCCESS
         if nominated is not None and outcome.status.ok:
-            unnarrowed = PreFilterOutcome()
+            unnarrowed, start_s = PreFilterOutcome(), self.framework.boundary.now_s()
             alone = filtering.diagnose(cycle, unnarrowed, only=np.array([nominated], dtype=np.intp))
+            self._observe_filter(alone, start_s)
             rows = yield from self._extended(cycle, alone, _rows_that_fit(alone))
             if len(rows):
                 return alone, rows
             earlier = alone.status(nominated)
+        start_s = self.framework.boundary.now_s()
         diagnosis, way = self._looked_at(cycle, outcome)
+        if not outcome.status.rejected:
+            self._observe_filter(diagnosis, start_s)
         if nominated is not None and earlier.rejected and not diagnosis.explicit_rows()[nominated]:
             diagnosis.override(nominated, earlier)  # PreFilter left it out, and it was looked at nevertheless
         rows = self._sampled(diagnosis, way)
         rows = yield from self._extended(cycle, diagnosis, rows)
         return diagnosis, rows
+
+    def _observe_filter(self, diagnosis: Diagnosis, start_s: float) -> None:
+        """A search along the nodes is over: it counts once, in however many steps it was made."""
+        if self._filters:
+            code = Code.ERROR if diagnosis.rows_with(Code.ERROR).any() else Code.SUCCESS
+            boundary = self.framework.boundary
+            boundary.points.took(_FILTER, boundary.now_s() - start_s, code.label)
 
     def _looked_at(self, cycle: Cycle, outcome: PreFilterOutcome) -> tuple[Diagnosis, RowVector]:
         """What filters say of the candidates, and the way along them.

@@ -59,7 +59,7 @@ class PointTimings:
         spread.counts[0] += 1
 
     def looked_up(self, seconds: float, *, found: bool) -> None:
-        """It took so long to find out whether pods like this one were evaluated before."""
+        """It took so long to find out whether pods like this one were evaluated before, and found a node by that."""
         spread = self._look_ups[found]
         spread.counts[bisect_left(LOOK_UP_BUCKETS, seconds)] += 1
         spread.total += seconds
