@@ -26,6 +26,7 @@ from bayplan.plugins import volume_binding_args
 from bayplan.plugins.volume_binding_args import VolumeBindingArgs
 from bayplan.plugins.volume_rows import RowVerdict, conjunctions, judge_one_waiting, judge_waiting, where_any
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
+from bayplan.volumes.assumptions import Stage
 from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, BoundVolume, VolumeDecider
 from bayplan.volumes.carrying_out import await_bound, write_assumed
 from bayplan.volumes.claims import ClaimNames, all_bound, claim_uses, classify, refusal, used_claims
@@ -160,6 +161,9 @@ class VolumeBinding:
         elif state.decider.waits:
             judge_waiting(state.decider, nodes, verdict)
         yield from verdict.rejections()
+        # Whoever shares answers stops at the first that broke, and asks again on the pod's own: that is counted.
+        if verdict.broken.any():
+            self._handle.volumes.on_failure(Stage.FIND)
 
     def _judge_bound(self, decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict) -> None:
         """The first bound volume that a node cannot have decides for that node."""
@@ -211,6 +215,7 @@ class VolumeBinding:
             state.node_name = node_name
             state.info = assume(state.info, node_name, assumptions)
         except VolumeError as fault:
+            assumptions.on_failure(Stage.ASSUME)
             return error(str(fault))
         return None
 
@@ -237,6 +242,7 @@ class VolumeBinding:
             written = await self._write(cycle.get(STATE))
             await self._follow(cycle, node_name, written)
         except BayplanError as fault:
+            self._handle.volumes.on_failure(Stage.BIND)
             return error(str(fault))
         return None
 

@@ -107,6 +107,7 @@ def live_scheduler(
     if features.enabled(GROUPS):
         live.groups = _group_cycle(live, Groups(engine, queue, ask), client, pod_groups, observer)
     cache.devices.listener = live.assumed
+    cache.volumes.on_failure = observer.volumes_failed
     return live
 
 

@@ -375,6 +375,9 @@ class SchedulerMetrics:
         self.group_attempts.labels(result, profile).value += 1
         self.group_attempt_seconds.labels(result, profile).observe(seconds)
 
+    def volumes_failed(self, stage: str) -> None:
+        self.volume_errors.labels(stage).value += 1
+
     def claim_created(self, result: str) -> None:
         self.claims_created.labels(result).value += 1
 

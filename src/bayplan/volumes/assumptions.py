@@ -8,6 +8,7 @@ Owned by the cache, read by VolumeBinding through the handle. Plain dictionaries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from bayplan.objects.meta import KubeObject
@@ -17,6 +18,17 @@ from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.lookup import Derived, VolumeLookup
 
 T = TypeVar("T", bound=KubeObject)
+
+
+class Stage(StrEnum):
+    """Where dealing with a pod's volumes can break, by the names that metrics have."""
+
+    FIND = "predicate"
+    ASSUME = "assume"
+    BIND = "bind"
+
+
+def _nobody_counts(stage: Stage) -> None: ...
 
 
 class Assumed(Generic[T]):
@@ -79,13 +91,15 @@ class Assumed(Generic[T]):
 class VolumeAssumptions:
     """The assumed state of all volumes and claims."""
 
-    __slots__ = ("_by_class", "claims", "volumes")
+    __slots__ = ("_by_class", "claims", "on_failure", "volumes")
 
     def __init__(self, lookup: VolumeLookup) -> None:
         self.volumes: Assumed[PersistentVolume] = Assumed(lambda: lookup.persistent_volumes, "persistentvolumes")
         self.claims: Assumed[PersistentVolumeClaim] = Assumed(
             lambda: lookup.persistent_volume_claims, "persistentvolumeclaims"
         )
+        self.on_failure: Callable[[Stage], None] = _nobody_counts
+        """Told of what breaks while volumes are looked for, assumed or bound."""
         self._by_class = Derived(lookup, PersistentVolume, _volumes_by_class)
 
     def volumes_of_class(self, name: str) -> list[PersistentVolume]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from bayplan.app import configured, filled_cache, known_plugins
+from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.plugin import Preflight
@@ -16,6 +19,8 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk, InlineCsiVolume, Volume
 from bayplan.plugins.volume_binding import STATE, UNBOUND_IMMEDIATE, VolumeBinding
+from bayplan.scheduler.engine import PodEngine
+from bayplan.volumes.assumptions import Stage
 from bayplan.volumes.binding import AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING
 from bayplan.volumes.claims import SELECTED_NODE
 from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode
@@ -269,6 +274,8 @@ class Attempt:
         self.snapshot = make_snapshot([N1, N2], objects=objects)
         self.catalog = self.snapshot.catalog
         self.handle = FakeHandle(self.catalog)
+        self.failures: list[Stage] = []
+        self.handle.volumes.on_failure = self.failures.append
         self.writes = Writes(self.catalog)
         self.handle.writes = self.writes  # type: ignore[assignment]
         self.plugin = make_plugin(VolumeBinding, handle=self.handle)
@@ -400,6 +407,52 @@ def test_waiting_ends_in_a_timeout_or_in_a_fault() -> None:
     given_up = attempt.pre_bind()
     assert given_up is not None
     assert answer(given_up) == failed('binding volumes: provisioning failed for PVC "make"')
+
+
+# counting what breaks
+
+
+def test_nothing_is_counted_where_nothing_breaks() -> None:
+    attempt = Attempt(make_claim("bind", volume="gone"), pod=volume_pod(on_claim("bind")))
+    assert attempt.failures == []
+    attempt.plugin.reserve(attempt.cycle, "n1")
+    assert attempt.pre_bind() is None
+    assert attempt.failures == []
+
+
+def test_a_search_that_breaks_counts_once_on_however_many_nodes() -> None:
+    disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
+    migrated = [make_csi_node(name, migrated="kubernetes.io/azure-disk") for name in ("n1", "n2")]
+    attempt = Attempt(BOUND, disk, *migrated, pod=POD)
+    assert attempt.failures == [Stage.FIND]
+
+
+def test_a_search_that_breaks_counts_once_where_answers_are_shared_too() -> None:
+    disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
+    cache = filled_cache([N1, N2, BOUND, disk, make_csi_node("n1", migrated="kubernetes.io/azure-disk")])
+    failures: list[str] = []
+    cache.volumes.on_failure = failures.append
+    registry = known_plugins()
+    engine = PodEngine(configured(None, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
+    for turn in range(1, 4):
+        assert engine.place(POD).status.code is Code.ERROR
+        assert failures == ["predicate"] * turn
+
+
+def test_reserve_that_fails_is_counted() -> None:
+    attempt = Attempt()
+    attempt.catalog.put(at_version(make_volume(near={ZONE: ["a"]}), "9"))
+    attempt.plugin.reserve(attempt.cycle, "n1")
+    assert attempt.failures == [Stage.ASSUME]
+
+
+@pytest.mark.parametrize("fail_at", [PromiseVolume, SelectNode, None], ids=["volume", "claim", "waiting"])
+def test_pre_bind_that_fails_is_counted(fail_at: type[Any] | None) -> None:
+    attempt = Attempt()
+    attempt.plugin.reserve(attempt.cycle, "n1")
+    attempt.writes.fail_at = fail_at
+    assert attempt.pre_bind() is not None
+    assert attempt.failures == [Stage.BIND]
 
 
 # hints

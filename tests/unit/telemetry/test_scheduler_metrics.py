@@ -151,6 +151,7 @@ def test_the_rest_in_one_go() -> None:
     metrics.rejected("NodeName", PROFILE, 2)
     metrics.in_flight("PodPopped", 1)
     metrics.claim_created("success")
+    metrics.volumes_failed("bind")
     metrics.hint("NodeName", "NodeAdd", "Queue", 0.00001)
     metrics.incoming("active", "UnschedulablePodAdd", 3)
     metrics.pending(active=1, backoff=2, unschedulable=3, gated=4)
@@ -169,6 +170,7 @@ def test_the_rest_in_one_go() -> None:
         f'unschedulable_pods{{plugin="NodeName",profile="{PROFILE}"}} 2',
         'inflight_events{event="PodPopped"} 1',
         'resourceclaim_creates_total{status="success"} 1',
+        'volume_scheduling_stage_error_total{operation="bind"} 1',
         'queueing_hint_execution_duration_seconds_count{event="NodeAdd",hint="Queue",plugin="NodeName"} 1',
         'queue_incoming_pods_total{event="UnschedulablePodAdd",queue="active"} 3',
         'pending_pods{queue="gated"} 4',
