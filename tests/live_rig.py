@@ -31,6 +31,7 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
+from bayplan.scheduler.observing import Observer
 from played_server import PlayedServer
 from wire_server import Answer, Reply, Request, WireServer, until
 
@@ -111,6 +112,7 @@ async def running(
     prepare: Callable[[LiveScheduler], None] | None = None,
     gates: Iterable[str] = (),
     settings: OwnSettings | None = None,
+    observer: Observer | None = None,
 ) -> AsyncIterator[Rig]:
     """A live engine that knows these objects and decides."""
     clock = ManualClock()
@@ -128,6 +130,7 @@ async def running(
             chance=random.Random(0),
             claims=CLAIMS,
             pod_groups=GROUPS,
+            observer=observer,
             options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or OwnSettings()),
         )
         rig = Rig(server, client, clock, live, events)

@@ -12,11 +12,14 @@ from bayplan.clock import ManualClock
 from bayplan.config.own_settings import OwnSettings
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Handle
+from bayplan.objects.volumes import AzureDisk
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler import live as live_module
 from bayplan.scheduler.live import SLICE_S, LiveScheduler
+from bayplan.scheduler.observing import NoObserver
 from builders import make_node, make_pod
 from live_rig import Rig, running
+from volume_builders import make_claim, make_csi_node, make_volume, on_claim, volume_pod
 from wire_server import Hang, on_loop, turns_of_others, until
 
 NODE = make_node("n", cpu="100")
@@ -291,3 +294,24 @@ async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> No
         for _ in range(2 * (1 << 20) // first.size_bytes):
             records.add(first)
         assert 0.9 * (1 << 20) < records.size_bytes <= 1 << 20
+
+
+class Failures(NoObserver):
+    """Hears of volumes that broke."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def volumes_failed(self, stage: str) -> None:
+        self.stages.append(stage)
+
+
+@on_loop
+async def test_whoever_counts_hears_of_volumes_that_break() -> None:
+    disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
+    migrated = make_csi_node("n", migrated="kubernetes.io/azure-disk")
+    failures = Failures()
+    async with running(NODE, disk, make_claim(volume="pv"), migrated, observer=failures) as rig:
+        rig.hear(volume_pod(on_claim("claim")))
+        await rig.asked("PATCH", "/status")
+        assert failures.stages == ["predicate"]
