@@ -201,6 +201,12 @@ async def groups(here: Rig) -> None:
         await here.make(PODS, one)
     await here.running("alone", *(kind.lower() for kind, _ in owners.values()))
     (of_set,) = [each for each in await here.list(POD_GROUPS) if _owner(each) == "ReplicaSet"]
+    (followed,) = [each for each in await here.list(POD_GROUPS) if _owner(each) == "StatefulSet"]
+    name, elsewhere = followed["metadata"]["name"], {"spec": {"queue": "elsewhere"}}
+    await here.client.patch(POD_GROUPS, elsewhere, namespace=here.namespace, name=name, kind=MERGE_PATCH)
+    more = {"metadata": {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}}}
+    await here.client.patch(STATEFUL_SETS, more, namespace=here.namespace, name="owner", kind=MERGE_PATCH)
+    await here.until(POD_GROUPS, name, lambda found: found["spec"]["queue"] == "default")
     nothing = {"spec": {"replicas": 0}}
     await here.client.patch(REPLICA_SETS, nothing, namespace=here.namespace, name="owner", kind=MERGE_PATCH)
     await here.gone(POD_GROUPS, of_set["metadata"]["name"])

@@ -1,9 +1,9 @@
 """Has every pod that we schedule a PodGroup? Bare pods and those of Deployments, StatefulSets and Jobs get one made.
 
 All pods of one owner share a group, named after the owner's uid. The group goes with its owner; when a ReplicaSet or a
-StatefulSet is scaled to nothing the group goes at once, and while it has pods a group that was lost is made again. Pods
-that name a group of somebody else's are somebody else's business. Cost: for a new pod one patch; for the first of an
-owner a look at the owner and one more write.
+StatefulSet is scaled to nothing the group goes at once, and while it has pods a group that was lost is made again. What
+a set's newest pods and its annotations say, the group follows. Pods that name a group of somebody else's are somebody
+else's business. Cost: for a new pod one patch; for the first of an owner a look at the owner and one more write.
 """
 
 from __future__ import annotations
@@ -16,10 +16,21 @@ from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.batch.batch_controller import BatchController
 from bayplan.controllers.batch.group_amounts import pod_usage, texts, times
 from bayplan.controllers.batch.kinds import POD_GROUPS
-from bayplan.controllers.seen import DAEMON_SETS, JOBS, PODS, REPLICA_SETS, STATEFUL_SETS, SeenPod, Tree, Whole
+from bayplan.controllers.seen import (
+    DAEMON_SETS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    SeenPod,
+    Tree,
+    Whole,
+)
 from bayplan.controllers.world import Feed, Key, World
-from bayplan.errors import NotFound, ObjectError
+from bayplan.errors import Forbidden, NotFound, ObjectError
 from bayplan.objects.batch_words import (
+    ALLOCATED_HYPER_NODE,
     COOLDOWN_TIME,
     GROUP_MIN_MEMBER,
     GROUP_NAME,
@@ -33,7 +44,7 @@ from bayplan.objects.batch_words import (
     TOPOLOGY_HIGHEST_TIER,
     TOPOLOGY_MODE,
 )
-from bayplan.objects.volcano import HARD, SOFT
+from bayplan.objects.volcano import DEFAULT_QUEUE, HARD, SOFT
 
 _OWNERS: dict[str, Resource] = {
     "ReplicaSet": REPLICA_SETS,
@@ -42,6 +53,7 @@ _OWNERS: dict[str, Resource] = {
     "Job": JOBS,
 }
 _INHERITED = "volcano.sh/"
+_REVISION = "controller-revision-hash"
 
 
 class PodGroups(BatchController):
@@ -97,6 +109,10 @@ class PodGroups(BatchController):
         if self.groups.get(pod.namespace, name) is None:
             body = group_for(pod, await self._inherited(pod))
             await self.ensure(POD_GROUPS, pod.namespace, body)
+        elif (owner := pod.metadata.controller) is not None and owner.kind == "StatefulSet":
+            # The set's own last change may have been heard of before this pod, which may be the first of a new template
+            # and wait in the queue of the old one: then nothing else would come.
+            self._owners.add((owner.kind, pod.namespace, owner.name))
         patch = {"metadata": {"uid": pod.uid, "annotations": {GROUP_NAME: name}}}
         with suppress(NotFound):
             await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
@@ -136,6 +152,8 @@ class PodGroups(BatchController):
             return
         pods = [pod for pod in self.pods.owned_by(owner.uid) if self._ours(pod) and pod.active]
         pods = [pod for pod in pods if pod.metadata.annotations.get(GROUP_NAME, group_of_set) == group_of_set]
+        revision = owner.status.get("updateRevision")
+        pods = [pod for pod in pods if pod.metadata.labels.get(_REVISION) == revision] or pods
         newest = max(pods, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
         if newest is None:
             return
@@ -145,14 +163,33 @@ class PodGroups(BatchController):
             await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
 
     async def _follow(self, group: Whole, pod: SeenPod) -> None:
+        """Spec, labels and annotations become those that a new group would have, each as a whole; the status stays."""
         wanted = group_for(pod, await self._inherited(pod))
-        keys = ("minMember", "minResources", "priorityClassName", "networkTopology")
-        spec = wanted["spec"]
-        differing: dict[str, object] = {
-            f"/spec/{key}": spec[key] for key in keys if key in spec and spec[key] != group.spec.get(key)
-        }
+        spec, labels, annotations = wanted["spec"], wanted["metadata"]["labels"], wanted["metadata"]["annotations"]
+        if "queue" not in spec:
+            spec["queue"] = await self._queue_unless_named(group)
+        if ALLOCATED_HYPER_NODE in group.metadata.annotations:  # a scheduler's note to itself about the pods that run
+            annotations[ALLOCATED_HYPER_NODE] = group.metadata.annotations[ALLOCATED_HYPER_NODE]
+        differing: dict[str, object] = {}
+        if spec != group.spec:
+            differing["/spec"] = spec
+        if labels != group.metadata.labels:
+            differing["/metadata/labels"] = labels
+        if annotations != group.metadata.annotations:
+            differing["/metadata/annotations"] = annotations
         if differing:
             await self.replace(POD_GROUPS, group, differing)
+
+    async def _queue_unless_named(self, group: Whole) -> str:
+        """Where a group belongs whose pods name no queue: the namespace may name one, for webhooks to fill in."""
+        there = str(group.spec.get("queue") or DEFAULT_QUEUE)
+        if there == DEFAULT_QUEUE:
+            return there
+        try:
+            tree = await self.client.get_raw(NAMESPACES, "", group.namespace)
+        except (NotFound, Forbidden):  # with the role of an older release: nobody is moved by a guess
+            return there
+        return (tree["metadata"].get("annotations") or {}).get(QUEUE_NAME_OF_PODS) or DEFAULT_QUEUE
 
 
 def group_name(pod: SeenPod) -> str:
