@@ -26,7 +26,8 @@ from bayplan.errors import UsageError
     default="*",
     show_default=True,
     metavar="LIST",
-    help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that.",
+    help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that. Names "
+    "are Kubernetes' or Volcano's.",
 )
 @click.option("--list", "listing", is_flag=True, help="Print their names and end.")
 @click.option(
@@ -94,10 +95,10 @@ def command(
     if listing:
         click.echo("\n".join(CONTROLLER_NAMES))
         return
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     only = chosen(patterns.split(","))
     if not all(schedulers):
         raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)
 
     async def run() -> None:

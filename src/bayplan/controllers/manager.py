@@ -12,10 +12,17 @@ queue of its own and is begun anew when it fails, so that none can stop another.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable
 
 from bayplan.client import Client
-from bayplan.controllers.batch.manager import BATCH_CONTROLLER_NAMES, BatchControllers, batch_controller_name
+from bayplan.controllers.batch.manager import (
+    BATCH_CONTROLLER_NAMES,
+    NOT_HERE,
+    VOLCANOS_NAMES,
+    BatchControllers,
+    batch_controller_name,
+)
 from bayplan.controllers.controller import Controller
 from bayplan.controllers.cron_jobs import CronJobs
 from bayplan.controllers.daemon_sets import DaemonSets
@@ -38,6 +45,8 @@ from bayplan.controllers.world import World, supervised
 from bayplan.errors import UsageError
 from bayplan.objects.batch_words import SCHEDULER
 from bayplan.telemetry.metrics import Registry
+
+log = logging.getLogger(__name__)
 
 _ALL: tuple[type[Controller], ...] = (
     ClaimProtection,
@@ -67,6 +76,9 @@ CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted((*(each.name for each in _ALL),
 
 VOLCANOS = "volcano"
 """The word for all of Volcano's."""
+
+_SHARED = frozenset(VOLCANOS_NAMES) & frozenset(CONTROLLER_NAMES)
+"""What kube-controller-manager and vc-controller-manager both have: `job-controller`, `cronjob-controller`."""
 
 HOUSEKEEPING: frozenset[str] = frozenset(
     {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
@@ -132,12 +144,13 @@ class Controllers:
 
 
 def chosen(patterns: Iterable[str]) -> list[str]:
-    """The controllers that `*,-job-controller` means: all, or those that are named, but for those with a minus.
+    """The controllers that `*,-deployment-controller` means: all, or those that are named, but for those with a minus.
 
-    As kube-controller-manager reads `--controllers`: of a name and its minus the first counts. A word that is no name
-    of Kubernetes' may be one of Volcano's, as short as it has them: `-job`, `-pg-controller`; `volcano` is all of
-    them."""
-    wanted = [name for each in patterns if each.strip() for name in _meant(each.strip())]
+    As both controller managers read `--controllers`: of a name and its minus the first counts, and a plus says nothing.
+    Words are names of Kubernetes' or of Volcano's, the latter as short as one has them: `-job`, `-pg-controller`;
+    `volcano` is all of them. What a name that both have means is for the rest of the list to say: see `_shared`."""
+    words = [each.strip() for each in patterns if each.strip()]
+    wanted = [name for word in words for name in _meant(word, words)]
     for each in wanted:
         if each != "*" and each.removeprefix("-") not in CONTROLLER_NAMES:
             raise UsageError(f"--controllers: {each!r} is no controller; there are {', '.join(CONTROLLER_NAMES)}")
@@ -151,12 +164,41 @@ def chosen(patterns: Iterable[str]) -> list[str]:
     return [name for name in CONTROLLER_NAMES if enabled(name)]
 
 
-def _meant(pattern: str) -> list[str]:
-    """A pattern with the full name of a controller of Volcano's where it has a short one."""
-    name = pattern.removeprefix("-")
+def _bare(word: str) -> str:
+    return word.removeprefix("-").removeprefix("+")
+
+
+def _meant(word: str, words: list[str]) -> list[str]:
+    """The full names, with a minus where there is one, of what a word of a list means."""
+    name, sign = _bare(word), "-" if word.startswith("-") else ""
+    if name in NOT_HERE:
+        if not sign:
+            log.warning("--controllers: Bayplan has no %s; the others run", name)
+        return []
     if name == VOLCANOS:
-        return [pattern.replace(name, each) for each in BATCH_CONTROLLER_NAMES]
-    if name == "*" or name in CONTROLLER_NAMES:
-        return [pattern]
-    full = batch_controller_name(name)
-    return [pattern if full is None else pattern.replace(name, full)]
+        found: Iterable[str] = BATCH_CONTROLLER_NAMES
+    elif name in _SHARED:
+        found = _shared(name, words, left_out=bool(sign))
+    elif name == "*" or name in CONTROLLER_NAMES:
+        found = [name]
+    else:
+        found = [batch_controller_name(name) or name]
+    return [f"{sign}{each}" for each in found]
+
+
+def _shared(name: str, words: list[str], *, left_out: bool) -> list[str]:
+    """Whose controller a name means that Kubernetes and Volcano both have. Among names that only Volcano has it is
+    Volcano's, among ours Kubernetes'.
+
+    A list with nothing else in it does not tell. To leave the work to somebody else who does not do it is seen at once
+    and soon mended; two who do the same work make pods twice. So both are left out, and only Kubernetes' is begun."""
+    others = {_bare(word) for word in words} - _SHARED - {"*"}
+    if others:
+        return [VOLCANOS_NAMES[name]] if others <= {*VOLCANOS_NAMES, *NOT_HERE} else [name]
+    if left_out:
+        log.warning(
+            "--controllers: -%s leaves out %s of Volcano's too; name that before it to keep it, or write -%s to leave "
+            "out nothing else",
+            *(name, VOLCANOS_NAMES[name], VOLCANOS_NAMES[name]),
+        )
+    return [name, VOLCANOS_NAMES[name]] if left_out or "*" in words else [name]

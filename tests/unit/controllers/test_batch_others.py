@@ -35,6 +35,7 @@ from served_cluster import served
 from wire_server import on_loop
 
 Tree = dict[str, Any]
+KUBERNETES = {"cronjob-controller", "disruption-controller"}
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 
 
@@ -193,6 +194,8 @@ def test_how_many_nodes_a_hypernode_has() -> None:
         ("*,-job", {"volcano-job-controller"}),
         ("*,-job-controller,-pg-controller", {"volcano-job-controller", "volcano-podgroup-controller"}),
         ("*,-volcano-queue-controller", {"volcano-queue-controller"}),
+        ("*,-sharding-controller", set()),
+        ("-colocation-config-controller,*,+job-controller", set()),
         (
             "queue,hyperNode-controller",
             set(BATCH_CONTROLLER_NAMES) - {"volcano-queue-controller", "volcano-hypernode-controller"},
@@ -208,12 +211,51 @@ def test_who_runs(text: str, left_out: set[str]) -> None:
     [
         ("*", set()),
         ("*,-job", {"volcano-job-controller"}),
-        ("*,-job-controller", {"job-controller"}),
+        ("*,-sharding-controller", set()),
+        ("*,-colocation-config-controller,-sharding-controller", set()),
         ("*,-volcano-queue-controller,-pg-controller", {"volcano-queue-controller", "volcano-podgroup-controller"}),
+        ("*,-job-controller", {"job-controller", "volcano-job-controller"}),
+        ("*,volcano-job-controller,-job-controller", {"job-controller"}),
+        ("*,-volcano-job-controller", {"volcano-job-controller"}),
+        ("*,-deployment-controller,-job-controller", {"deployment-controller", "job-controller"}),
+        ("*,-volcano,-job-controller", {"job-controller", *BATCH_CONTROLLER_NAMES}),
+        ("*,-sharding-controller,-job-controller", {"volcano-job-controller"}),
+        ("-gc-controller,*,-cronjob-controller", {"volcano-gc-controller", "volcano-cronjob-controller"}),
     ],
 )
 def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
     assert set(CONTROLLER_NAMES) - set(chosen(text.split(","))) == left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "running"),
+    [
+        (
+            "pg-controller,queue-controller,job-controller",
+            {"volcano-podgroup-controller", "volcano-queue-controller", "volcano-job-controller"},
+        ),
+        ("+job-controller,+gc-controller", {"volcano-job-controller", "volcano-gc-controller"}),
+        ("deployment-controller,job-controller", {"deployment-controller", "job-controller"}),
+        ("queue-controller,cronjob-controller,disruption-controller", {*KUBERNETES, "volcano-queue-controller"}),
+        ("job-controller", {"job-controller"}),
+        ("sharding-controller,queue", {"volcano-queue-controller"}),
+    ],
+)
+def test_names_that_both_have_belong_to_whom_the_others_do(text: str, running: set[str]) -> None:
+    assert set(chosen(text.split(","))) == running
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("*,-job-controller", "leaves out volcano-job-controller of Volcano's too"),
+        ("*,sharding-controller", "Bayplan has no sharding-controller"),
+        ("*,-sharding-controller,-job-controller", ""),
+    ],
+)
+def test_what_one_may_not_have_meant_is_said(text: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    chosen(text.split(","))
+    assert (said in caplog.text) if said else not caplog.text
 
 
 class Hasty(SystemClock):

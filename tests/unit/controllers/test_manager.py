@@ -25,8 +25,9 @@ from wire_server import on_loop
     ("patterns", "missing"),
     [
         (["*"], set()),
-        (["*", "-job-controller"], {"job-controller"}),
-        (["-job-controller", "*"], {"job-controller"}),
+        (["*", "-deployment-controller"], {"deployment-controller"}),
+        (["-deployment-controller", "*"], {"deployment-controller"}),
+        (["deployment-controller", "-deployment-controller", "*"], set()),
         (["job-controller", "-job-controller", "*"], set()),
         ([" deployment-controller "], set(CONTROLLER_NAMES) - {"deployment-controller"}),
         ([], set(CONTROLLER_NAMES)),

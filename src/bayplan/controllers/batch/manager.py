@@ -60,7 +60,7 @@ _MAKERS: dict[str, Callable[[World, tuple[str, ...]], BatchController]] = {
 BATCH_CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted(_MAKERS))
 """Volcano's names with `volcano-` before them: `job-controller` and `cronjob-controller` are Kubernetes' too."""
 
-_VOLCANOS = {
+VOLCANOS_NAMES = {
     "cronjob-controller": VcCronJobs.name,
     "gc-controller": FinishedJobs.name,
     "hyperNode-controller": HyperNodes.name,
@@ -72,12 +72,15 @@ _VOLCANOS = {
 }
 """As vc-controller-manager calls them."""
 
+NOT_HERE = frozenset({"sharding-controller", "colocation-config-controller"})
+"""Those of Volcano's that Bayplan has not. Lists name them to leave them out, Volcano's own default among them."""
+
 
 def batch_controller_name(text: str) -> str | None:
     """The controller that a word means: our name, Volcano's, or either without its ends, such as `job`."""
     if text in _MAKERS:
         return text
-    for volcanos, ours in _VOLCANOS.items():
+    for volcanos, ours in VOLCANOS_NAMES.items():
         short = volcanos.removesuffix("-controller")
         if text in (volcanos, short, short.lower(), ours.removesuffix("-controller"), ours.split("-")[1]):
             return ours
@@ -89,9 +92,10 @@ def chosen_batch(patterns: Iterable[str]) -> list[str]:
     wanted = [each.strip() for each in patterns if each.strip()]
     meant: dict[str, bool] = {}
     for each in wanted:
-        if each == "*":
+        word = each.removeprefix("-").removeprefix("+")
+        if word == "*" or word in NOT_HERE:
             continue
-        name = batch_controller_name(each.removeprefix("-").removeprefix("+"))
+        name = batch_controller_name(word)
         if name is None:
             raise UsageError(
                 f"{each!r} is none of Volcano's controllers; there are {', '.join(BATCH_CONTROLLER_NAMES)}"
