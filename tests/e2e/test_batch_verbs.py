@@ -12,6 +12,7 @@ import yaml
 from batch_objects import job, task
 from batch_rig import rig, unhurried
 from bayplan.cli import main
+from bayplan.cli.crds import all_definitions
 from bayplan.controllers.batch.kinds import QUEUES, VC_JOBS
 from cluster.run import Cluster
 
@@ -110,3 +111,17 @@ async def test_a_job_of_a_file(
         path.write_text("kind: Pod\napiVersion: v1\n")
         assert "must hold one Job" in await verbs.fail("job", "run", "-f", str(path))
         assert "expected <resource>=<value>" in await verbs.fail("job", "run", "-N", "x", "-R", "cpu")
+
+
+@unhurried
+async def test_definitions_are_applied_as_often_as_one_likes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verbs = Verbs(cluster, capsys)
+    for _ in range(2):  # where others made them without kubectl, it notes on each what was applied
+        cluster.kubectl("apply", "-f", "-", stdin=await verbs.say("crds"))
+    kept = cluster.kubectl("get", "crds", "-o=jsonpath={.items[*].metadata.resourceVersion}")
+    said = cluster.kubectl("apply", "-f", "-", stdin=await verbs.say("crds"))
+    assert {line.rpartition(" ")[2] for line in said.splitlines()} == {"unchanged"}
+    assert len(said.splitlines()) == len(all_definitions())
+    assert cluster.kubectl("get", "crds", "-o=jsonpath={.items[*].metadata.resourceVersion}") == kept

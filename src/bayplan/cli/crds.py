@@ -11,10 +11,15 @@ from bayplan.cli.connecting import chosen_server, server_options
 from bayplan.cli.connection import asked_of
 from bayplan.cli.printing import yaml_text
 from bayplan.client import Client, Target
-from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
+from bayplan.controllers.batch.definitions import create_definitions, installed_definitions
 from bayplan.errors import KubeconfigError, Unreachable
 from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.volcano_definitions import Definition, volcano_definitions
+from bayplan.objects.volcano_definitions import (
+    Definition,
+    missing_definitions,
+    unchanged_definitions,
+    volcano_definitions,
+)
 
 
 @click.command("crds")
@@ -27,7 +32,8 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
     PodGroup, Queue, HyperNode, Numatopology, NodeShard, Job, CronJob, JobFlow, JobTemplate and Command, with the
     groups, versions, fields and columns of Volcano 1.15; BindRequest with those of KAI-Scheduler. A definition that is
     installed with the same version, such as Volcano's own, is left out, so applying what is printed never replaces it.
-    Where no cluster can be asked, all of them are printed.
+    Where nothing is lacking, those that stand exactly so are printed, for kubectl to find them unchanged. Where no
+    cluster can be asked, all of them are printed.
 
     \b
     Examples:
@@ -38,20 +44,22 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
     if everything and not install:
         _print(all_definitions())
         return
+    wanted = all_definitions()
     try:
-        asking = partial(lacking_definitions, wanted=all_definitions())
-        lacking = asked_of(chosen_server(kubeconfig, context, master), asking)
+        asking = partial(installed_definitions, wanted=wanted)
+        installed = asked_of(chosen_server(kubeconfig, context, master), asking)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
         click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
-        lacking = all_definitions()
+        installed = []
+    lacking = list(missing_definitions(installed, wanted))
     if install:
         _install(chosen_server(kubeconfig, context, master), lacking)
     elif lacking:
         _print(lacking)
     else:
-        click.echo("the cluster has all of them; nothing is left to apply", err=True)
+        _print_what_stands(list(unchanged_definitions(installed, wanted)))
 
 
 def all_definitions() -> list[Definition]:
@@ -61,6 +69,20 @@ def all_definitions() -> list[Definition]:
 
 def _print(definitions: list[Definition]) -> None:
     click.echo("---\n".join(yaml_text(each) for each in definitions), nl=False)
+
+
+def _print_what_stands(unchanged: list[Definition]) -> None:
+    """For a cluster that has all of them. kubectl takes it for a fault when it is given nothing to apply, not even an
+    empty list; so it gets what it will find unchanged."""
+    if unchanged:
+        click.echo("the cluster has all of them; these stand exactly so, and applying them changes nothing", err=True)
+        _print(unchanged)
+    else:
+        click.echo(
+            "the cluster has all of them, somebody else's; nothing is left to apply, and kubectl refuses to apply "
+            "nothing: `bayplan crds --install` does not mind",
+            err=True,
+        )
 
 
 def _install(target: Target, lacking: list[Definition]) -> None:

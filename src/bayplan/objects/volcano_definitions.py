@@ -17,6 +17,8 @@ import msgspec
 
 Definition = dict[str, Any]
 
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 
 @cache
 def volcano_definitions() -> tuple[Definition, ...]:
@@ -48,6 +50,25 @@ def missing_definitions(
     for definition in volcano_definitions() if wanted is None else wanted:
         if not _versions(definition) <= there.get(definition["metadata"]["name"], set()):
             yield definition
+
+
+def unchanged_definitions(installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition]) -> Iterator[Definition]:
+    """Those that a cluster has exactly so: to apply them changes nothing. Somebody else's of the same version are not
+    among them, though all that ours says may be in theirs: what theirs says besides would be taken away."""
+    there = {each["metadata"]["name"]: each for each in installed}
+    for definition in wanted:
+        found = there.get(definition["metadata"]["name"])
+        if found is not None and _said(found) == _said(definition):
+            yield definition
+
+
+def _said(definition: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What somebody wrote of a definition, without what the server and kubectl add."""
+    metadata, spec = definition["metadata"], dict(definition["spec"])
+    if spec.get("conversion") == {"strategy": "None"}:
+        del spec["conversion"]
+    notes = {key for key in metadata.get("annotations") or {} if key != _LAST_APPLIED}
+    return spec, notes, metadata.get("labels") or {}
 
 
 def _versions(definition: Mapping[str, Any]) -> set[str]:

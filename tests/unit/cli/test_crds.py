@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import yaml
 
 from bayplan.cli import main
 from bayplan.cli.crds import all_definitions
+from bayplan.objects.volcano_definitions import unchanged_definitions
 from served_cluster import served
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -51,16 +54,18 @@ def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixt
             before, _ = await asyncio.to_thread(printed, capsys, *chosen)
             await asyncio.to_thread(main, ["crds", "--install", *chosen])
             created = capsys.readouterr().out.splitlines()
-            _, after = await asyncio.to_thread(printed, capsys, *chosen)
+            after, said = await asyncio.to_thread(printed, capsys, *chosen)
             kept = (await cluster.ask("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
-            return [each["metadata"]["name"] for each in before], created, kept, [after]
+            names = [each["metadata"]["name"] for each in before]
+            return names, created, kept, [*(each["metadata"]["name"] for each in after), said]
 
     before, created, kept, after = asyncio.run(run())
     others = [each["metadata"]["name"] for each in all_definitions() if each is not queue]
     assert before == others
     assert created == [f"{name} created" for name in others]
     assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert after == ["the cluster has all of them; nothing is left to apply\n"]
+    stands = "the cluster has all of them; these stand exactly so, and applying them changes nothing\n"
+    assert after == [*others, stands]  # kubectl finds them unchanged; of nothing it would make a fault
 
 
 def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -77,3 +82,34 @@ def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFi
     said = asyncio.run(run())
     assert said[-1].startswith(f"{queue['metadata']['name']} is there in another version, and is left as it is")
     assert f"{queue['metadata']['name']} created" not in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda tree: tree["spec"]["versions"][0].update(additionalPrinterColumns=[]), id="fewer columns"),
+        pytest.param(lambda tree: tree["metadata"].update(labels={"app": "volcano"}), id="a label"),
+        pytest.param(lambda tree: tree["metadata"].update(annotations={"made-by": "helm"}), id="an annotation"),
+    ],
+)
+def test_somebody_elses_is_not_printed_for_being_alike(change: Callable[[dict[str, Any]], None]) -> None:
+    (ours,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue"]
+    theirs = copy.deepcopy(ours)
+    theirs["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    theirs["spec"]["conversion"] = {"strategy": "None"}
+    assert list(unchanged_definitions([theirs], all_definitions())) == [ours]
+    change(theirs)
+    assert list(unchanged_definitions([theirs], all_definitions())) == []
+
+
+def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    async def run() -> tuple[list[dict[str, Any]], str]:
+        async with served(tmp_path) as cluster:
+            for each in all_definitions():
+                metadata = {**each["metadata"], "labels": {"app": "volcano"}}
+                await cluster.make(DEFINITIONS, {**each, "metadata": metadata})
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            return await asyncio.to_thread(printed, capsys, "--kubeconfig", str(tmp_path / "config"))
+
+    found, said = asyncio.run(run())
+    assert (found, "nothing is left to apply" in said, "--install" in said) == ([], True, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from bayplan.client import Client, Resource
@@ -12,16 +13,18 @@ from bayplan.objects.volcano_definitions import Definition, missing_definitions,
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 
 
-async def lacking_definitions(client: Client, wanted: Iterable[Definition] | None = None) -> list[Definition]:
-    """Definitions, Volcano's unless others are `wanted`, that the cluster does not have in our version."""
-    wanted = volcano_definitions() if wanted is None else list(wanted)
+async def installed_definitions(client: Client, wanted: Iterable[Definition]) -> list[dict[str, Any]]:
+    """Those of their names that the cluster has, as it has them."""
     found: list[dict[str, Any]] = []
     for definition in wanted:
-        try:
+        with suppress(NotFound):
             found.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
-        except NotFound:
-            continue
-    return list(missing_definitions(found, wanted))
+    return found
+
+
+async def lacking_definitions(client: Client) -> list[Definition]:
+    """Volcano's definitions that the cluster does not have in our version."""
+    return list(missing_definitions(await installed_definitions(client, volcano_definitions())))
 
 
 async def create_definitions(client: Client, lacking: Iterable[Definition]) -> list[str]:
