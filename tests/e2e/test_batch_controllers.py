@@ -27,7 +27,7 @@ from bayplan.controllers.batch.kinds import (
     VC_CRON_JOBS,
     VC_JOBS,
 )
-from bayplan.controllers.seen import CONFIG_MAPS, NODES, PODS, REPLICA_SETS
+from bayplan.controllers.seen import CONFIG_MAPS, NODES, PODS, REPLICA_SETS, STATEFUL_SETS
 from bayplan.objects.meta import whole_time
 from cluster.run import Cluster
 from fault_proxy import Ask, Fault, faulty, refusal
@@ -167,6 +167,24 @@ async def test_pods_of_a_replica_set_share_a_group(cluster: Cluster, namespace: 
         nothing = {"spec": {"replicas": 0}}
         await here.client.patch(REPLICA_SETS, nothing, namespace=namespace, name="web", kind=MERGE_PATCH)
         await here.gone(POD_GROUPS, group["metadata"]["name"])
+
+
+@unhurried
+async def test_a_rollout_takes_the_group_to_the_queue_of_the_new_pods(cluster: Cluster, namespace: str) -> None:
+    async with rig(cluster.target(), namespace, workloads=("statefulset-controller",)) as here:
+        annotations = {"scheduling.volcano.sh/queue-name": "qa", "volcano.sh/preemptable": "true"}
+        template = {**pod("x"), "metadata": {"labels": {"app": "db"}, "annotations": annotations}}
+        spec = {"serviceName": "db", "replicas": 2, "selector": {"matchLabels": {"app": "db"}}, "template": template}
+        made = await here.make(STATEFUL_SETS, {"metadata": {"name": "db"}, "spec": spec})
+        await here.running("db-0", "db-1")
+        group = await here.get(POD_GROUPS, f"podgroup-{made['metadata']['uid']}")
+        assert (group["spec"]["queue"], group["metadata"]["annotations"]) == ("qa", {"volcano.sh/preemptable": "true"})
+        other = {"scheduling.volcano.sh/queue-name": "qb", "volcano.sh/preemptable": None}
+        rollout = {"spec": {"template": {"metadata": {"annotations": other}}}}
+        await here.client.patch(STATEFUL_SETS, rollout, namespace=namespace, name="db", kind=MERGE_PATCH)
+        moved = await here.until(POD_GROUPS, group["metadata"]["name"], lambda g: g["spec"]["queue"] == "qb")
+        assert (moved["metadata"]["uid"], moved["metadata"].get("annotations") or {}) == (group["metadata"]["uid"], {})
+        assert moved["status"]["phase"] == group["status"]["phase"]
 
 
 # On schedule.
