@@ -11,7 +11,7 @@ import pytest
 
 from batch_corner import GANGS, BatchCorner
 from cluster.run import Cluster
-from fault_proxy import Fault, faulty, refusal
+from fault_proxy import Ask, Fault, faulty, refusal
 from scheduling import condition, node_of, until
 
 
@@ -76,9 +76,8 @@ def test_a_preemptor_of_each_at_one_full_node_evicts_nobody_else(corner: BatchCo
     corner.fits()
 
 
-def test_it_decides_only_with_both_leases_and_stops_both_without_one(
-    cluster: Cluster, corner: BatchCorner, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("lost_in", ["volcano-system", "kube-system"])
+def test_both_leases_or_nothing(cluster: Cluster, corner: BatchCorner, tmp_path: Path, lost_in: str) -> None:
     corner.add_nodes(1, cpu="4")
     quick = (
         "--leader-elect-lease-duration=15s",
@@ -90,19 +89,19 @@ def test_it_decides_only_with_both_leases_and_stops_both_without_one(
     ensure_namespace(corner, "volcano-system")
     with faulty(cluster, tmp_path) as proxy:
         no = refusal(500, "InternalError", "not now")
-        mine = proxy.add(
-            Fault(lambda ask: ask.method != "GET" and "/leases" in ask.path and "volcano" in ask.path, refuse=no)
-        )
+
+        def of_the_lease(ask: Ask) -> bool:
+            return ask.method != "GET" and "/leases" in ask.path and lost_in in ask.path
+
+        mine = proxy.add(Fault(of_the_lease, refuse=no))
         with corner.both(
             "--leader-elect=true", *quick, f"--kubeconfig={proxy.kubeconfig()}", may_end_with=1
         ) as process:
-            until(lambda: len(mine.seen) >= 2, "the second lease is asked for")
+            until(lambda: len(mine.seen) >= 2, "the lease is asked for")
             assert not any(corner.nodes_of(["alone", *gang]))  # one lease is not enough
             proxy.remove(mine)
             corner.bound(["alone", *gang])
-            lost = proxy.add(
-                Fault(lambda ask: ask.method != "GET" and "/leases" in ask.path and "volcano" in ask.path, refuse=no)
-            )
+            lost = proxy.add(Fault(of_the_lease, refuse=no))
             until(lambda: process.poll() is not None, "the process ends when it loses one")
             assert process.returncode == 1
             proxy.remove(lost)
