@@ -119,6 +119,16 @@ def test_bindings_are_not_kept() -> None:
     assert len(say.book) == 0
 
 
+def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words() -> None:
+    say = Say()
+    pod = Pod(metadata=ObjectMeta(name="p", namespace="team", uid="p", resource_version="1"))
+    for note in ("its queue is missing", "its queue has no parent"):
+        say.recorder.event(pod, type="Warning", reason="Misconfigured", action="Scheduling", note=note)
+        say.clock.advance(1)
+    assert say.patches() == [None, None]
+    assert len({write.name for write in say.writes}) == 2
+
+
 def test_a_storm_keeps_the_newest() -> None:
     say = Say(most=2)
     for name in ("a", "b", "c"):
