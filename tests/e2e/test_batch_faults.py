@@ -8,9 +8,23 @@ from pathlib import Path
 import pytest
 
 from batch_corner import VOLCANO, BatchCorner
+from cluster.api import Tree
 from cluster.run import Cluster
 from fault_proxy import Fault, faulty, refusal
 from scheduling import condition, until
+
+IN_A_TREE = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: predicates
+  - name: capacity
+    enableHierarchy: true
+  - name: network-topology-aware
+"""
 
 
 @pytest.fixture
@@ -78,7 +92,7 @@ def test_what_is_wrong_with_objects_is_said_on_them(corner: BatchCorner) -> None
         )
         for name in (looped, other):
             until(
-                lambda name=name: any("are below themselves" in each for each in queue_events(corner, name)),  # type: ignore[misc]
+                lambda name=name: any("are below themselves" in each for each in events_at_large(corner, name)),  # type: ignore[misc]
                 f"{name} is told that it is below itself",
             )
         corner.group("unknown", 1)
@@ -107,7 +121,57 @@ def test_a_queue_that_is_deleted_with_jobs_in_it(corner: BatchCorner) -> None:
         corner.bound(late)
 
 
-def queue_events(corner: BatchCorner, name: str) -> list[str]:
+def test_a_parent_queue_that_is_deleted_is_told_to_its_children_and_to_all_who_wait(corner: BatchCorner) -> None:
+    corner.add_nodes(1, cpu="8")
+    parent = corner.queue("par")
+    child = corner.queue("kid", parent=parent)
+    with corner.scheduling(conf=IN_A_TREE):
+        corner.bound(corner.gang("runs", 1, queue=child))
+        corner.api.delete("Queue", parent)
+        late = corner.gang("late", 1)  # in another queue
+        why = (
+            f"the parent {parent} of queue {child} does not exist; create it, or give {child} another parent; "
+            "no queue gets anything until that is mended"
+        )
+        until(lambda: any(why in each for each in events_at_large(corner, child)), "the child is told")
+        until(lambda: any(why in each for each in corner.told("late")), "the group that waits is told")
+        assert not any(corner.nodes_of(late))
+        assert not any(why in each for each in corner.told("runs"))
+        corner.queue("par")
+        corner.bound(late)
+        assert sum(why in each for each in corner.told("late")) == 1
+
+
+def test_hypernodes_that_cannot_be_used_are_told_so_and_so_are_groups_that_wait_for_them(corner: BatchCorner) -> None:
+    nodes = corner.add_nodes(1, cpu="8")
+    odd = corner.hyper_node("odd", 1, nodes)
+    corner.api.patch("HyperNode", odd, {"spec": {"members": [pattern("node-[")]}})
+    with corner.scheduling(conf=IN_A_TREE):
+        close = corner.gang("close", 1, group={"networkTopology": {"mode": "hard", "highestTierAllowed": 1}})
+        unreadable = 'the pattern "node-[" cannot be read'
+        until(lambda: any(unreadable in each for each in events_at_large(corner, odd)), "the hypernode is told")
+        until(lambda: any(unreadable in each for each in corner.told("close")), "the group is told what may be missing")
+        top = corner.hyper_node("top", 2, [odd], kind="HyperNode")
+        corner.api.patch("HyperNode", top, {"spec": {"members": [child(top)]}})
+        cycle = f"hypernodes form a cycle: {top} > {top}; take one of them out"
+        until(lambda: any(cycle in each for each in events_at_large(corner, top)), "the one below itself is told")
+        until(lambda: any(cycle in each for each in corner.told("close")), "the group is told why it waits")
+        assert not any(corner.nodes_of(close))
+        corner.bound(corner.gang("loose", 1))  # nobody else is held up
+        corner.api.patch("HyperNode", top, {"spec": {"members": [child(odd)]}})
+        corner.api.patch("HyperNode", odd, {"spec": {"members": [pattern(nodes[0])]}})
+        corner.bound(close)
+
+
+def pattern(text: str) -> Tree:
+    return {"type": "Node", "selector": {"regexMatch": {"pattern": text}}}
+
+
+def child(name: str) -> Tree:
+    return {"type": "HyperNode", "selector": {"exactMatch": {"name": name}}}
+
+
+def events_at_large(corner: BatchCorner, name: str) -> list[str]:
     """Events of objects without a namespace lie in `default`."""
     found = corner.api._ask("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     return [each.get("note", "") for each in found if each["regarding"]["name"] == name]

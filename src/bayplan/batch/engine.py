@@ -307,7 +307,7 @@ class BatchEngine:
             yield from settle_queues(session, outcome)
             outcome.events += [GroupEvent(*event) for event in session.events]
             outcome.faults, outcome.final_gauges = session.faults, session.queue_gauges
-            outcome.shares = session.job_shares
+            outcome.shares, outcome.standstills = session.job_shares, session.standstills
             self._remember(session)
             _give_back(session)
             yield from settling

@@ -23,7 +23,7 @@ from bayplan.snapshot import RowVector
 TOP = "<cluster-top-hypernode>"
 """The root that every session has: all nodes, one tier above the highest."""
 
-_OF_HYPER_NODES = "HyperNode"
+_OF_NODES, _OF_HYPER_NODES = "Node", "HyperNode"
 _MOST_LISTED = 5
 
 
@@ -125,31 +125,38 @@ def _rows_of(nodes: Nodes, names: Iterable[str]) -> RowVector:
     return np.array(sorted(index[name] for name in names if name in index), dtype=np.intp)
 
 
+Faults = dict[str, tuple[str, ...]]
+"""By sentence: the hypernodes that must be mended."""
+
+
 class TreeFault(BayplanError):
     """Hypernodes contradict each other; the sentence says which."""
 
+    def __init__(self, problem: str, names: tuple[str, ...]) -> None:
+        super().__init__(f"{problem}; jobs that ask for a network topology wait until that is mended")
+        self.names = names
 
-def build(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> tuple[dict[str, HyperNode], str]:
-    """The tree that the objects describe, and what is wrong with it ("" if nothing is).
 
-    Objects are taken in one after another and again while that mends something, as Volcano's cache does; whether the
-    last one fits says whether the tree can be used.
+def build(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> tuple[dict[str, HyperNode], Faults]:
+    """The tree that the objects describe, and why it cannot be used, if so.
+
+    Objects are taken in one after another and again while that mends something, as Volcano's cache does; those that
+    do not fit in the end make the tree unusable.
     """
     tree = _Tree(nodes)
-    fault, waiting = "", list(objects)
+    waiting, faults = list(objects), Faults()
     while waiting:
-        again = []
+        again, faults = [], {}
         for each in waiting:
             try:
                 tree.take_in(each)
-                fault = ""
             except TreeFault as found:
-                fault = str(found)
+                faults[str(found)] = found.names
                 again.append(each)
         if len(again) == len(waiting):
             break
         waiting = again
-    return tree.places, fault
+    return tree.places, faults
 
 
 class _Tree:
@@ -191,14 +198,13 @@ class _Tree:
     def _gather(self, name: str, done: set[str], chain: list[str], line: set[str]) -> None:
         """Work out which nodes are below a hypernode of the line."""
         if name in chain:
-            raise TreeFault(f"hypernodes form a cycle: {' > '.join([*chain, name])}; take one of them out")
+            raise _cycle(chain[chain.index(name) :])
         if name in done or name not in line or name not in self._objects:
             return
         place = self.places[name]
         for member in self._objects[name].spec.members:
-            if member.type != _OF_HYPER_NODES:
+            if member.type == _OF_NODES:
                 place.nodes |= _matching(member, self._nodes)
-                continue
             child = _child(member)
             if child:
                 self._adopt(place, child)
@@ -209,42 +215,55 @@ class _Tree:
     def _adopt(self, parent: HyperNode, child: str) -> None:
         place = self.places.setdefault(child, HyperNode(child, 0, listed=False))
         if place.parent not in ("", parent.name):
-            raise TreeFault(f"hypernode {child} is a member of {place.parent} and of {parent.name}; leave one out")
+            claimants = place.parent, parent.name
+            raise TreeFault(f"hypernode {child} is a member of {' and of '.join(claimants)}; leave one out", claimants)
         place.parent = parent.name
         parent.children.add(child)
 
 
-def misread_members(objects: Sequence[HyperNodeObject]) -> list[str]:
+def _cycle(ring: list[str]) -> TreeFault:
+    """The same sentence wherever the ring was entered."""
+    first = ring.index(min(ring))
+    names = (*ring[first:], *ring[:first])
+    return TreeFault(f"hypernodes form a cycle: {' > '.join([*names, names[0]])}; take one of them out", names)
+
+
+def misread_members(objects: Sequence[HyperNodeObject]) -> Faults:
     """Members that no node can be, because what they say cannot be read; a sentence each."""
-    return [
-        f"hypernode {each.name}: {fault}; this member stands for no node"
+    return {
+        f"hypernode {each.name}: {fault}; this member stands for no node": (each.name,)
         for each in objects
         for member in each.spec.members
-        if member.type != _OF_HYPER_NODES and (fault := _misread(member))
-    ]
+        if (fault := _misread(member))
+    }
 
 
-def missing_members(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> list[str]:
+def missing_members(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> Faults:
     """Members by name that the cluster does not have; a sentence a hypernode."""
     known = {False: {node.name for node in nodes}, True: {each.name for each in objects}}
-    found = []
+    found = Faults()
     for each in objects:
         named = [
             (member.type == _OF_HYPER_NODES, member.selector.exact_match.name)
             for member in each.spec.members
-            if member.selector.exact_match is not None and member.selector.exact_match.name
+            if member.type in (_OF_NODES, _OF_HYPER_NODES)
+            and member.selector.exact_match is not None
+            and member.selector.exact_match.name
         ]
         missing = [name for is_place, name in named if name not in known[is_place]]
         if missing:
             listed = ", ".join(missing[:_MOST_LISTED]) + (" and more" if len(missing) > _MOST_LISTED else "")
-            found.append(
-                f"hypernode {each.name}: {len(missing)} member(s) do not exist: {listed}; they stand for no node"
-            )
+            sentence = f"hypernode {each.name}: {len(missing)} member(s) do not exist: {listed}; they stand for no node"
+            found[sentence] = (each.name,)
     return found
 
 
 def _misread(member: Member) -> str:
     pattern, labels = member.selector.regex_match, member.selector.label_match
+    if member.type == _OF_HYPER_NODES:
+        return ""
+    if member.type != _OF_NODES:
+        return f'the member type "{member.type}" is none; say {_OF_NODES} or {_OF_HYPER_NODES}'
     try:
         if pattern is not None:
             compile_regex(pattern.pattern)

@@ -64,8 +64,9 @@ class Ledger:
         self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
         self.manages: Manages | None = None  # on which nodes sessions work, where others share them; None: on all
         self.places: dict[str, HyperNode] = {}
-        self.topology_fault = ""  # why the hypernodes cannot be used
-        self.place_faults: list[str] = []  # what cannot be read of them
+        self.topology_faults: hypernodes.Faults = {}  # why the hypernodes cannot be used
+        self.place_faults: hypernodes.Faults = {}  # what cannot be read of them
+        self.absent_members: hypernodes.Faults = {}  # whom they name and nobody is
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
         self._nominations = nominations or NominationLedger()
@@ -485,8 +486,6 @@ class Ledger:
             return
         self._renewed, self._layout = renewed, layout
         objects = list(self.cache.catalog.table(volcano.HyperNode).values())
-        self.places, self.topology_fault = hypernodes.build(objects, self.snapshot.nodes.nodes)
-        self.place_faults = [
-            *hypernodes.misread_members(objects),
-            *hypernodes.missing_members(objects, self.snapshot.nodes.nodes),
-        ]
+        self.places, self.topology_faults = hypernodes.build(objects, self.snapshot.nodes.nodes)
+        self.place_faults = hypernodes.misread_members(objects)
+        self.absent_members = hypernodes.missing_members(objects, self.snapshot.nodes.nodes)

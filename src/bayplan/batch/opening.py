@@ -33,7 +33,7 @@ def opening(
     queues = ledger.queues
     jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in queues}
     places = {name: _copied(place) for name, place in ledger.places.items()}
-    hyper_nodes = HyperNodes(places, nodes, ready=not ledger.topology_fault)
+    hyper_nodes = HyperNodes(places, nodes, ready=not ledger.topology_faults)
     session = Session(
         uid=uid,
         tiers=configuration.tiers,
@@ -58,8 +58,7 @@ def opening(
     )
     session.told_before = handle.told
     session.faults += _misplaced(ledger, len(jobs))
-    if ledger.topology_fault:
-        session.faults.append(ledger.topology_fault)
+    session.faults += ledger.topology_faults
     for job in jobs.values():
         job.begin_session()
         if job.has_topology_specs:
@@ -91,6 +90,7 @@ def _misplaced(ledger: Ledger, counted: int) -> Iterator[str]:
             yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it, or name another'
     yield from ledger.queue_faults
     yield from ledger.place_faults
+    yield from ledger.absent_members
     for faults in ledger.group_faults.values():
         yield from faults
 

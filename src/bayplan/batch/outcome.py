@@ -44,6 +44,15 @@ class GroupEvent:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Queues get nothing, whatever they ask for, until somebody mends an object."""
+
+    sentence: str
+    by: tuple[str, ...] = ()  # the queues that must be mended
+    of: str = ""  # the queue that gets nothing; "": no queue gets anything
+
+
 @dataclass(slots=True)
 class Outcome:
     """Everything a session leaves. Pods and groups by `namespace/name`."""
@@ -63,6 +72,7 @@ class Outcome:
     final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # and as it closed
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
     request_annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what the binder is handed
+    standstills: list[Standstill] = field(default_factory=list)  # why queues got nothing
     faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
     session: str = ""  # its uid
     pre_binds: dict[str, PreBinding] = field(default_factory=dict)  # by uid: what a bound pod needs before it is bound

@@ -19,6 +19,7 @@ from bayplan.batch.mends import Mend
 from bayplan.batch.narration import Narration
 from bayplan.batch.node_points import Blame, NodeFn, scores_by_row
 from bayplan.batch.nodes import FloatVector, Node, Nodes
+from bayplan.batch.outcome import Standstill
 from bayplan.batch.points import Invalid, Point, Switches
 from bayplan.batch.priority_queue import PriorityQueue
 from bayplan.batch.queues import Queue
@@ -61,6 +62,7 @@ class Questions(Registrations):
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
         self._complaints = Complaints()
         self.faults = self._complaints.sentences  # what plugins did wrong in this session, a sentence each
+        self.standstills: list[Standstill] = []
         self._asked: dict[Point[Any], Asked] = {}
         self._node_fns: dict[str, list[NodeFn]] = {}
 
@@ -126,6 +128,11 @@ class Questions(Registrations):
     def complain(self, plugin: str, sentence: str) -> None:
         """Something that a plugin objects to, in the course of its work."""
         log.info('plugin "%s": %s', plugin, sentence)
+
+    def stand_still(self, why: Standstill) -> None:
+        """A plugin gives queues nothing: who must mend something is told, and everybody who waits for it."""
+        self.standstills.append(why)
+        self.faults.append(why.sentence)
 
     # orders -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batch_builders import opened
-from bayplan.batch.hypernodes import TOP, build
+from bayplan.batch.hypernodes import TOP, build, misread_members, missing_members
 from bayplan.objects.core import Node
 from bayplan.objects.meta import LabelSelector, ObjectMeta
 from bayplan.objects.volcano import (
@@ -19,6 +19,7 @@ from bayplan.objects.volcano import (
 from bayplan.testing.builders import make_node
 
 NODES: list[Node] = [make_node(f"n{number}", labels={"rack": f"r{number // 2}"}) for number in range(4)]
+WAITING = "; jobs that ask for a network topology wait until that is mended"
 
 
 def nodes_named(*names: str) -> list[Member]:
@@ -69,27 +70,44 @@ def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objects", "fault"),
+    ("objects", "problem", "names"),
     [
         pytest.param(
             [*TREE, hyper("s3", 3, children("s0"))],
             "hypernode s0 is a member of s2 and of s3; leave one out",
+            ("s2", "s3"),
             id="two-parents",
         ),
         pytest.param(
             [hyper("a", 2, children("b")), hyper("b", 1, children("a"))],
-            "hypernodes form a cycle: b > a > b; take one of them out",
+            "hypernodes form a cycle: a > b > a; take one of them out",
+            ("a", "b"),
             id="cycle",
         ),
         pytest.param(
             [*TREE, hyper("s3", 3, children("s0")), hyper("s4", 1, [])],
             "hypernode s0 is a member of s2 and of s3; leave one out",
+            ("s2", "s3"),
             id="not-over-with-the-next",
         ),
     ],
 )
-def test_contradictions(objects: list[HyperNode], fault: str) -> None:
-    assert build(objects, NODES)[1] == fault
+def test_contradictions(objects: list[HyperNode], problem: str, names: tuple[str, ...]) -> None:
+    """Told once, whoever of them is looked at, with all who could mend it."""
+    assert build(objects, NODES)[1] == {problem + WAITING: names}
+
+
+def test_contradictions_are_all_told() -> None:
+    rings = [hyper(name, 2, children(name)) for name in ("a", "b")]
+    assert list(build(rings, NODES)[1].values()) == [("a",), ("b",)]
+
+
+def test_a_member_of_no_known_type_stands_for_no_node() -> None:
+    odd = hyper("s0", 1, [Member("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
+    assert build([odd], NODES)[0]["s0"].nodes == set()
+    sentence = 'hypernode s0: the member type "Rack" is none; say Node or HyperNode; this member stands for no node'
+    assert misread_members([odd]) == {sentence: ("s0",)}
+    assert missing_members([odd], []) == {}
 
 
 def tree_of(objects: list[HyperNode]) -> Any:
@@ -130,4 +148,4 @@ def test_a_member_without_an_object_holds_no_nodes_and_has_no_tier() -> None:
 def test_a_tree_with_a_fault_is_not_ready() -> None:
     with tree_of([*TREE, hyper("s3", 3, children("s0"))]) as session:
         assert not session.hyper_nodes.ready
-        assert session.faults == ["hypernode s0 is a member of s2 and of s3; leave one out"]
+        assert session.faults == ["hypernode s0 is a member of s2 and of s3; leave one out" + WAITING]

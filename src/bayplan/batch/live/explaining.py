@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from bayplan.batch.amounts import Amounts, exceeded
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.jobs import Job
+from bayplan.batch.live.grievances import held_up
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.telling import GROUPLESS
 from bayplan.batch.outcome import PodMessage
@@ -126,6 +127,11 @@ class BatchExplainer:
         queue = self._live.engine.ledger.queues.get(job.queue)
         if queue is not None and queue.queue.status.state in _SHUT and not (message is not None and message.counts):
             return f"its queue {job.queue} is {queue.queue.status.state}, and lets nobody start until it is opened"
+        waits_for = next(
+            (why for group, why in held_up(self._live.engine, self._live.latest) if group.key == job.uid), ""
+        )
+        if waits_for:
+            return waits_for
         if job.is_pending():
             return f"its group {job.uid} is not let into the queue {job.queue} yet"
         if SessionRoom(self._live.engine).left_out(pod):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from bayplan.batch.live.following import Following
-from bayplan.batch.live.grievances import grievances
+from bayplan.batch.live.grievances import Grievance, grievances
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.batch.outcome import GroupOutcome, Outcome
 from bayplan.batch.tasks import GROUP_NAME
@@ -37,6 +37,9 @@ GROUPLESS = (
 )
 _WORTH_SWEEPING = 1024
 
+_Object = tuple[type[KubeObject], str, str]
+"""Kind, key and uid."""
+
 
 @dataclass(slots=True)
 class Telling:
@@ -54,6 +57,7 @@ class Telling:
     _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by path: version of the object, and what we wrote
     _told: dict[tuple[str, str], str] = field(default_factory=dict)  # by object and reason: the last event's text
     _faults: set[str] = field(default_factory=set)
+    _grieved: dict[_Object, str] = field(default_factory=dict)  # what is wrong with objects, as last told
     _groupless: set[str] = field(default_factory=set)
 
     def tell(self, outcome: Outcome, *, early: bool = False) -> Iterable[None]:
@@ -86,7 +90,7 @@ class Telling:
             if name in queues:
                 self._write_queue(queues[name], held)
                 yield
-        yield from self._complain(outcome.faults)
+        yield from self._complain(outcome)
         self._sweep()
 
     # groups and queues ------------------------------------------------------------------------------------------
@@ -157,19 +161,30 @@ class Telling:
             self._told[key] = text
             self.speaker.tell(item, kind, reason, text)
 
-    def _complain(self, faults: Iterable[str]) -> Iterable[None]:
+    def _complain(self, outcome: Outcome) -> Iterable[None]:
         """What somebody must mend: on the object where it is one's, and in the log once."""
-        current = set(faults)
+        current = set(outcome.faults)
         for sentence in sorted(current - self._faults):
             log.warning("%s", sentence)
         self._faults = current
-        for item, sentence in grievances(self.following.engine):
+        yield from self._grieve(list(grievances(self.following.engine, outcome)))  # at once: turns change the ledger
+        yield from self._name_groupless()
+
+    def _grieve(self, found: Iterable[Grievance]) -> Iterable[None]:
+        """One event an object, with all that is wrong, when that is not what it was told last."""
+        by_object: dict[_Object, tuple[KubeObject, list[str]]] = {}
+        for item, sentence in found:
             if isinstance(item, Pod):
                 self._explain(item, UNSCHEDULABLE, sentence)
+                yield
             else:
-                self._event(item, WARNING, MISCONFIGURED, sentence)
-            yield
-        yield from self._name_groupless()
+                by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(sentence)
+        told_before, self._grieved = self._grieved, {}
+        for key, (item, sentences) in by_object.items():
+            text = self._grieved[key] = ". ".join(sentences)
+            if told_before.get(key) != text:
+                self.speaker.tell(item, WARNING, MISCONFIGURED, text)
+                yield
 
     def _name_groupless(self) -> Iterable[None]:
         """Pods of ours without a group. Controllers need a moment: who is without one for two sessions is told."""

@@ -101,7 +101,8 @@ class Capacity:
             self._accounts = tree_accounts(session, sums)
         except BrokenTree as fault:
             self._ready = False
-            session.faults.append(str(fault))
+            for each in fault.standstills:
+                session.stand_still(each)
             return
         session.add_queue_order_fn(self.name, self._tree_order)
         session.add_victim_queue_order_fn(self.name, self._victim_order)

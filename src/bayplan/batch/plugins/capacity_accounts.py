@@ -6,9 +6,10 @@ below; without one only queues with jobs have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bayplan.batch.amounts import Amounts, Missing, exceeded, larger
+from bayplan.batch.outcome import Standstill
 from bayplan.batch.plugins.device_quotas import DeviceQuota
 from bayplan.batch.queue_limits import capability_of, gauge, guaranteed, limit_of
 from bayplan.batch.queue_sums import Sums
@@ -21,10 +22,16 @@ _MOST_OF_A_SCALAR = float(2**63 - 1)
 
 
 class BrokenTree(BayplanError):
-    """Queues do not form a tree in which jobs can be placed; upstream then places nothing at all."""
+    """Queues do not form a tree in which jobs can be placed; upstream then places nothing at all.
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"capacity: {problem}; no queue gets anything until that is mended")
+    Every queue that must be mended is named: whoever mends one is not to find the next only then."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.standstills = [
+            Standstill(f"capacity: {problem}; no queue gets anything until that is mended", (queue,))
+            for queue, problem in problems.items()
+        ]
+        super().__init__(" ".join(each.sentence for each in self.standstills))
 
 
 class Account:
@@ -164,17 +171,16 @@ def tree_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Accou
     accounts = {name: Account(queue, sums.get(name)) for name, queue in session.queues.items()}
     root = accounts.get(ROOT)
     if root is None:
-        raise BrokenTree(f"there is no queue named {ROOT}")
+        raise BrokenTree({ROOT: f"there is no queue named {ROOT}; create it"})
+    _refuse_orphans(accounts)
     for account in accounts.values():
         if account is not root:
-            _parent(account, accounts).children.append(account)
+            accounts[_parent(account)].children.append(account)
     found = {account.name: account for account in _descended(root)}
-    for name in accounts.keys() - found.keys():
+    for name in sorted(accounts.keys() - found.keys()):
         sentence = f"capacity: queue {name} is its own ancestor, or below one that is; it gets nothing"
-        session.faults.append(sentence)
-    for name in sums:
-        if name in found and found[name].children:
-            raise BrokenTree(f"queue {name} has jobs and is the parent of {found[name].children[0].name}")
+        session.stand_still(Standstill(sentence, (name,), of=name))
+    _refuse_jobs_of_parents([found[name] for name in sums if name in found])
     _limit_root(root, session.total_resource)
     _limit_children(root, session)
     for account in found.values():
@@ -182,12 +188,29 @@ def tree_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Accou
     return found
 
 
-def _parent(account: Account, accounts: Mapping[str, Account]) -> Account:
-    name = account.queue.parent or ROOT
-    parent = accounts.get(name)
-    if parent is None:
-        raise BrokenTree(f"the parent {name} of queue {account.name} does not exist")
-    return parent
+def _parent(account: Account) -> str:
+    return account.queue.parent or ROOT
+
+
+def _refuse_orphans(accounts: Mapping[str, Account]) -> None:
+    orphans = {
+        name: f"the parent {parent} of queue {name} does not exist; create it, or give {name} another parent"
+        for name, account in accounts.items()
+        if name != ROOT and (parent := _parent(account)) not in accounts
+    }
+    if orphans:
+        raise BrokenTree(orphans)
+
+
+def _refuse_jobs_of_parents(used: Iterable[Account]) -> None:
+    problems = {
+        account.name: f"queue {account.name} has jobs and is the parent of {child}; "
+        f"move the jobs to a queue without children, or give {child} another parent"
+        for account in used
+        if account.children and (child := account.children[0].name)
+    }
+    if problems:
+        raise BrokenTree(problems)
 
 
 def _descended(root: Account) -> list[Account]:

@@ -337,17 +337,17 @@ def test_an_ancestor_may_stand_for_its_child(level: int, may: bool) -> None:
 
 
 BROKEN = [
-    pytest.param([make_queue("a", parent="root")], "a", "there is no queue named root", id="no-root"),
+    pytest.param([make_queue("a", parent="root")], "a", "there is no queue named root; create it", id="no-root"),
     pytest.param(
         [make_queue("root"), make_queue("a"), make_queue("b", parent="nowhere")],
         "a",
-        "the parent nowhere of queue b does not exist",
+        "the parent nowhere of queue b does not exist; create it, or give b another parent",
         id="missing-parent",
     ),
     pytest.param(
         [make_queue("root"), make_queue("a"), make_queue("b", parent="a")],
         "a",
-        "queue a has jobs and is the parent of b",
+        "queue a has jobs and is the parent of b; move the jobs to a queue without children, or give b another parent",
         id="jobs-in-a-parent",
     ),
 ]
