@@ -41,7 +41,15 @@ def webhooks(cluster: Cluster, folder: Path) -> Iterator[None]:
         served = None
     else:
         given = ["--listen-address", "127.0.0.1", "--port", "0", "--webhook-url", "https://127.0.0.1"]
-        given += ["--enabled-admission", ALL, "--cert-dir", str(folder), "--kubeconfig", str(cluster.kubeconfig())]
+        given += [
+            "--feature-gates=SchedulingGatesQueueAdmission=true",
+            "--enabled-admission",
+            ALL,
+            "--cert-dir",
+            str(folder),
+            "--kubeconfig",
+            str(cluster.kubeconfig()),
+        ]
         served = subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True, env={**os.environ})
         assert served.stdout is not None
         lines = [served.stdout.readline(), served.stdout.readline()]
@@ -104,8 +112,10 @@ async def judged(cluster: Cluster, namespace: str) -> list[str]:
         with pytest.raises(ApiError, match="it must be a positive integer"):
             await here.make(PODS, body)
         body["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
-        gated = await here.make(PODS, body)
-        assert gated["spec"]["schedulingGates"] == [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
+        held = (await here.make(PODS, body))["spec"].get("schedulingGates", [])
+        # Who knows the webhooks by name has their defaults: the gate is only for those who have chosen it.
+        chosen = [] if isinstance(cluster, Embedded) else [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
+        assert held == chosen
     return said
 
 

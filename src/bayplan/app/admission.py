@@ -17,10 +17,11 @@ from typing import Any
 import yaml
 from cryptography import x509
 
+from bayplan.app.health_serving import health_served
 from bayplan.client import Client, Informer, Informers, Resource, Target, resource_of
 from bayplan.clock import SystemClock
 from bayplan.cluster.rules.volcano import template_faults
-from bayplan.errors import AlreadyExists, ConfigError
+from bayplan.errors import AlreadyExists, ConfigError, NotFound, ServingError
 from bayplan.objects.batch_admission import USUAL_DOORS, AdmissionSettings, Door, ResourceGroup, doors_for
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
@@ -34,6 +35,8 @@ Tree = dict[str, Any]
 SERVICE = "volcano-admission-service"
 _LEFT = timedelta(days=30)
 """A certificate of ours that is good for less is made anew at the start."""
+_PATIENCE = 300
+"""For so many seconds registrations of others' making are waited for; Volcano waits as long."""
 _KINDS = {
     True: Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False),
     False: Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", namespaced=False),
@@ -62,6 +65,10 @@ class AdmissionOptions:
     tls: TlsOptions = field(default_factory=TlsOptions)
     paths: Sequence[str] = USUAL_DOORS
     settings: AdmissionSettings = field(default_factory=AdmissionSettings)
+    health_address: str = ""
+    """Where probes are answered without TLS, if they are."""
+    qps: float = 50.0
+    burst: int = 100
 
     def doors(self) -> tuple[Door, ...]:
         return doors_for(self.paths)
@@ -100,7 +107,11 @@ def _tree(item: KubeObject) -> Tree:
 async def admission_process(target: Target, options: AdmissionOptions) -> AsyncIterator[WebhookServer]:
     """The webhooks, listening, once the queues are known."""
     clock = SystemClock()
-    async with Client(target, clock=clock, chance=random.Random(), user_agent="bayplan-admission") as client:
+    limits: dict[str, Any] = {"qps": options.qps, "burst": options.burst}
+    async with (
+        Client(target, clock=clock, chance=random.Random(), user_agent="bayplan-admission", **limits) as client,
+        health_served(options.health_address, (), clock),
+    ):
         watched = _Watched(client)
         running = asyncio.create_task(watched.informers.run())
         try:
@@ -127,6 +138,33 @@ async def register(client: Client, manifests: Sequence[Tree]) -> None:
         except AlreadyExists:
             found = await client.get_raw(resource, "", body["metadata"]["name"])
             await client.update(resource, {**found, "webhooks": body["webhooks"]})
+
+
+async def tell_authority(client: Client, doors: Sequence[Door], authority: bytes) -> None:
+    """Say in the registrations that somebody else makes, such as Volcano's chart, who signed our certificate.
+
+    They are waited for: a chart makes them when everything else is there."""
+    bundle = base64.b64encode(authority).decode()
+    for door in doors:
+        resource, name = _KINDS[door.mutating], f"{SERVICE}{door.path.replace('/', '-')}"
+        found = await _awaited(client, resource, name)
+        hooks = found.get("webhooks") or []
+        if any(hook["clientConfig"].get("caBundle") != bundle for hook in hooks):
+            told = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": bundle}} for hook in hooks]
+            await client.update(resource, {**found, "webhooks": told})
+
+
+async def _awaited(client: Client, resource: Resource, name: str) -> Tree:
+    for _ in range(_PATIENCE):
+        try:
+            return await client.get_raw(resource, "", name)
+        except NotFound:
+            log.info("waiting for %s %s", resource.plural, name)
+            await client.clock.sleep(1.0)
+    raise ServingError(
+        f"there is no {name} among the {resource.plural} after {_PATIENCE} s; make it, or have us make it with "
+        "--webhook-service"
+    )
 
 
 def manifests(

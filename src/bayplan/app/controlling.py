@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
+from bayplan.app.health_serving import health_served, listening
 from bayplan.client import Client, Election, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.controllers import Controllers
 from bayplan.objects.batch_words import SCHEDULER
-from bayplan.server import Views, election_check, routes_of
-from bayplan.server.plain import PlainServer
+from bayplan.server import Check, Views, election_check, routes_of
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import ProcessMetrics, add_build_info
 
@@ -61,18 +61,21 @@ async def controllers_process(
     *,
     only: Collection[str] | None = None,
     schedulers: tuple[str, ...] = (SCHEDULER,),
+    inherits: bool = True,
     qps: float = 200.0,
     burst: int = 400,
     leader_elect: bool = False,
     lease_name: str = LEASE_NAME,
     lease_namespace: str = LEASE_NAMESPACE,
     listen_address: str = "",
+    health_address: str = "",
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[ControllersProcess]:
     """Controllers on an API server. `only`: their names. `schedulers`: of sessions: whose pods get groups, the first of
-    them that of jobs that name none. `leader_elect`: work only while holding a lease.
-    `listen_address`: where health and metrics are served, if they are."""
+    them that of jobs that name none. `inherits`: their groups get annotations of who owns the pods. `leader_elect`:
+    work only while holding a lease. `listen_address`: where health and metrics are served, if they are;
+    `health_address`: where health alone is."""
     clock, chance = clock or SystemClock(), chance or random.Random()
     agent = f"bayplan/{__version__}/controllers"
     async with AsyncExitStack() as stack:
@@ -86,10 +89,12 @@ async def controllers_process(
             election = Election(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
             client.guard(election)
         registry = Registry() if listen_address else None
-        controllers = Controllers(client, only=only, schedulers=schedulers, counted_in=registry)
+        controllers = Controllers(client, only=only, schedulers=schedulers, inherits=inherits, counted_in=registry)
         process = ControllersProcess(controllers, election)
         if registry is not None:
             await stack.enter_async_context(_served(process, registry, listen_address, clock))
+        if health_address != listen_address:
+            await stack.enter_async_context(health_served(health_address, _checks(process), clock))
         yield process
 
 
@@ -100,12 +105,11 @@ async def _served(
     """Over plain HTTP, as vc-controller-manager does: whether the controllers live, and what they count."""
     metrics = ProcessMetrics(registry, started_at=clock.now().timestamp())
     add_build_info(registry, version=__version__, emulated=RELEASE)
-    election = process.election
-    checks = [election_check("controllers", election.overdue_s)] if election is not None else []
-    routes = routes_of(Views(metrics=registry, healthz=checks, started_at=metrics.started_at), clock)
-    server = PlainServer(address, routes, clock=clock)
-    await server.start()
-    try:
+    views = Views(metrics=registry, healthz=_checks(process), started_at=metrics.started_at)
+    async with listening(address, routes_of(views, clock), clock):
         yield
-    finally:
-        await server.close()
+
+
+def _checks(process: ControllersProcess) -> list[Check]:
+    election = process.election
+    return [election_check("controllers", election.overdue_s)] if election is not None else []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
+from bayplan import __version__
 from bayplan.app.admission import (
     SERVICE,
     AdmissionOptions,
@@ -20,12 +21,16 @@ from bayplan.app.admission import (
     own_certificate,
     register,
     resource_groups,
+    tell_authority,
 )
 from bayplan.cli.connecting import chosen_server, server_options
 from bayplan.cli.connection import connected
+from bayplan.cli.go_command import CHART_WORDS, GoGroup
 from bayplan.cli.options import file_text
 from bayplan.cli.printing import yaml_text
+from bayplan.cli.volcano_flags import ADMISSION_FLAGS, start_volcano_logs, warn_of_idle_flags
 from bayplan.client import Target
+from bayplan.config.volcano_features import queues_admit
 from bayplan.errors import UsageError
 from bayplan.objects.batch_admission import DOORS, USUAL_DOORS, AdmissionSettings, Door, doors_for
 from bayplan.objects.batch_queue_rules import MAX_DEPTH, QueueRules
@@ -41,7 +46,14 @@ def _doors(text: str) -> tuple[Door, ...]:
         raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL}") from None
 
 
-@click.group("admission", invoke_without_command=True)
+@click.group(
+    "admission",
+    cls=GoGroup,
+    flags=ADMISSION_FLAGS,
+    ignored=CHART_WORDS,
+    others="Options",
+    invoke_without_command=True,
+)
 @click.option("--listen-address", default="", help="Default: every address.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0 for any that is free.")
 @click.option("--tls-cert-file", default="", help="Default: a certificate of our own, in --cert-dir.")
@@ -51,15 +63,24 @@ def _doors(text: str) -> tuple[Door, ...]:
 @click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
 @click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
 @click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
-@click.option("--enable-queue-allocated-pods-check", is_flag=True, help="Keep queues that have pods.")
-@click.option("--enable-root-queue-protection/--no-enable-root-queue-protection", default=True, show_default=True)
 @click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
 @click.option("--webhook-service", default="", metavar="NAMESPACE/NAME", help="Or to ask us by this service.")
 @click.option("--webhook-service-port", type=int, default=443, show_default=True, help="The service's port.")
+@click.option("--webhook-namespace", default="", help="Of the service in front of us, for a certificate of our own.")
+@click.option("--webhook-service-name", default="", help="Likewise its name.")
+@click.option(
+    "--ca-cert-file",
+    type=click.Path(path_type=Path),
+    help="Who signed --tls-cert-file; registrations that others made, such as Volcano's chart, are told.",
+)
+@click.option("--kube-api-qps", "qps", type=float, default=50.0, show_default=True, help="Requests a second.")
+@click.option("--kube-api-burst", "burst", type=int, default=100, show_default=True, help="Requests at once.")
 @server_options
+@click.version_option(__version__, prog_name="bayplan")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     listen_address: str,
     port: int,
     tls_cert_file: str,
@@ -69,20 +90,24 @@ def command(
     scheduler_name: tuple[str, ...],
     admission_conf: Path | None,
     max_queue_depth: int,
-    enable_queue_allocated_pods_check: bool,
-    enable_root_queue_protection: bool,
     webhook_url: str,
     webhook_service: str,
     webhook_service_port: int,
+    webhook_namespace: str,
+    webhook_service_name: str,
+    ca_cert_file: Path | None,
+    qps: float,
+    burst: int,
     kubeconfig: Path | None,
     context: str,
     master: str,
+    **given: Any,
 ) -> None:
     """Serve Volcano's admission webhooks: what they fill in, what they refuse, with Volcano's paths and sentences.
 
     The API server has to be told of them: with --webhook-url or --webhook-service this command does so itself,
-    otherwise by `bayplan admission manifests`. A cluster of `bayplan cluster up` knows these webhooks by their names:
-    there the manifests are enough, and this command is not needed.
+    otherwise by `bayplan admission manifests`, or by Volcano's chart, whose flags are all taken. A cluster of `bayplan
+    cluster up` knows these webhooks by their names: there the manifests are enough, and this command is not needed.
 
     \b
     Examples:
@@ -97,11 +122,15 @@ def command(
         raise UsageError("name either --webhook-url or --webhook-service")
     webhook_url = _url(webhook_url, "--webhook-url")
     namespace, service = _service(webhook_service, "--webhook-service")
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    assert isinstance(ctx.command, GoGroup)
+    flags = ctx.command.values(given)
+    start_volcano_logs(ctx, flags)
+    warn_of_idle_flags(ctx, given)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
         host = (urlsplit(webhook_url).hostname if webhook_url else listen_address) or "localhost"
-        by_service = f"{service or SERVICE}.{namespace or 'volcano-system'}.svc"
+        in_front = service or webhook_service_name or SERVICE, namespace or webhook_namespace or "volcano-system"
+        by_service = f"{'.'.join(in_front)}.svc"
         names = [host, by_service, "localhost", "127.0.0.1"]
         made = own_certificate(cert_dir, names)
         certificate, key = (str(each) for each in made)
@@ -109,10 +138,11 @@ def command(
         schedulers=scheduler_name,
         queue_rules=QueueRules(
             max_depth=max_queue_depth,
-            check_allocated_pods=enable_queue_allocated_pods_check,
-            protect_root=enable_root_queue_protection,
+            check_allocated_pods=flags["enable-queue-allocated-pods-check"],
+            protect_root=flags["enable-root-queue-protection"],
         ),
         resource_groups=resource_groups(file_text(admission_conf)) if admission_conf is not None else (),
+        gates=queues_admit(flags["feature-gates"]),
     )
     options = AdmissionOptions(
         address=listen_address,
@@ -120,10 +150,14 @@ def command(
         tls=TlsOptions(cert_file=certificate, key_file=key),
         paths=[door.path for door in _doors(enabled_admission)],
         settings=settings,
+        health_address=flags["healthz-address"] if flags["enable-healthz"] else "",
+        qps=qps,
+        burst=burst,
     )
     target = chosen_server(kubeconfig, context, master)
     way = _Way(webhook_url, namespace, service, webhook_service_port)
-    asyncio.run(_serve(target, options, way, Path(certificate)))
+    authority = Path(certificate) if ca_cert_file is None else ca_cert_file
+    asyncio.run(_serve(target, options, way, authority, theirs=ca_cert_file is not None))
 
 
 class _Way(NamedTuple):
@@ -162,7 +196,8 @@ def _service(text: str, flag: str) -> tuple[str, str]:
     return namespace, name
 
 
-async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path) -> None:
+async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path, *, theirs: bool) -> None:
+    """`theirs`: registrations that we do not make are told the authority."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -175,13 +210,27 @@ async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority
                 service=way.service,
                 namespace=way.namespace,
                 port=way.port,
-                authority=authority.read_bytes(),
+                authority=file_text(authority).encode(),
             )
             async with connected(target) as client:
                 await register(client, bodies)
             click.echo(f"the API server asks {way.to(server.port)} from now on")
+        elif theirs:
+            async with connected(target) as client:
+                await _or_stopped(tell_authority(client, options.doors(), file_text(authority).encode()), stop)
         await stop.wait()
     click.echo("stopped")
+
+
+async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Do something unless we are told to stop first."""
+    doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if doing.done():
+        doing.result()
+    doing.cancel()
+    await asyncio.gather(doing, stopping, return_exceptions=True)
 
 
 @command.command("manifests")

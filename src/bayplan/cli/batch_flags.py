@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.batch.live.options import LOCK_NAMESPACE
-from bayplan.cli.go_command import Flag, Reader
+from bayplan.cli.go_command import ACCEPTED, Flag, Reader
 from bayplan.config.duration import Duration
 from bayplan.config.go_flags import (
     go_bool,
@@ -17,9 +17,10 @@ from bayplan.config.go_flags import (
     go_strings,
     go_vmodule,
 )
+from bayplan.config.volcano_features import go_volcano_gates
 
 _SCHEDULING, _NODES, _CLUSTER = "Scheduling", "Nodes", "The API server"
-_SERVING, _ELECTION, _LOGS, _ACCEPTED = "Serving", "Leader election", "Logs", "Accepted, without effect here"
+_SERVING, _ELECTION, _LOGS = "Serving", "Leader election", "Logs"
 
 
 def _seconds(count: int) -> Duration:
@@ -50,6 +51,16 @@ BATCH_FLAGS = (
     ),
     _flag(_SCHEDULING, "schedule-period", go_duration, _seconds(1), "The pause between two sessions."),
     _flag(_SCHEDULING, "default-queue", str, "default", "The queue of groups that name none."),
+    _flag(
+        _SCHEDULING,
+        "feature-gates",
+        go_volcano_gates,
+        (),
+        "Gate=true|false of Volcano. SchedulingGatesQueueAdmission=true removes the gate from pods whose queue has "
+        "room for them.",
+        many=True,
+        bare=True,
+    ),
     _flag(_NODES, "node-selector", go_strings, (), "label:value of nodes to work on; any of several.", many=True),
     _flag(_NODES, "percentage-nodes-to-find", go_int32, 0, "Of how many nodes a search is content; 0: all."),
     _flag(_NODES, "minimum-feasible-nodes", go_int32, 100, "But of so many at least."),
@@ -95,24 +106,21 @@ BATCH_FLAGS = (
     _flag(_LOGS, "vmodule", go_vmodule, "", "The same for single files: pattern=N, with commas between."),
     _flag(_LOGS, "logtostderr", go_bool, True, "Accepted; it always does."),
     _flag(_LOGS, "log-flush-frequency", go_duration, _seconds(5), "Accepted; every line is written at once."),
-    _flag(_ACCEPTED, "resync-period", go_duration, _seconds(0), "What is watched needs no second look."),
-    _flag(_ACCEPTED, "resource-sync-timeout", go_duration, _seconds(60), "Nobody decides on half a picture."),
-    _flag(_ACCEPTED, "node-worker-threads", go_int, 20, "There are no threads."),
-    _flag(_ACCEPTED, "gate-removal-worker-num", go_int, 5, "There are no threads."),
-    _flag(_ACCEPTED, "priority-class", go_bool, True, "PriorityClasses always count."),
-    _flag(_ACCEPTED, "csi-storage", go_bool, False, "Storage capacity is read where the server has it."),
+    _flag(ACCEPTED, "resync-period", go_duration, _seconds(0), "What is watched needs no second look."),
+    _flag(ACCEPTED, "resource-sync-timeout", go_duration, _seconds(60), "Nobody decides on half a picture."),
+    _flag(ACCEPTED, "node-worker-threads", go_int, 20, "There are no threads."),
+    _flag(ACCEPTED, "gate-removal-worker-num", go_int, 5, "There are no threads."),
+    _flag(ACCEPTED, "priority-class", go_bool, True, "PriorityClasses always count."),
+    _flag(ACCEPTED, "csi-storage", go_bool, False, "Storage capacity is read where the server has it."),
     _flag(
-        _ACCEPTED,
+        ACCEPTED,
         "ca-cert-file",
         str,
         "",
         "--healthz-address and --listen-address are without TLS.",
     ),
-    _flag(_ACCEPTED, "tls-cert-file", str, "", "Likewise; of --secure-port it is the certificate."),
-    _flag(_ACCEPTED, "tls-private-key-file", str, "", "Likewise; and its key."),
-    _flag(
-        _ACCEPTED, "feature-gates", go_strings, (), "Gate=true|false; none turns anything here.", many=True, bare=True
-    ),
+    _flag(ACCEPTED, "tls-cert-file", str, "", "Likewise; of --secure-port it is the certificate."),
+    _flag(ACCEPTED, "tls-private-key-file", str, "", "Likewise; and its key."),
 )
 
 BATCH_ELECTION = {

@@ -25,7 +25,7 @@ from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.cache import Cache
 from bayplan.cli.batch_flags import BATCH_ELECTION, BATCH_FLAGS
-from bayplan.cli.go_command import FlagError, GoCommand
+from bayplan.cli.go_command import CHART_WORDS, FlagError, GoCommand
 from bayplan.cli.options import file_text
 from bayplan.cli.page_options import page_option, with_page
 from bayplan.cli.plugin_options import plugin_options
@@ -35,6 +35,7 @@ from bayplan.clock import SystemClock
 from bayplan.config.own_settings import OwnSettings, load_settings
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.config.validation import check_election
+from bayplan.config.volcano_features import gates_without_effect
 from bayplan.errors import ConfigError
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.telemetry.logs import LogOptions, start_logs
@@ -42,7 +43,7 @@ from bayplan.telemetry.logs import LogOptions, start_logs
 log = logging.getLogger(__name__)
 
 
-@click.command("run", cls=GoCommand, flags=BATCH_FLAGS)
+@click.command("run", cls=GoCommand, flags=BATCH_FLAGS, ignored=CHART_WORDS)
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
 @click.option(
     "--secure-port",
@@ -86,6 +87,8 @@ def command(
     clock = SystemClock()
     logs = start_logs(LogOptions(verbosity=flags["v"], vmodule=flags["vmodule"]), clock)
     context.call_on_close(logs.close)
+    for sentence in gates_without_effect(flags["feature-gates"]):
+        log.warning("%s", sentence)
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     own = with_page(own, page_address)
     division = Division.told_by(os.environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 from pathlib import Path
@@ -11,15 +10,21 @@ from typing import Any
 
 import click
 
+from bayplan import __version__
 from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, ControllersProcess, controllers_process
+from bayplan.cli.go_command import CHART_WORDS, GoCommand
 from bayplan.cli.stopping import until_stopped
+from bayplan.cli.volcano_flags import CONTROLLER_FLAGS, start_volcano_logs, warn_of_idle_flags
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
 from bayplan.errors import UsageError
 
+_METRICS = ":8081"
+"""Where vc-controller-manager serves its metrics unless it is told otherwise."""
 
-@click.command("controllers")
+
+@click.command("controllers", cls=GoCommand, flags=CONTROLLER_FLAGS, ignored=CHART_WORDS, others="Options")
 @click.option(
     "--controllers",
     "patterns",
@@ -37,9 +42,6 @@ from bayplan.errors import UsageError
 @click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
 @click.option("--kube-api-qps", "qps", type=float, default=200.0, show_default=True, help="Requests a second.")
 @click.option("--kube-api-burst", "burst", type=int, default=400, show_default=True, help="Requests at once.")
-@click.option(
-    "--leader-elect", is_flag=True, help="Work only while holding a lease, so that several can stand by for each other."
-)
 @click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
 @click.option(
     "--leader-elect-resource-namespace",
@@ -63,7 +65,11 @@ from bayplan.errors import UsageError
     is_flag=True,
     help="Make a default StorageClass whose volumes are made at once, with nothing behind them.",
 )
+@click.version_option(__version__, prog_name="bayplan")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     patterns: str,
     listing: bool,
     kubeconfig: Path | None,
@@ -71,17 +77,18 @@ def command(
     master: str,
     qps: float,
     burst: int,
-    leader_elect: bool,
     lease_name: str,
     lease_namespace: str,
     schedulers: tuple[str, ...],
     listen_address: str,
     default_storage_class: bool,
+    **given: Any,
 ) -> None:
     """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage, nodes and the rest.
 
     They are plain API clients in the place of kube-controller-manager, under its names. Do not run them where another
-    controller manager does the same work, unless --controllers leaves that work to it.
+    controller manager does the same work, unless --controllers leaves that work to it. The flags of
+    vc-controller-manager are taken, too.
 
     \b
     Examples:
@@ -95,7 +102,10 @@ def command(
     if listing:
         click.echo("\n".join(CONTROLLER_NAMES))
         return
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    assert isinstance(ctx.command, GoCommand)
+    flags = ctx.command.values(given)
+    start_volcano_logs(ctx, flags)
+    warn_of_idle_flags(ctx, given)
     only = chosen(patterns.split(","))
     if not all(schedulers):
         raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
@@ -107,10 +117,12 @@ def command(
                 await make_default_class(client)
         options: dict[str, Any] = {
             "schedulers": schedulers,
-            "leader_elect": leader_elect,
+            "inherits": flags["inherit-owner-annotations"],
+            "leader_elect": flags["leader-elect"],
             "lease_name": lease_name,
-            "lease_namespace": lease_namespace,
-            "listen_address": listen_address,
+            "lease_namespace": flags["lock-object-namespace"] or lease_namespace,
+            "listen_address": listen_address or (_METRICS if flags["enable-metrics"] else ""),
+            "health_address": flags["healthz-address"] if flags["enable-healthz"] else "",
         }
         async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
             await until_stopped(process.run(), beside=_tell_ready(process, target))

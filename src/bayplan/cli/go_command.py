@@ -7,7 +7,7 @@ What is not a flag is refused; so is one that nobody knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,13 @@ from bayplan.errors import UsageError
 
 Reader = Callable[[str], Any]
 """Makes a value of a text, or raises `ValueError` with the words of Go."""
+
+
+ACCEPTED = "Accepted, without effect here"
+"""The section of flags that others' manifests have and that turn nothing."""
+
+CHART_WORDS = ("2>&1",)
+"""What Volcano's chart writes among the flags as if a shell read them. Its programs pass over any word."""
 
 
 class FlagError(UsageError):
@@ -89,18 +96,27 @@ class _Value(click.ParamType[Any]):
 class GoCommand(click.Command):
     """A command made of `Flag`s."""
 
-    def __init__(self, *args: Any, flags: Sequence[Flag], **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        flags: Sequence[Flag],
+        ignored: Collection[str] = (),
+        others: str = "Bayplan's own",
+        **more: Any,
+    ) -> None:
+        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`."""
         super().__init__(*args, **more)
-        self.flags = flags
+        self.flags, self._ignored, self._others = flags, ignored, others
         self.params = [*(flag.option() for flag in flags), *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
+        words = [arg for arg in args if arg not in self._ignored]
         try:
-            rest = super().parse_args(ctx, list(self._in_click_words(args)))
+            rest = super().parse_args(ctx, list(self._in_click_words(words)))
         except click.NoSuchOption as fault:
             raise FlagError(f"unknown flag: {fault.option_name}") from None
-        if any(ctx.args):
+        if any(ctx.args) and not isinstance(self, click.Group):
             raise FlagError(f'"{ctx.command_path}" does not take any arguments, got {json.dumps(ctx.args)}')
         return rest
 
@@ -121,6 +137,10 @@ class GoCommand(click.Command):
                     yield f"{name}=true"
                     continue
                 yield f"{name}{equals}{value}"
+            elif isinstance(self, click.Group) and not name.startswith("-"):
+                yield arg
+                yield from waiting  # a command, and what is its own
+                return
             else:
                 yield f"{name}{value}" if equals and name.startswith("-") else arg
             takes_next = arg.startswith("-") and len(arg) > 1 and not equals and name not in ours
@@ -133,7 +153,7 @@ class GoCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                sections.setdefault(homes.get(param.name or "", "Bayplan's own"), []).append(record)
+                sections.setdefault(homes.get(param.name or "", self._others), []).append(record)
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
@@ -142,9 +162,22 @@ class GoCommand(click.Command):
         """The value of every flag by its name, and none of the others."""
         return {flag.name: flag.value(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
+    def without_effect(self, given: dict[str, Any]) -> list[str]:
+        """The flags that were given and turn nothing, by their names."""
+        idle = (flag.name for flag in self.flags if flag.section == ACCEPTED)
+        return [name for name in idle if given[name.replace("-", "_")] not in (None, ())]
+
     def texts(self, given: dict[str, Any]) -> dict[str, str]:
         """The same as texts, in the way of Go: what was not given as what holds without it, lists in brackets."""
         return {flag.name: flag.text(given[flag.name.replace("-", "_")]) for flag in self.flags}
+
+
+class GoGroup(GoCommand, click.Group):
+    """The same with commands below it, whose arguments it leaves to them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 def _next(waiting: Iterator[str]) -> Iterator[str]:

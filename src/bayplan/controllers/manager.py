@@ -97,10 +97,12 @@ class Controllers:
         *,
         only: Collection[str] | None = None,
         schedulers: tuple[str, ...] = (SCHEDULER,),
+        inherits: bool = True,
         counted_in: Registry | None = None,
     ) -> None:
         """`only`: their names; all by default. Raises `UsageError` for a name that is none. `schedulers`: of sessions:
-        whose pods get groups. `counted_in`: where the metrics of Volcano's are kept."""
+        whose pods get groups. `inherits`: groups get annotations of who owns the pods. `counted_in`: where the metrics
+        of Volcano's are kept."""
         for name in only or ():
             if name not in CONTROLLER_NAMES:
                 raise UsageError(f"there is no controller {name!r}; there are {', '.join(CONTROLLER_NAMES)}")
@@ -108,7 +110,9 @@ class Controllers:
         self._controllers = [each(self._world) for each in _ALL if only is None or each.name in only]
         batch = [name for name in BATCH_CONTROLLER_NAMES if only is None or name in only]
         self._batch = (
-            BatchControllers(client, only=batch, schedulers=schedulers, counted_in=counted_in) if batch else None
+            BatchControllers(client, only=batch, schedulers=schedulers, inherits=inherits, counted_in=counted_in)
+            if batch
+            else None
         )
         self._started = asyncio.Event()
 

@@ -88,8 +88,8 @@ class AdmissionSettings:
     schedulers: tuple[str, ...] = (SCHEDULER,)
     queue_rules: QueueRules = field(default_factory=QueueRules)
     resource_groups: tuple[ResourceGroup, ...] = ()
-    gates: bool = True
-    """Whether pods that ask for it are held by a gate until their queue has room."""
+    gates: bool = False
+    """Whether pods that ask for it are held by a gate until their queue has room. Somebody has to remove it then."""
 
 
 @dataclass(frozen=True, slots=True)

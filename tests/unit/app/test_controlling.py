@@ -10,7 +10,7 @@ from batch_rig import Rig, install
 from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, controllers_process
 from bayplan.client import LEASES
 from bayplan.controllers.batch.kinds import POD_GROUPS
-from bayplan.controllers.seen import PODS
+from bayplan.controllers.seen import PODS, REPLICA_SETS
 from served_cluster import served
 from wire_server import on_loop
 
@@ -50,3 +50,27 @@ async def test_pods_of_every_scheduler_that_was_named_get_groups(tmp_path: Path)
             assert len(await here.list(POD_GROUPS)) == len(names)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+@on_loop
+async def test_what_owners_say_counts_for_groups_unless_told_otherwise(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        await install(client)
+        here = Rig(client, "default")
+        container = {"name": "main", "image": "busybox"}
+        labels = {"app": "web"}
+        template = {"metadata": {"labels": labels}, "spec": {"schedulerName": "volcano", "containers": [container]}}
+        metadata = {"name": "web", "annotations": {"scheduling.volcano.sh/group-min-member": "2"}}
+        spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+        owner = await here.make(REPLICA_SETS, {"metadata": metadata, "spec": spec})
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner["metadata"]["uid"]}
+        pod = {"metadata": {"name": "web-1", "ownerReferences": [{**reference, "controller": True}]}}
+        await here.make(PODS, {**pod, "spec": template["spec"]})
+        for inherits, least in ((False, 1), (True, 2)):
+            only = ("volcano-podgroup-controller",)
+            async with controllers_process(client.target, only=only, inherits=inherits) as process:
+                running = asyncio.create_task(process.run())
+                name = f"podgroup-{owner['metadata']['uid']}"
+                await here.until(POD_GROUPS, name, lambda group, least=least: group["spec"]["minMember"] == least)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)

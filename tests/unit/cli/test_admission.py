@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from bayplan.app.admission import own_certificate
+from batch_rig import install
+from bayplan.app.admission import (
+    AdmissionOptions,
+    admission_process,
+    manifests,
+    own_certificate,
+    register,
+    tell_authority,
+)
+from bayplan.client import Resource
+from bayplan.objects.batch_admission import doors_for
 from bayplan.server.certificates import VALID, self_signed
+from bayplan.server.tls import TlsOptions
 from command_runs import Run
+from served_cluster import served
+from wire_server import on_loop
+
+CHART = [
+    "--ca-cert-file=/admission.local.config/certificates/ca.crt",
+    "--webhook-namespace=volcano-system",
+    "--webhook-service-name=volcano-admission-service",
+    "--scheduler-name=volcano",
+    "--feature-gates=SchedulingGatesQueueAdmission=true",
+    "--enable-healthz=true",
+    "--enable-queue-allocated-pods-check=true",
+    "--enable_root_queue_protection=false",
+    "--graceful-shutdown-time=1m",
+    "--kube-api-qps=50",
+    "--kube-api-burst=100",
+    "--logtostderr",
+    "--port=0",
+    "-v=4",
+    "2>&1",
+]
+"""What Volcano's chart gives its webhook manager, and what else that takes."""
 
 
 def test_a_certificate_is_kept_as_long_as_it_will_do(tmp_path: Path) -> None:
@@ -65,3 +99,57 @@ def test_a_configuration_that_cannot_be_read_is_told(run: Run, tmp_path: Path, c
     path.write_text(conf)
     told = run("admission", "--cert-dir", tmp_path, "--admission-conf", path)
     assert (told.code, "the admission configuration cannot be read" in told.text) == (1, True)
+
+
+def test_the_flags_of_volcanos_chart_are_taken(run: Run, tmp_path: Path) -> None:
+    told = run("admission", "--cert-dir", tmp_path, *CHART, "--kubeconfig", "/nowhere")
+    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
+    assert "--graceful-shutdown-time has no effect here" in told.text
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        pytest.param("--feature-gates=Bogus=true", "unrecognized feature gate: Bogus", id="gate"),
+        pytest.param("--enable-healthz=maybe", "invalid syntax", id="switch"),
+        pytest.param("--nonsense", "unknown flag: --nonsense", id="flag"),
+    ],
+)
+def test_a_flag_that_cannot_be_meant_is_one_sentence(run: Run, flag: str, said: str) -> None:
+    told = run("admission", flag)
+    assert (told.code, said in told.text, "Traceback" in told.text) == (1, True, False)
+
+
+@on_loop
+async def test_registrations_of_others_are_told_who_signed_our_certificate(tmp_path: Path) -> None:
+    doors = doors_for(["/pods/mutate", "/queues/validate"])
+    name, space = "volcano-admission-service", "volcano-system"
+    made = manifests(doors, url="", service=name, namespace=space, port=443, authority=b"")
+    made[0]["webhooks"][0]["timeoutSeconds"] = 7  # somebody has chosen so
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        await register(client, made)
+        await tell_authority(client, doors, b"a CA")
+        kind = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
+        found = (await client.get_raw(kind, "", f"{name}-pods-mutate"))["webhooks"][0]
+        assert (found["clientConfig"]["caBundle"], found["timeoutSeconds"]) == ("YSBDQQ==", 7)
+
+
+@on_loop
+async def test_probes_are_answered_on_an_address_of_their_own(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = AdmissionOptions(
+        address="127.0.0.1",
+        port=0,
+        tls=TlsOptions(cert_file=str(certificate), key_file=str(key)),
+        health_address=f"127.0.0.1:{port}",
+    )
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        await install(client)
+        async with admission_process(client.target, options):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).endswith(b"ok")
+            writer.close()

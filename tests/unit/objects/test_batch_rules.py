@@ -181,7 +181,7 @@ def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
     )
     annotations = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
     pod = {"metadata": {"namespace": "ml", "annotations": annotations}, "spec": {"nodeSelector": {"zone": "a"}}}
-    settings = AdmissionSettings(resource_groups=(group,))
+    settings = AdmissionSettings(resource_groups=(group,), gates=True)
     spec = ask("/pods/mutate", pod, settings=settings)[0]["spec"]
     assert spec == {
         "nodeSelector": {"zone": "a", "pool": "gpu"},
@@ -191,6 +191,11 @@ def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
         "schedulerName": "volcano",
     }
     assert ask("/pods/mutate", {"metadata": {"namespace": "web"}, "spec": {}}, settings=settings)[0]["spec"] == {}
+
+
+def test_nobody_is_gated_unless_the_cluster_has_chosen_so() -> None:
+    pod = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-allocation-gate": "true"}}, "spec": {}}
+    assert ask("/pods/mutate", pod)[0]["spec"] == {}
 
 
 def test_resource_groups_by_annotation() -> None:

@@ -113,10 +113,12 @@ class BatchControllers:
         *,
         only: Collection[str] | None = None,
         schedulers: tuple[str, ...] = (SCHEDULER,),
+        inherits: bool = True,
         counted_in: Registry | None = None,
     ) -> None:
-        """`only`: their names; all by default. `schedulers`: whose pods get groups; jobs go to the first. `counted_in`:
-        where Volcano's controller metrics are kept, if they are."""
+        """`only`: their names; all by default. `schedulers`: whose pods get groups; jobs go to the first. `inherits`:
+        groups get annotations of who owns the pods. `counted_in`: where Volcano's controller metrics are kept, if they
+        are."""
         for name in only or ():
             if name not in _MAKERS:
                 raise UsageError(f"there is no controller {name!r}; there are {', '.join(BATCH_CONTROLLER_NAMES)}")
@@ -125,6 +127,9 @@ class BatchControllers:
         self._controllers = [
             make(self._world, schedulers) for name, make in _MAKERS.items() if only is None or name in only
         ]
+        for each in self._controllers:
+            if isinstance(each, PodGroups):
+                each.inherits = inherits
         if counted_in is not None:
             BatchCounts(self._world, counted_in)
         self._started = asyncio.Event()

@@ -60,6 +60,8 @@ class PodGroups(BatchController):
     """Makes groups for pods without one."""
 
     name = "volcano-podgroup-controller"
+    inherits = True
+    """Whether what the owners of pods say counts for their groups."""
 
     def __init__(self, world: World, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
         super().__init__(world)
@@ -121,7 +123,7 @@ class PodGroups(BatchController):
     async def _inherited(self, pod: SeenPod) -> dict[str, str]:
         """The annotations of a pod's owners; of two that say something the first counts."""
         found: dict[str, str] = {}
-        for owner in pod.metadata.owner_references:
+        for owner in pod.metadata.owner_references if self.inherits else ():
             resource = _OWNERS.get(owner.kind)
             if resource is None or owner.api_version != resource.api_version:
                 continue
