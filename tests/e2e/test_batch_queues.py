@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,38 @@ def test_a_gang_keeps_its_minimum(corner: BatchCorner) -> None:
         pods = corner.api.pods()
         assert len([name for name in weak if name in pods and node_of(pods[name])]) == 3
     corner.fits()
+
+
+def test_who_is_held_for_the_queue_is_let_go_when_that_has_room(corner: BatchCorner) -> None:
+    _lets_go_of_held_pods(corner, corner.scheduling)
+
+
+def test_both_engines_in_one_process_let_go_of_held_pods(corner: BatchCorner) -> None:
+    _lets_go_of_held_pods(corner, corner.both)
+
+
+def _lets_go_of_held_pods(corner: BatchCorner, scheduling: Callable[..., Any]) -> None:
+    corner.add_nodes(1, cpu="8")
+    gate = "scheduling.volcano.sh/queue-allocation-gate"
+    narrow = corner.queue("narrow", capability={"cpu": "1", "memory": "8Gi"})
+    corner.group("held", 1, narrow)
+    for number in range(2):
+        pod = corner.member("held", number, schedulingGates=[{"name": gate}])
+        pod["metadata"]["annotations"][gate] = "true"
+        corner.api.create(pod)
+    names = ["held-w-0", "held-w-1"]
+
+    def gated() -> list[str]:
+        return [name for name in names if corner.api.pods()[name]["spec"].get("schedulingGates")]
+
+    with scheduling(conf=CAPACITY):
+        corner.bound(corner.gang("beside", 1))
+        assert gated() == names  # without the feature gate nobody touches them
+    with scheduling("--feature-gates=SchedulingGatesQueueAdmission=true", conf=CAPACITY):
+        until(lambda: any(corner.nodes_of(names)), "one has a node")
+        corner.bound(corner.gang("later", 1))
+        assert len(gated()) == 1  # the queue has room for one
+        (first,) = [name for name in names if name not in gated()]
+        corner.api.delete("Pod", first)
+        names.remove(first)
+        corner.bound(names)

@@ -125,6 +125,7 @@ class BatchHandle:
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
     desk: BindRequestDesk | None = None  # where pods are bound by the binder: how its requests are drawn up
+    queues_admit: bool = False  # whether pods are held by a gate until their queue has room
     told: Set[str] = frozenset()  # what the last session complained of
     records: DecisionRing = field(default_factory=DecisionRing)  # why tasks that were bound were put where they are
 

@@ -54,6 +54,7 @@ def opening(
         fence=Fence.around(nodes, handle.shard, ledger.manages),
         favourites=handle.favourites,
         desk=handle.desk,
+        queues_admit=handle.queues_admit,
         records=handle.records,
     )
     session.told_before = handle.told

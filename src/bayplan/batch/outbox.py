@@ -74,6 +74,10 @@ class Outbox:
         self._outcome.evicts[task.key] = reason
         return True
 
+    def admit(self, task: Task) -> None:
+        if task.uid not in self._gone:
+            self._outcome.admitted[task.key] = task.uid
+
     def promise(self, task: Task) -> None:
         """Victims may be gone before the session is over, and others must not take their room then."""
         self._promised.add(task.uid)

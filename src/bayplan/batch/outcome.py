@@ -59,6 +59,7 @@ class Outcome:
 
     binds: dict[str, str] = field(default_factory=dict)  # pod -> node
     evicts: dict[str, str] = field(default_factory=dict)  # pod -> reason
+    admitted: dict[str, str] = field(default_factory=dict)  # pod -> its uid: the gate goes that held it for its queue
     started: set[str] = field(default_factory=set)  # groups of which pods were bound
     shares: dict[str, float] = field(default_factory=dict)  # group -> dominant share, where a plugin counts it
     pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, as it stood after the last action

@@ -60,6 +60,10 @@ class Cluster(Protocol):
         """Have a pod deleted; False: it cannot be."""
         ...
 
+    def admit(self, task: Task) -> None:
+        """Have the gate removed that holds a pod until its queue has room."""
+        ...
+
     def promise(self, task: Task) -> None:
         """Others are to leave the task the room that is being released for it."""
         ...
@@ -99,6 +103,7 @@ class Session(Questions):
         fence: Fence | None = None,
         favourites: Mapping[str, str] | None = None,
         desk: BindRequestDesk | None = None,
+        queues_admit: bool = False,
         records: DecisionRing,
     ) -> None:
         super().__init__(tiers, mends, fence)
@@ -134,6 +139,7 @@ class Session(Questions):
         self._arguments = arguments
         self._cluster = cluster
         self._desk = desk
+        self._queues_admit = queues_admit
 
     def end(self) -> None:
         """Let go of everything: a session and the functions of its plugins hold each other, and with them whatever the
@@ -410,6 +416,11 @@ class Session(Questions):
 
     def send_promise(self, task: Task) -> None:
         self._cluster.promise(task)
+
+    def send_admission(self, task: Task) -> None:
+        """Its queue has room for a gated task: let it go if it is held for that alone, and asked to be."""
+        if self._queues_admit and task.only_queue_gate and task.awaits_queue:
+            self._cluster.admit(task)
 
     def send_eviction(self, task: Task, reason: str) -> bool:
         return task.job in self.jobs and self._cluster.evict(task, reason)

@@ -149,6 +149,11 @@ class Task:
         return len(gates) == 1 and gates[0].name == QUEUE_ALLOCATION_GATE
 
     @property
+    def awaits_queue(self) -> bool:
+        """Whether the pod asked to be held by that gate until its queue has room."""
+        return self.pod.metadata.annotations.get(QUEUE_ALLOCATION_GATE) == "true"
+
+    @property
     def index(self) -> int | None:
         """The number at the end of the pod's name, which orders tasks of equal priority."""
         if self._index == _UNREAD:

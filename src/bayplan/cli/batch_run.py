@@ -35,7 +35,7 @@ from bayplan.clock import SystemClock
 from bayplan.config.own_settings import OwnSettings, load_settings
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.config.validation import check_election
-from bayplan.config.volcano_features import gates_without_effect
+from bayplan.config.volcano_features import gates_without_effect, queues_admit
 from bayplan.errors import ConfigError
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.telemetry.logs import LogOptions, start_logs
@@ -133,6 +133,7 @@ def batch_settings(
         minimum_feasible_nodes=flags["minimum-feasible-nodes"],
         sharding_mode=flags["scheduler-sharding-mode"],
         sharding_name=flags["scheduler-sharding-name"],
+        queues_admit=queues_admit(flags["feature-gates"]),
         division=division,
         writes_at_once=own.writes_at_once,
         slice_s=own.slice_milliseconds / 1e3,

@@ -62,7 +62,9 @@ def command(start: Start, *, with_binder: bool) -> None:
       bayplan run --scheduler-conf volcano-scheduler.conf --lock-object-namespace volcano --enable-pprof
       bayplan run --binder --settings settings.yaml
     """
-    batch_flags = {**_UNSAID, **{flag.name: start.flags[flag.name] for flag in _OF_BATCH}}
+    gates = tuple(start.options.serving.features.given.items())
+    own = {flag.name: start.flags[flag.name] for flag in _OF_BATCH}
+    batch_flags = {**_UNSAID, "feature-gates": gates, **own}
     batch = batch_settings(
         batch_flags, start.plugin_folders, trust_writable=start.trust_writable, own=start.options.settings
     )

@@ -178,7 +178,10 @@ class Placer:
 
     def _may_be_tried(self, job: Job, sub_job: SubJob, task: Task) -> bool:
         queue = self._session.queues[job.queue]
-        if not self._session.allocatable(queue, task) or task.gated:
+        if not self._session.allocatable(queue, task):
+            return False
+        if task.gated:
+            self._session.send_admission(task)
             return False
         if job.task_has_fit_errors(sub_job, task):
             text = f"Task {task.name} with role spec {task.role} has already predicated failed, skip"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.admitting import GateRemovals
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.evicting import PodEvictions
 from bayplan.batch.live.first_queues import make_queues
@@ -65,6 +66,7 @@ def live_batch(
     engine, observer = following.engine, observer or NoBatchObserver()
     engine.handle.writes = ways.writes
     engine.handle.share = options.share
+    engine.handle.queues_admit = options.queues_admit
     made = (following, ways.client, ways.writes, ways.statuses, ways.speaker)
     aside = Aside()
     engine.waiting = aside.waiting
@@ -73,6 +75,7 @@ def live_batch(
         following,
         Binds(*made, observer, clock, at_once=options.writes_at_once),
         PodEvictions(*made, observer, clock),
+        GateRemovals(ways.client, ways.writes),
         Telling(*made, ways.groups, ways.queues),
         ways.writes,
         clock,

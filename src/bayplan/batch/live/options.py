@@ -32,6 +32,8 @@ class BatchOptions:
     minimum_percentage_nodes_to_find: int = 5
     sharding_mode: str = NO_SHARDS
     sharding_name: str = DEFAULT_SCHEDULER
+    queues_admit: bool = False
+    """Whether pods are let go from Volcano's gate when their queue has room: the feature gate for that is on."""
     division: Division | None = None
     """Which of several schedulers of one name this is."""
     writes_at_once: int = 64

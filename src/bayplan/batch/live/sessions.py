@@ -20,6 +20,7 @@ from datetime import datetime
 from itertools import islice
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.live.admitting import GateRemovals
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.dumping import cache_lines, lines_of
 from bayplan.batch.live.evicting import PodEvictions
@@ -59,6 +60,7 @@ class LiveBatch:
     following: Following
     binds: Binds
     evictions: PodEvictions
+    admissions: GateRemovals
     telling: Telling
     writes: Writer
     clock: LoopClock
@@ -249,6 +251,11 @@ class LiveBatch:
             if (victim := pods.get(key)) is not None:
                 self.evictions.start(victim, reason)
         sent.evictions = len(outcome.evicts)
+        for key, uid in _newest(outcome.admitted, sent.admissions):
+            pod = pods.get(key)
+            if pod is not None and pod.uid == uid:
+                self.admissions.start(pod)
+        sent.admissions = len(outcome.admitted)
         for key, node_name in _newest(outcome.binds, sent.binds):
             pod = pods.get(key)
             if pod is not None:
@@ -294,3 +301,4 @@ class _Sent:
 
     binds: int = 0
     evictions: int = 0
+    admissions: int = 0

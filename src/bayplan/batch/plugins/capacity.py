@@ -19,6 +19,7 @@ from bayplan.batch.jobs import Job
 from bayplan.batch.plugins.capacity_accounts import Account, BrokenTree, common_depth, flat_accounts, tree_accounts
 from bayplan.batch.plugins.capacity_victims import VictimChoice
 from bayplan.batch.plugins.device_quotas import EXCEEDED, DeviceQuota
+from bayplan.batch.plugins.queue_reserves import QueueReserves
 from bayplan.batch.queue_limits import asked_by, fits_below, gauge, names_lacking, tell_insufficient
 from bayplan.batch.queue_sums import sums_by_queue
 from bayplan.batch.queues import Queue
@@ -65,6 +66,7 @@ class Capacity:
         self._accounts: dict[str, Account] = {}
         self._open_accounts()
         self._open_devices()
+        self._reserves = QueueReserves(session.jobs.values()) if self._handle.queues_admit else None
         name = self.name
         session.add_reclaimable_fn(name, self._reclaimable, Foresight(spares=self._spares))
         session.add_unified_evictable_fn(name, self._unified_evictable)
@@ -213,10 +215,18 @@ class Capacity:
         account = self._accounts.get(queue.name)
         if account is None or account.children or not queue.is_open:
             return False
-        return all(
+        fits = all(
             self._devices_fit(each.devices, task) and fits_below(each.limit, each.allocated, task.resreq)
             for each in account.path
         )
+        if not fits or self._reserves is None:
+            return fits
+        # Above the queue nothing is kept, as in Volcano.
+        taken = self._reserves.on_top_of(account.allocated, account.name, task)
+        if not fits_below(account.limit, taken, task.resreq):
+            return False
+        self._reserves.keep(account.name, task)
+        return True
 
     def _enqueueable(self, job: Job) -> Vote:
         account = self._accounts.get(job.queue)
@@ -252,12 +262,16 @@ class Capacity:
         if account is not None:
             account.hold(task.resreq)
             self._hold_devices(account, task)
+            if self._reserves is not None:
+                self._reserves.give_back(task)
 
     def _deallocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
             account.free(task.resreq)
             self._free_devices(account, task)
+            if self._reserves is not None:
+                self._reserves.keep(account.name, task)
 
     # what if ----------------------------------------------------------------------------------------------------
 
