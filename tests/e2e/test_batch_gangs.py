@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from alive import controllers
 from batch_corner import GANGS, GROUP_NAME, BatchCorner
 from cluster.run import Cluster
 from needs import bind_claim, claim, late_class, volume, with_claim
@@ -132,3 +133,24 @@ def test_volumes_that_wait_for_their_pod_are_promised_first(corner: BatchCorner)
         bind_claim(corner, "data", name)
         corner.bound(["job-w-0"])
         assert corner.nodes_of(["job-w-0"]) == [nodes[1]]
+
+
+def test_a_claim_of_the_default_class_is_no_hindrance(corner: BatchCorner) -> None:
+    """No node offers our own provisioner as a driver, so its volumes must not count as room that is asked for."""
+    nodes = corner.add_nodes(2, cpu="4")
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    only = ("--controllers", "persistentvolume-binder-controller", "--default-storage-class")
+    with controllers(corner.folder, corner.cluster.kubeconfig(), *only), corner.scheduling():
+        until(lambda: "standard" in names(corner, "StorageClass"), "the default class is there")
+        wanted = claim("data", "")
+        del wanted["spec"]["storageClassName"]
+        corner.api.create(wanted)
+        (name,) = corner.gang("job", 1, volumes=volumes)
+        corner.bound([name])
+        assert corner.nodes_of([name])[0] in nodes
+        bound = corner.api.get("PersistentVolumeClaim", "data")
+        assert (bound["spec"]["storageClassName"], bound["status"]["phase"]) == ("standard", "Bound")
+
+
+def names(corner: BatchCorner, kind: str) -> list[str]:
+    return [each["metadata"]["name"] for each in corner.api.list(kind)]

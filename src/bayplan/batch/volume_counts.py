@@ -18,12 +18,15 @@ from bayplan.objects.storage import CsiNode, PersistentVolume, PersistentVolumeC
 from bayplan.snapshot import Catalog
 from bayplan.volumes.claims import claim_uses, class_of_claim, not_owner
 from bayplan.volumes.lookup import claim_key
+from bayplan.volumes.matching import HOST_PATH_PROVISIONER
 
 PREFIX = "attachable-volumes-csi-"
 DRIVER_NAME = "csi.storage.k8s.io/csi-driver-name"
 """The parameter of a storage class that names its driver where the provisioner does not."""
 
-IGNORED_PROVISIONERS = frozenset({"rancher.io/local-path", "hostpath.csi.k8s.io"})
+IGNORED_PROVISIONERS = frozenset({"rancher.io/local-path", "hostpath.csi.k8s.io", HOST_PATH_PROVISIONER})
+"""Volcano's two, and our own: what they make lies on nodes that name no driver for it, and would fit none of them."""
+
 UNLIMITED = float(2**31 - 1)
 
 _LONGEST_NAME = 63

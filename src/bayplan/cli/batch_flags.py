@@ -70,7 +70,8 @@ BATCH_FLAGS = (
         "ignored-provisioners",
         go_strings,
         (),
-        "Provisioners whose volumes nodes need not offer, besides rancher.io/local-path and hostpath.csi.k8s.io.",
+        "Provisioners whose volumes nodes need not offer, besides rancher.io/local-path, hostpath.csi.k8s.io and "
+        "bayplan.dev/hostpath.",
         many=True,
     ),
     _flag(

@@ -16,9 +16,8 @@ from bayplan.controllers.world import Key, World
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.volumes import PersistentVolumeClaim
 from bayplan.volumes.faults import VolumeError
-from bayplan.volumes.matching import Candidates, is_promised
+from bayplan.volumes.matching import HOST_PATH_PROVISIONER, Candidates, is_promised
 
-PROVISIONER = "bayplan.dev/hostpath"
 DEFAULT_MARK = "storageclass.kubernetes.io/is-default-class"
 COMPLETED = "pv.kubernetes.io/bind-completed"
 BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
@@ -30,7 +29,7 @@ DEFAULT_CLASS: Tree = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
     "metadata": {"name": "standard", "annotations": {DEFAULT_MARK: "true"}},
-    "provisioner": PROVISIONER,
+    "provisioner": HOST_PATH_PROVISIONER,
     "reclaimPolicy": "Delete",
     "volumeBindingMode": "WaitForFirstConsumer",
 }
@@ -253,7 +252,7 @@ class VolumeBinder(Controller):
             await self.write(VOLUMES, volume, {"status": {"phase": phase}}, subresource="status")
 
     async def _reclaim(self, volume: SeenVolume) -> None:
-        ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
+        ours = volume.metadata.annotations.get(PROVISIONED_BY) == HOST_PATH_PROVISIONER
         unwanted = volume.spec.persistent_volume_reclaim_policy == "Delete"
         if ours and unwanted and volume.metadata.deletion_timestamp is None:
             await self.delete(VOLUMES, volume)
@@ -266,7 +265,7 @@ class VolumeBinder(Controller):
         if claim.metadata.annotations.get(STORAGE_PROVISIONER) != provisioner:
             await self.write(CLAIMS, claim, {"metadata": {"annotations": wanted}})
             return  # and again when the watch has told of it
-        if provisioner != PROVISIONER:
+        if provisioner != HOST_PATH_PROVISIONER:
             self.say(CLAIMS, claim, "ExternalProvisioning", _EXTERNAL.format(provisioner))
             return
         body = hostpath_volume(claim, storage_class)
@@ -297,7 +296,7 @@ def hostpath_volume(claim: Claim, storage_class: SeenClass) -> Tree:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name, "annotations": {PROVISIONED_BY: PROVISIONER}},
+        "metadata": {"name": name, "annotations": {PROVISIONED_BY: HOST_PATH_PROVISIONER}},
         "spec": spec,
     }
 

@@ -30,6 +30,9 @@ from bayplan.volumes.faults import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
+HOST_PATH_PROVISIONER = "bayplan.dev/hostpath"
+"""Our own, of volumes with nothing behind them: the volume binder makes them, no node has a driver for it."""
+
 FILESYSTEM = "Filesystem"
 _ZERO = Quantity()
 

@@ -75,6 +75,7 @@ def asked(engine: BatchEngine, name: str = "p") -> dict[str, float]:
         pytest.param([claim(storage_class="fast"), storage_class()], {COUNTED: 1}, id="not-bound-yet"),
         pytest.param([claim()], {}, id="neither-volume-nor-class"),
         pytest.param([claim(storage_class="fast"), storage_class("rancher.io/local-path")], {}, id="ignored"),
+        pytest.param([claim(storage_class="fast"), storage_class("bayplan.dev/hostpath")], {}, id="our-own"),
         pytest.param([], {}, id="no-claim-yet"),
         pytest.param([claim(storage_class="fast")], {}, id="no-class-yet"),
     ],
