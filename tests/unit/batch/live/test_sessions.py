@@ -8,6 +8,7 @@ from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.telling import GROUPLESS
 from bayplan.objects.core import Pod, PodStatus
+from bayplan.objects.quantity import Quantity
 from bayplan.testing.builders import make_node
 from builders import changed
 from live_batch_rig import BatchRig, batch_running
@@ -95,6 +96,19 @@ async def test_what_is_misplaced_is_told_on_the_object() -> None:
         assert "which does not exist" in conditions(rig, "lost-w-0")[-1]["message"]
         assert "default/orphan that the pod names does not exist" in conditions(rig, "orphan-w-0")[-1]["message"]
         assert conditions(rig, "alone")[-1]["message"] == GROUPLESS
+
+
+@on_loop
+async def test_all_that_is_wrong_with_an_object_is_one_event() -> None:
+    """Of two with one reason people would see the first: events are a series whatever their notes say."""
+    amounts = {"cpu": Quantity.parse("-3"), "memory": Quantity.parse("-1Gi")}
+    odd = make_group("odd", min_resources=amounts, queue="nowhere")
+    async with batch_running(NODE, make_queue(), odd, *ours(make_member("odd-w-0", "odd"))) as rig:
+        await rig.session()
+        await rig.session()
+        ((name, note),) = rig.events.about("Misconfigured")
+        assert name == "default/odd"
+        assert all(words in note for words in ('queue "nowhere"', "minResources.cpu", "minResources.memory"))
 
 
 @on_loop
