@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from bayplan.batch.amounts import Amounts, exceeded
 from bayplan.batch.arguments import Arguments
 from bayplan.batch.jobs import Job
-from bayplan.batch.live.grievances import held_up
+from bayplan.batch.live.grievances import held_up, shut_out
 from bayplan.batch.live.sessions import LiveBatch
 from bayplan.batch.live.telling import GROUPLESS
 from bayplan.batch.outcome import PodMessage
@@ -52,7 +52,6 @@ from bayplan.telemetry.timings import PluginTimings
 
 _OWNER = "why"
 _PREDICATE_FLAG = "enablePredicate"
-_SHUT = ("Closed", "Closing")
 _NOT_BACKFILLED = "it asks for nothing, and backfill, which places such pods, is not among the actions"
 _NOT_LOOKED_AT = "no session has looked at it yet"
 
@@ -124,9 +123,8 @@ class BatchExplainer:
             return GROUPLESS
         if job is None or not job.has_group:
             return f"there is no PodGroup {pod.namespace}/{pod.metadata.annotations[GROUP_NAME]}"
-        queue = self._live.engine.ledger.queues.get(job.queue)
-        if queue is not None and queue.queue.status.state in _SHUT and not (message is not None and message.counts):
-            return f"its queue {job.queue} is {queue.queue.status.state}, and lets nobody start until it is opened"
+        if not (message is not None and message.counts) and (sentence := shut_out(self._live.engine, job)):
+            return sentence
         waits_for = next(
             (why for group, why in held_up(self._live.engine, self._live.latest) if group.key == job.uid), ""
         )

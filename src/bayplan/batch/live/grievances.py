@@ -1,4 +1,4 @@
-"""Who is in no session, or only in part, and why? A sentence for each object that its owner must mend.
+"""Who is in no session, or only in part, or shut out, and why? A sentence for each object that its owner must mend.
 
 Where what is wrong with one object stops others, each of those is told as well: whoever waits looks at his own group.
 Asked at the end of every session. Cost: a look at each job; a few looks at each where queues stand still or the tree of
@@ -16,6 +16,8 @@ from bayplan.objects import volcano
 from bayplan.objects.meta import KubeObject
 
 Grievance = tuple[KubeObject, str]
+_SHUT = ("Closed", "Closing")
+_LOOK_AT_STATES = ("capacity", "proportion")
 
 
 def grievances(engine: BatchEngine, outcome: Outcome) -> Iterator[Grievance]:
@@ -27,6 +29,8 @@ def grievances(engine: BatchEngine, outcome: Outcome) -> Iterator[Grievance]:
             yield from _without_group(job)
         elif job.queue not in ledger.queues:
             yield from _without_queue(job)
+        elif (job.pending or job.is_pending()) and (sentence := shut_out(engine, job)):
+            yield job.pod_group, sentence  # its pods have a condition of the session's
     for uid, faults in ledger.group_faults.items():
         if uid in groups:
             yield from ((groups[uid], fault) for fault in faults)
@@ -72,6 +76,15 @@ def _without_topology(engine: BatchEngine) -> Iterator[Grievance]:
             yield job.pod_group, unready
         elif not job.is_pending():
             yield job.pod_group, f"{misread}; the group asks for a network topology, and may wait for that"
+
+
+def shut_out(engine: BatchEngine, job: Job) -> str:
+    """That a job's queue is closed; nothing where it is not, or where no plugin looks at that."""
+    queue = engine.ledger.queues.get(job.queue)
+    state = "" if queue is None else queue.queue.status.state
+    if state not in _SHUT or not any(option.name in _LOOK_AT_STATES for option in engine.configuration.plugins):
+        return ""
+    return f"its queue {job.queue} is {state}, and lets nobody start until it is opened"
 
 
 def _without_group(job: Job) -> Iterator[Grievance]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from batch_builders import make_group, make_member, make_queue
+from batch_world import GANGS
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.telling import GROUPLESS
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.quantity import Quantity
+from bayplan.objects.volcano import QueueStatus
 from bayplan.testing.builders import make_node
 from builders import changed
 from live_batch_rig import BatchRig, batch_running
@@ -16,6 +20,7 @@ from wire_server import on_loop, status
 
 NODE = make_node("n", cpu=4)
 GROUP = make_group("job", min_member=2)
+SHARED = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: proportion\n")
 PODS = [make_member("job-w-0", requests={"cpu": "1"}), make_member("job-w-1", requests={"cpu": "1"})]
 
 
@@ -109,6 +114,36 @@ async def test_all_that_is_wrong_with_an_object_is_one_event() -> None:
         ((name, note),) = rig.events.about("Misconfigured")
         assert name == "default/odd"
         assert all(words in note for words in ('queue "nowhere"', "minResources.cpu", "minResources.memory"))
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Inqueue"])
+@on_loop
+async def test_a_group_is_told_that_its_queue_is_closed_each_time_anew(phase: str) -> None:
+    shut = changed(make_queue(), status=QueueStatus(state="Closed"))
+    group = make_group("job", phase=phase, min_resources={"cpu": Quantity.of(1)})
+    sentence = "its queue q is Closed, and lets nobody start until it is opened"
+    async with batch_running(shut, group, conf=SHARED) as rig:
+        await rig.session()  # without a pod: its controller waits for the group to be let in
+        assert rig.events.about("Misconfigured") == [("default/job", sentence)] * (phase == "Pending")
+        rig.hear(*ours(make_member("job-w-0", requests={"cpu": "1"})))
+        await rig.session()
+        await rig.session()
+        assert rig.events.about("Misconfigured") == [("default/job", sentence)]
+        rig.hear(make_queue())
+        await rig.session()
+        rig.hear(shut)
+        await rig.session()
+        assert rig.events.about("Misconfigured") == [("default/job", sentence)] * 2
+
+
+@on_loop
+async def test_a_closed_queue_is_no_hindrance_where_no_plugin_looks() -> None:
+    shut = changed(make_queue(), status=QueueStatus(state="Closed"))
+    big = make_member("big-w-0", "big", requests={"cpu": "9"})
+    async with batch_running(NODE, shut, GROUP, make_group("big"), *ours(*PODS, big)) as rig:
+        await rig.session()
+        assert rig.bound() == {"job-w-0": "n", "job-w-1": "n"}
+        assert rig.events.about("Misconfigured") == []
 
 
 @on_loop
