@@ -251,13 +251,22 @@ async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: s
         assert left == []
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param(
+            {"minAvailable": 9}, "job 'minAvailable' should not be greater than total replicas in tasks;", id="too-many"
+        ),
+        pytest.param({"plugins": {"ray": []}}, "job twice doesn't have head task head", id="headless"),
+    ],
+)
 @unhurried
-async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: str) -> None:
+async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: str, spec: Tree, message: str) -> None:
     async with rig(cluster.target(), namespace) as here:
-        await here.make(VC_JOBS, job("twice", task("a"), task("b"), minAvailable=9))
+        await here.make(VC_JOBS, job("twice", task("a"), task("b"), **spec))
         found = await here.until(VC_JOBS, "twice", lambda j: (j.get("status") or {}).get("state", {}).get("message"))
-        message = "job 'minAvailable' should not be greater than total replicas in tasks;"
         assert found["status"]["state"]["message"] == message
+        assert await here.list(PODS) == []
         assert await here.events("twice", "JobStatusError") == [message]
         assert await here.list(PODS) == []
 

@@ -25,7 +25,7 @@ from bayplan.controllers.batch.job_events import (
     since_first_seen,
 )
 from bayplan.controllers.batch.job_furniture import group_spec
-from bayplan.controllers.batch.job_plugins import hosts_data, plugin_objects, ssh_data
+from bayplan.controllers.batch.job_plugins import hosts_data, plugin_fault, plugin_objects, ssh_data
 from bayplan.controllers.batch.job_pods import claims_of, job_pod
 from bayplan.controllers.batch.job_states import step_for
 from bayplan.controllers.batch.job_view import Counts, JobView
@@ -432,6 +432,20 @@ def test_ray() -> None:
     assert other["spec"]["containers"][0]["command"][2] == "ray start --block --address=a-head-0.a:6379"
     names = [body["metadata"]["name"] for plugin, _, body in plugin_objects(given) if plugin == "ray"]
     assert names == ["a-head-svc"]
+    assert plugin_fault(given) == ""
+
+
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [
+        pytest.param({"ray": []}, "job a doesn't have head task head", id="ray"),
+        pytest.param({"ray": ["--head=chief"]}, "job a doesn't have head task chief", id="by another name"),
+        pytest.param({"ray": ["--head=worker"]}, "", id="it is there"),
+        pytest.param({"pytorch": [], "tensorflow": []}, "", id="others do without"),
+    ],
+)
+def test_ray_needs_its_head(plugins: dict[str, list[str]], expected: str) -> None:
+    assert plugin_fault(view(job("a", task("worker", 2), plugins=plugins))) == expected
 
 
 # Groups.

@@ -1,7 +1,8 @@
 """What do a job's plugins add? Environment, ports and mounts to its pods; services, hosts and keys beside them.
 
-`add_plugins` changes a pod before it is made; `plugin_objects` says which objects have to exist as long as the job
-runs. Pure, but for the key pair of `ssh`, which is drawn once. Names, ports and variables are Volcano's.
+`plugin_fault` says whether a job can start with them; `add_plugins` changes a pod before it is made; `plugin_objects`
+says which objects have to exist as long as the job runs. Pure, but for the key pair of `ssh`, which is drawn once.
+Names, ports and variables are Volcano's.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ def add_plugins(job: JobView, task: Tree, index: int, pod: Tree) -> None:
     for name, arguments in job.plugins.items():
         if name in _ADDERS:
             _ADDERS[name](job, task, index, pod, arguments)
+
+
+def plugin_fault(job: JobView) -> str:
+    """Why a plugin can make no pod of a job: `ray` has nothing to tell workers without a head. Others do without."""
+    if "ray" not in job.plugins or job.task(head := _ray_head(job.plugins["ray"])) is not None:
+        return ""
+    return f"job {job.name} doesn't have head task {head}"
 
 
 def _containers(pod: Tree) -> list[Tree]:
@@ -163,8 +171,12 @@ def _ray_ports(arguments: Arguments) -> dict[str, int]:
     }
 
 
+def _ray_head(arguments: Arguments) -> str:
+    return flag(arguments, "head", "head")
+
+
 def _ray(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
-    head, worker = flag(arguments, "head", "head"), flag(arguments, "worker", "worker")
+    head, worker = _ray_head(arguments), flag(arguments, "worker", "worker")
     leading, ports = job.task(head), _ray_ports(arguments)
     if leading is None:
         return
@@ -218,7 +230,7 @@ def plugin_objects(job: JobView) -> Iterator[tuple[str, Resource, Tree]]:
                 {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
                 for name, port in _ray_ports(arguments).items()
             ]
-            selector = {**_selector(job), TASK_SPEC: flag(arguments, "head", "head")}
+            selector = {**_selector(job), TASK_SPEC: _ray_head(arguments)}
             yield "ray", SERVICES, _named(f"{job.name}-head-svc", spec={"selector": selector, "ports": ports})
 
 

@@ -28,6 +28,7 @@ from bayplan.controllers.batch.job_events import (
     timeout_s,
 )
 from bayplan.controllers.batch.job_furniture import JobFurniture
+from bayplan.controllers.batch.job_plugins import plugin_fault
 from bayplan.controllers.batch.job_pods import job_pod
 from bayplan.controllers.batch.job_states import FINISHED, Step, step_for
 from bayplan.controllers.batch.job_view import Counts, JobView, out_of_sync, partition_of, task_of
@@ -203,7 +204,7 @@ class VcJobs(BatchController):
 
     async def _can_start(self, job: JobView, memory: _Memory) -> bool:
         """Whether a new job makes sense and its queue is there; if not, that is said on the job."""
-        fault = job_faults(job.tree).strip()
+        fault = job_faults(job.tree).strip() or plugin_fault(job)
         if not fault and self.queues.get("", job.queue) is None:
             fault = f"queue {job.queue} does not exist; the job starts when it does"
         if not fault:
