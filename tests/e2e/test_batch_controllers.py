@@ -108,6 +108,24 @@ async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) 
             await here.client.delete(QUEUES, name=name)
 
 
+@unhurried
+async def test_queues_in_a_circle_are_told_which(cluster: Cluster, namespace: str) -> None:
+    async with rig(cluster.target(), namespace) as here:
+        one, other, low, alone = (f"{kind}-{namespace}"[:60] for kind in ("one", "other", "low", "alone"))
+        for name, parent in ((one, other), (other, one), (low, one), (alone, alone)):
+            await new_queue(here, name, parent=parent)
+        everywhere = Rig(here.client, "default")
+        for name, words in (
+            (other, f"is below itself: {other} > {one} > {other}"),
+            (low, f"is below queues that are below themselves: {one} > {other} > {one}"),
+            (alone, f"is below itself: {alone} > {alone}"),
+        ):
+            said = await everywhere.events(name, "InvalidHierarchy")
+            assert said == [f"queue {name} {words}; give one of them another parent"]
+        for name in (low, one, other, alone):
+            await here.client.delete(QUEUES, name=name)
+
+
 # Groups of pods without one.
 
 

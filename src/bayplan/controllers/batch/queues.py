@@ -152,7 +152,7 @@ class Queues(BatchController):
         if queue.name != ROOT_QUEUE and parent is None:
             self._once(queue, f"parent queue {_parent(queue)} of queue {queue.name} does not exist")
         by_parent = queue.metadata.annotations.get(CLOSED_BY_PARENT) == "true"
-        if parent is not None and queue.name != parent.name and not self._in_circle(queue):
+        if parent is not None and not self._in_circle(queue):
             if _state(parent) in SHUT and _state(queue) not in SHUT:
                 await self._annotate(queue, "true")
                 self._order(queue.name, CLOSE_QUEUE)
@@ -164,13 +164,15 @@ class Queues(BatchController):
         await self._become(queue, state_after(_state(queue), SYNC_QUEUE, self._count(queue)))
 
     def _in_circle(self, queue: Whole) -> bool:
-        """Whether a queue is above itself; it is then treated as if it stood alone, and that is said."""
-        seen, above = {queue.name}, _parent(queue)
+        """Whether a queue, or one above it, is below itself; it then stands alone, and that is said."""
+        seen, above = [queue.name], _parent(queue)
         while above not in ("", ROOT_QUEUE):
             if above in seen:
-                self._once(queue, f"queue {queue.name} is below itself by way of {above}; give it another parent")
+                circle = " > ".join(reversed([*seen[seen.index(above) :], above]))
+                below = "itself" if above == queue.name else "queues that are below themselves"
+                self._once(queue, f"queue {queue.name} is below {below}: {circle}; give one of them another parent")
                 return True
-            seen.add(above)
+            seen.append(above)
             found = self.queues.get("", above)
             above = _parent(found) if found is not None else ""
         return False
