@@ -249,6 +249,10 @@ def remedy_for(fault: ConfigError, actions: Collection[str]) -> str:
     return known
 
 
+_LAST_STAYS = "the configuration that was in force stays so"
+_BUILT_IN_STAYS = "until that is mended the built-in configuration is in force"
+
+
 class ConfLoader:
     """The configuration that is in force: the last one that was good, the built-in one to begin with."""
 
@@ -257,6 +261,7 @@ class ConfLoader:
     ) -> None:
         self._actions = actions
         self.current = load_default() if initial is None else initial
+        self._in_force = _BUILT_IN_STAYS if initial is None else _LAST_STAYS
         self.refused: str | None = None
         """Why the text that was offered last is not in force; None if it is."""
 
@@ -281,9 +286,9 @@ class ConfLoader:
             self.current = load(text.rstrip(), self._actions)
         except ConfigError as fault:
             return self._refuse(f"{origin}{fault}; {remedy_for(fault, self._actions)}")
-        self.refused = None
+        self.refused, self._in_force = None, _LAST_STAYS
         return True
 
     def _refuse(self, why: str) -> bool:
-        self.refused = f"{why}; the configuration that was in force stays so"
+        self.refused = f"{why}; {self._in_force}"
         return False

@@ -369,6 +369,7 @@ def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
     assert not loader.reload(path)
     assert loader.refused is not None
     assert "No such file" in loader.refused
+    assert loader.refused.endswith("; until that is mended the built-in configuration is in force")
     path.write_text("\nactions: reclaim\n\t\n", encoding="utf-8")
     assert loader.reload(path)
     assert (loader.current.actions, loader.refused) == (("reclaim",), None)
