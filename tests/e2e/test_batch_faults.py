@@ -8,23 +8,13 @@ from pathlib import Path
 import pytest
 
 from batch_corner import VOLCANO, BatchCorner
+from batch_world import GANGS
 from cluster.api import Tree
 from cluster.run import Cluster
 from fault_proxy import Fault, faulty, refusal
 from scheduling import condition, until
 
-IN_A_TREE = """
-actions: "enqueue, allocate, backfill"
-tiers:
-- plugins:
-  - name: priority
-  - name: gang
-- plugins:
-  - name: predicates
-  - name: capacity
-    enableHierarchy: true
-  - name: network-topology-aware
-"""
+IN_A_TREE = GANGS.replace("nodeorder\n", "capacity\n    enableHierarchy: true\n  - name: network-topology-aware\n")
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,15 +122,9 @@ def test_a_gang_keeps_its_minimum(corner: BatchCorner) -> None:
     corner.fits()
 
 
-def test_who_is_held_for_the_queue_is_let_go_when_that_has_room(corner: BatchCorner) -> None:
-    _lets_go_of_held_pods(corner, corner.scheduling)
-
-
-def test_both_engines_in_one_process_let_go_of_held_pods(corner: BatchCorner) -> None:
-    _lets_go_of_held_pods(corner, corner.both)
-
-
-def _lets_go_of_held_pods(corner: BatchCorner, scheduling: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("verb", ["batch", "run"])
+def test_who_is_held_for_the_queue_is_let_go(corner: BatchCorner, verb: str) -> None:
+    scheduling = {"batch": corner.scheduling, "run": corner.both}[verb]
     corner.add_nodes(1, cpu="8")
     gate = "scheduling.volcano.sh/queue-allocation-gate"
     narrow = corner.queue("narrow", capability={"cpu": "1", "memory": "8Gi"})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bayplan import __version__
+from bayplan.app.health_serving import listening
 from bayplan.app.wiring import Wiring
 from bayplan.binder.carrying_out import CarryingOut
 from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
@@ -38,7 +39,6 @@ from bayplan.scheduler.process import Leading
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.server import Views, election_check, handlers_check, routes_of
-from bayplan.server.plain import PlainHandler, PlainServer
 from bayplan.telemetry.binder_metrics import BinderMetrics
 from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.metrics import Registry
@@ -197,13 +197,8 @@ async def binder_served(monitor: BinderMonitor, address: str, clock: LoopClock) 
     if not address:
         yield
         return
-    shown: dict[str, PlainHandler] = dict(routes_of(monitor.views(), clock))
-    server = PlainServer(address, shown, clock=clock)
-    await server.start()
-    try:
+    async with listening(address, dict(routes_of(monitor.views(), clock)), clock):
         yield
-    finally:
-        await server.close()
 
 
 @asynccontextmanager

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from bayplan.app.health_serving import listening
 from bayplan.clock import LoopClock
 from bayplan.server import Views, routes_of
 from bayplan.server.health import Handler
-from bayplan.server.plain import PlainHandler, PlainServer
+from bayplan.server.plain import PlainHandler
 from bayplan.server.profiling import profiling_routes
 from bayplan.server.requests import Request
 from bayplan.server.responses import Response, text
@@ -48,9 +49,7 @@ async def served_openly(views: Views, pages: OpenPages, clock: LoopClock) -> Asy
     async with AsyncExitStack() as stack:
         for address, shown in ((pages.health_address, health), (pages.listen_address, numbers)):
             if shown:
-                server = PlainServer(address, shown, clock=clock)
-                await server.start()
-                stack.push_async_callback(server.close)
+                await stack.enter_async_context(listening(address, shown, clock))
         yield
 
 

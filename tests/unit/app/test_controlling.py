@@ -66,11 +66,12 @@ async def test_what_owners_say_counts_for_groups_unless_told_otherwise(tmp_path:
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner["metadata"]["uid"]}
         pod = {"metadata": {"name": "web-1", "ownerReferences": [{**reference, "controller": True}]}}
         await here.make(PODS, {**pod, "spec": template["spec"]})
-        for inherits, least in ((False, 1), (True, 2)):
-            only = ("volcano-podgroup-controller",)
+        name, only, seen = f"podgroup-{owner['metadata']['uid']}", ("volcano-podgroup-controller",), [0]
+        for inherits in (False, True):
             async with controllers_process(client.target, only=only, inherits=inherits) as process:
                 running = asyncio.create_task(process.run())
-                name = f"podgroup-{owner['metadata']['uid']}"
-                await here.until(POD_GROUPS, name, lambda group, least=least: group["spec"]["minMember"] == least)
+                group = await here.until(POD_GROUPS, name, lambda group: group["spec"]["minMember"] != seen[-1])
+                seen.append(group["spec"]["minMember"])
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
+        assert seen == [0, 1, 2]

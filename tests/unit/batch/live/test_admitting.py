@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batch_builders import make_group, make_member, make_queue
+from batch_world import GANGS
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.objects.core import Pod
@@ -12,16 +13,7 @@ from bayplan.testing.builders import make_node
 from live_batch_rig import batch_running
 from wire_server import on_loop, status
 
-CAPACITY = """
-actions: "enqueue, allocate, backfill"
-tiers:
-- plugins:
-  - name: priority
-  - name: gang
-- plugins:
-  - name: predicates
-  - name: capacity
-"""
+CAPACITY = GANGS.replace("nodeorder", "capacity")
 ADMITS = BatchOptions(queues_admit=True)
 WORLD = (make_node("n", cpu=8), make_queue(capability={"cpu": "2"}), make_group(min_member=1, queue="q"))
 REMOVAL = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE, "$patch": "delete"}]}
