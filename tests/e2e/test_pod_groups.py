@@ -15,6 +15,7 @@ from scheduling import condition, node_of, scheduler, until
 
 THEIRS, OURS = "theirs", "ours"
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+PLACED = f"{GATES},TopologyAwareWorkloadScheduling=true"
 
 
 @pytest.fixture(scope="module")
@@ -24,41 +25,71 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def placing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that knows groups which stay together."""
+    with Cluster(tmp_path_factory.mktemp("placing"), flags=[PLACED]) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def corners(grouped: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
     """A corner for each scheduler, with two nodes of four processors."""
+    with cornered(grouped, request, tmp_path, GATES) as found:
+        for corner in found.values():
+            corner.add_nodes(2)
+        yield found
+
+
+@pytest.fixture
+def racks(placing: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
+    """A corner for each scheduler, with a node in rack x and two in rack y."""
+    with cornered(placing, request, tmp_path, PLACED) as found:
+        for who, corner in found.items():
+            corner.add_nodes(1, labels={rack(who): "x"})
+            corner.add_nodes(2, labels={rack(who): "y"})
+        yield found
+
+
+@contextmanager
+def cornered(cluster: Cluster, request: pytest.FixtureRequest, folder: Path, gates: str) -> Iterator[dict[str, Corner]]:
     found = {}
     for who in (THEIRS, OURS):
         name = f"{request.node.name.replace('_', '-')[5:40]}-{who}"
-        grouped.kubectl("create", "namespace", name)
-        found[who] = Corner(grouped, name, tmp_path)
-        found[who].add_nodes(2)
-    with both(grouped, tmp_path):
+        cluster.kubectl("create", "namespace", name)
+        found[who] = Corner(cluster, name, folder)
+    with both(cluster, folder, gates):
         yield found
     for corner in found.values():
         corner.close()
 
 
 @contextmanager
-def both(cluster: Cluster, folder: Path) -> Iterator[None]:
+def both(cluster: Cluster, folder: Path, gates: str) -> Iterator[None]:
     way = cluster.kubeconfig()
     config = folder / "theirs.yaml"
     config.write_text(quick(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
-    cluster.run("kube-scheduler", f"--config={config}", GATES, "--secure-port=0")
+    cluster.run("kube-scheduler", f"--config={config}", gates, "--secure-port=0")
     try:
-        with scheduler(cluster, folder, GATES, config=quick(f"profiles: [{{schedulerName: {OURS}}}]")) as process:
+        with scheduler(cluster, folder, gates, config=quick(f"profiles: [{{schedulerName: {OURS}}}]")) as process:
             yield
             assert process.poll() is None
     finally:
         cluster.end("kube-scheduler")
 
 
-def group(name: str, count: int) -> Tree:
+def rack(who: str) -> str:
+    """The key of a topology that nobody else's nodes have."""
+    return f"rack-of-{who}"
+
+
+def group(name: str, count: int, key: str = "") -> Tree:
+    within = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
     return {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
         "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}, **within},
     }
 
 
@@ -133,3 +164,49 @@ def test_a_gang_preempts_together(corners: dict[str, Corner]) -> None:
         assert set(corner.api.pods()) == {"a", "b"}
         scheduled(corner)
     assert stands(corners[OURS]) == stands(corners[THEIRS])
+
+
+def test_a_gang_stays_in_one_rack(racks: dict[str, Corner]) -> None:
+    """Each fits on a node of any rack; all of them together only in one."""
+    for who, corner in racks.items():
+        corner.api.create(group("gang", 3, rack(who)), *(member(corner, who, name, cpu="2") for name in "abc"))
+    for corner in racks.values():
+        corner.bound("abc")
+        assert {node_of(each) for each in corner.api.pods().values()} == set(corner.nodes[1:])
+        scheduled(corner)
+    assert stands(racks[OURS]) == stands(racks[THEIRS])
+
+
+def test_a_gang_that_fits_in_no_rack(racks: dict[str, Corner]) -> None:
+    """Four would find room in two racks, and wait until there is a rack for all."""
+    for who, corner in racks.items():
+        in_the_way = corner.pod("in-the-way", cpu="4", schedulerName=who, nodeSelector={rack(who): "y"})
+        corner.api.create(in_the_way)
+        corner.bound(["in-the-way"])
+        corner.api.create(group("gang", 4, rack(who)), *(member(corner, who, name, cpu="2") for name in "abcd"))
+    for corner in racks.values():
+        until(lambda corner=corner: bool(stands(corner)), "the group is told")  # type: ignore[misc]
+        until(lambda corner=corner: all(said(corner, name)[2] for name in "abcd"), "all are told")  # type: ignore[misc]
+    assert stands(racks[OURS]) == stands(racks[THEIRS])
+    assert "0/2 placements are available" in stands(racks[OURS])[0][3]
+    for who, corner in racks.items():
+        told = [said(corner, name)[2] for name in "abcd"]
+        assert sum("waiting for minCount" in each for each in told) == 2, (who, told)
+        corner.api.delete("Pod", "in-the-way", now=True)
+        corner.bound("abcd")
+        assert {node_of(each) for each in corner.api.pods().values()} == set(corner.nodes[1:])
+        scheduled(corner)
+
+
+def test_a_gang_goes_where_most_is_taken(racks: dict[str, Corner]) -> None:
+    for who, corner in racks.items():
+        corner.add_nodes(1, labels={rack(who): "z"})
+        there = corner.pod("there", cpu="2", schedulerName=who, nodeSelector={rack(who): "z"})
+        corner.api.create(there)
+        corner.bound(["there"])
+        corner.api.create(group("gang", 2, rack(who)), member(corner, who, "a"), member(corner, who, "b"))
+    for corner in racks.values():
+        corner.bound("ab")
+        assert {node_of(each) for each in corner.api.pods().values()} == {corner.nodes[-1]}
+        scheduled(corner)
+    assert stands(racks[OURS]) == stands(racks[THEIRS])

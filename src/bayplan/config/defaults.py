@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.config.args import ArgsKinds
-from bayplan.config.features import GANGS
+from bayplan.config.features import GANGS, PLACEMENTS
 from bayplan.config.model import (
     DEFAULT_SCHEDULER_NAME,
     ClientConnection,
@@ -87,11 +87,16 @@ DecodedArgs = Mapping[tuple[int, int], Wire]
 """Decoded arguments by the place of their entry: profile and position."""
 
 
+_GATED = {
+    GANGS: (PluginRef("GangScheduling"),),
+    PLACEMENTS: (PluginRef("TopologyPlacementGenerator"), PluginRef("PodGroupPodsCount", 1)),
+}
+
+
 def default_plugins(gates: Collection[str]) -> Plugins:
     """The plugins that run unless somebody says otherwise, with the feature gates that are on."""
-    if GANGS not in gates:
-        return DEFAULT_PLUGINS
-    return Plugins(multi_point=PluginSet(enabled=(*DEFAULT_MULTIPOINT, PluginRef("GangScheduling"))))
+    gated = [ref for gate, refs in _GATED.items() if gate in gates for ref in refs]
+    return Plugins(multi_point=PluginSet(enabled=(*DEFAULT_MULTIPOINT, *gated))) if gated else DEFAULT_PLUGINS
 
 
 def with_defaults(

@@ -85,8 +85,8 @@ OFF = frozenset(
 _GENERAL = LOCKED_ON | {"DRAPrioritizedList"}
 _BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
 
-GROUPS, GANGS = "GenericWorkload", "GangScheduling"
-TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS})
+GROUPS, GANGS, PLACEMENTS = "GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"
+TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS})
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
 _NEEDS = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bayplan.objects.core import Pod
-from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.snapshot import PodInfo, RowVector, Snapshot
 
 if TYPE_CHECKING:
     from bayplan.framework.boundary import PluginFault
@@ -45,12 +45,14 @@ class Cycle:
         "skip_pre_bind",
         "skip_score",
         "snapshot",
+        "within",
     )
 
-    def __init__(self, info: PodInfo, snapshot: Snapshot) -> None:
+    def __init__(self, info: PodInfo, snapshot: Snapshot, within: RowVector | None = None) -> None:
         self.info = info
         self.pod: Pod = info.pod
         self.snapshot = snapshot
+        self.within = within  # the rows that filters may be asked about; None: all of them
         self.skip_filter: set[str] = set()
         self.skip_score: set[str] = set()
         self.skip_pre_bind: set[str] = set()
@@ -108,7 +110,7 @@ class Cycle:
 
     def clone(self) -> Cycle:
         """The same attempt with changeable state of its own, to try something out."""
-        twin = Cycle(self.info, self.snapshot)
+        twin = Cycle(self.info, self.snapshot, self.within)
         twin.skip_filter, twin.skip_score, twin.skip_pre_bind = self.skip_filter, self.skip_score, self.skip_pre_bind
         twin.pods_to_activate = self.pods_to_activate
         twin._state = {key: key.clone(value) if key.clone else value for key, value in self._state.items()}

@@ -77,12 +77,18 @@ class Diagnosis:
         self.absent: Status = _NO_STATUS  # the status of every row that was not looked at
         self.pre_filter_message = ""
         self.post_filter_message = ""
+        self.within: BoolVector | None = None  # the rows that the pod may be tried on at all; None: all of them
         self.unschedulable_plugins: set[str] = set()
         self.pending_plugins: set[str] = set()
 
     @property
     def node_count(self) -> int:
         return len(self.names)
+
+    @property
+    def eligible_count(self) -> int:
+        """How many nodes were there for the pod to be tried on."""
+        return self.node_count if self.within is None else int(np.count_nonzero(self.within))
 
     def record(self, status: Status) -> None:
         """Remember who rejected, for the queue."""
@@ -160,6 +166,8 @@ class Diagnosis:
             found += self._reasons_of_overrides()
         # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
         unseen = ~self.explicit_rows() | self.rows_with(Code.SUCCESS)
+        if self.within is not None:
+            unseen &= self.within
         return found + [Reason(self.absent.plugin, text, unseen) for text in self.absent.reasons]
 
     def _reasons_of_overrides(self) -> Iterator[Reason]:
@@ -178,7 +186,7 @@ class Diagnosis:
 
     def sentence(self) -> str:
         """The words of the FailedScheduling event."""
-        head = f"0/{self.node_count} nodes are available:"
+        head = f"0/{self.eligible_count} nodes are available:"
         if self.pre_filter_message:
             head += f" {self.pre_filter_message}."
         else:

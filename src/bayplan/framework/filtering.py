@@ -118,6 +118,9 @@ class Filtering:
         """The status of every candidate row. `only` limits the look to some rows (a nominated node)."""
         snapshot = cycle.snapshot
         diagnosis = Diagnosis(snapshot.nodes.names)
+        if cycle.within is not None:
+            diagnosis.within = np.zeros(diagnosis.node_count, dtype=np.bool_)
+            diagnosis.within[cycle.within] = True
         if outcome.status.rejected:
             diagnosis.absent = outcome.status
             diagnosis.pre_filter_message = outcome.status.message

@@ -49,6 +49,7 @@ SIGNATURE = Point("signature", ("signature",))
 
 UNRESERVE = Point("reserve", ("unreserve",), "unreserve")
 PREFLIGHT = Point("preBind", ("pre_bind_preflight",), "preBindPreFlight")
+NORMALIZE_PLACEMENTS = Point("placementScore", ("normalize_placements",), "placementScoreExtensionNormalize")
 NORMALIZE = Point("score", ("normalize",), "scoreExtensionNormalize")
 ADD_POD = Point("preFilter", ("add_pod",), "preFilterExtensionAddPod")
 REMOVE_POD = Point("preFilter", ("remove_pod",), "preFilterExtensionRemovePod")

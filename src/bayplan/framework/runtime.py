@@ -11,11 +11,14 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.handle import Handle
+from bayplan.framework.placing import Placing
 from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.points import (
     BIND,
     FILTER,
     PERMIT,
+    PLACEMENT_GENERATE,
+    PLACEMENT_SCORE,
     POST_BIND,
     POST_FILTER,
     PRE_BIND,
@@ -52,6 +55,7 @@ class Framework:
                 self._points.count(plugin.name, point.label, 0)  # seen from the start, at zero
         self.filtering = Filtering(at(PRE_FILTER), at(FILTER), self.boundary, handle.nominations)
         self.scoring = Scoring(at(PRE_SCORE), at(SCORE), dict(profile.weights), self.boundary)
+        self.placing = Placing(at(PLACEMENT_GENERATE), at(PLACEMENT_SCORE), profile.placement_weights, self.boundary)
         self.committing = Committing(
             {point: at(point) for point in (RESERVE, PERMIT, PRE_BIND, BIND, POST_BIND)}, self.boundary
         )

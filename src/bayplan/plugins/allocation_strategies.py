@@ -127,10 +127,14 @@ def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
             least_allocated, least_allocated_one, of_floats=least_allocated_floats, loop=row_loops.least_allocated
         )
     if strategy.type == MOST_ALLOCATED:
-        return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
+        return fuller_is_better()
     assert strategy.requested_to_capacity_ratio is not None
     shape = strategy.requested_to_capacity_ratio.shape
     return AllocationScorer(along(shape), one_along(shape), ignore_zero=True)
+
+
+def fuller_is_better() -> AllocationScorer:
+    return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
 
 
 @lru_cache(maxsize=256)

@@ -3,8 +3,7 @@
 Asked at Filter by every pod, and at Score. Cost: one comparison of columns for each resource that the pod asks for,
 and a few integer operations for each resource that is scored.
 
-kube-scheduler's plugin of this name also scores placements of pod groups, behind a gate that is off; here that point is
-left to PodGroupPodsCount.
+Also asked at PlacementScore, once for each set of nodes that can take a pod group as a whole: the fuller the better.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
 from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection, amounts_alone
+from bayplan.framework.plugin import Placement, Rejection, amounts_alone
 from bayplan.framework.status import Code, Status, error
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -37,8 +36,9 @@ from bayplan.objects.resources import (
     pod_requests,
 )
 from bayplan.plugins import node_resources_fit_args
-from bayplan.plugins.allocation_strategies import allocation_scorer
+from bayplan.plugins.allocation_strategies import allocation_scorer, fuller_is_better
 from bayplan.plugins.amount_mirror import LeastRoom
+from bayplan.plugins.group_members import GroupRef, members_of
 from bayplan.plugins.node_resources_fit_args import NodeResourcesFitArgs
 from bayplan.plugins.resource_columns import Demand, ResourceColumns
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
@@ -74,8 +74,10 @@ class NodeResourcesFit:
         self._ignored = frozenset(args.ignored_resources)
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         self._classes = ResourceClasses(handle.catalog)
+        self._handle = handle
         self._columns = ResourceColumns(args.strategy.resources, handle, guess=True)
         self._scorer = allocation_scorer(args.strategy)
+        self._fullest = fuller_is_better()
         self._mirror = self._columns.mirror()
         self._room = LeastRoom()
         self._weights = [spec.weight for spec in args.strategy.resources]
@@ -170,6 +172,14 @@ class NodeResourcesFit:
         if cells is None:
             return int(self.score_nodes(cycle, node.alone)[0])
         return self._scorer.score_one(cells)
+
+    def score_placement(self, cycle: Cycle, group: GroupRef, placement: Placement, assigned: Mapping[str, str]) -> int:
+        """How full the nodes will be together. Whatever is liked of single nodes, groups are to leave few gaps."""
+        members = {pod.key: pod for pod in members_of(self._handle, cycle, group)}
+        asked = [self._columns.demand(fit_score_requests(members[key])) for key in assigned if key in members]
+        together = tuple(map(sum, zip(self._columns.demand({}), *asked, strict=True)))
+        nodes = NodeTable(cycle.snapshot.nodes, cycle.snapshot.rows_named(placement.node_names))
+        return self._fullest.score_one(self._columns.summed(nodes, together))
 
     def _demand(self, cycle: Cycle) -> Demand:
         return self._columns.demand(cycle.info.once(fit_score_requests))

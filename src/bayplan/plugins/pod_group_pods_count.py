@@ -11,7 +11,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import MAX_SCORE, Placement
 from bayplan.framework.status import Status, error
-from bayplan.plugins.topology_placement_generator import GroupRef
+from bayplan.plugins.group_members import GroupRef, members_of
 
 NOTHING_ASSIGNED = "no pods from pod group are assigned to any of the candidate placements"
 
@@ -30,13 +30,13 @@ class PodGroupPodsCount:
 
     def score_placement(
         self,
-        cycle: Cycle,  # noqa: ARG002
+        cycle: Cycle,
         group: GroupRef,
         placement: Placement,  # noqa: ARG002
         assigned: Mapping[str, str],
     ) -> int:
         """Pods that run or are assumed already count as well: differences between placements stay in proportion."""
-        pods = self._handle.group_pods(group.namespace, group.name)
+        pods = members_of(self._handle, cycle, group)
         return sum(bool(pod.spec.node_name) for pod in pods) + len(assigned)
 
     def normalize_placements(self, cycle: Cycle, group: GroupRef, scores: Sequence[int]) -> Sequence[int] | Status:  # noqa: ARG002

@@ -75,6 +75,14 @@ class ResourceColumns:
                 allocatable, allocated = self._columns(nodes, spec.name)
                 yield ResourceColumn(spec.weight, allocatable, allocated, amount)
 
+    def summed(self, nodes: NodeTable, demand: Demand) -> Iterator[Cell]:
+        """The same of all rows together, as if they were one node. Devices stand in for nothing here."""
+        for spec, amount in zip(self._specs, demand, strict=True):
+            if amount or not is_scalar_resource(spec.name):
+                allocatable, allocated = self._own(nodes, spec.name)
+                there = allocatable != 0
+                yield spec.weight, int(allocatable.sum()), int(allocated[there].sum()), amount
+
     def at(self, node: NodeView, demand: Demand) -> list[Cell] | None:
         """The same for one row, as plain numbers; None where devices may stand in, which only columns can say."""
         if not self._only_fixed:
@@ -109,6 +117,13 @@ class ResourceColumns:
         return cells
 
     def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
+        allocatable, allocated = self._own(nodes, name)
+        if name in _FIXED or not is_scalar_resource(name):
+            return allocatable, allocated
+        return self._with_devices(nodes, name, allocatable, allocated)
+
+    def _own(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
+        """What nodes have by themselves."""
         if self._guess and name == CPU:
             return nodes.allocatable(CPU), nodes.nonzero_cpu
         if self._guess and name == MEMORY:
@@ -118,7 +133,7 @@ class ResourceColumns:
         if not is_scalar_resource(name):  # `pods` and names that mean nothing: no node has any
             nothing = np.zeros(len(nodes), dtype=np.int64)
             return nothing, nothing
-        return self._with_devices(nodes, name, nodes.allocatable(name), nodes.requested(name))
+        return nodes.allocatable(name), nodes.requested(name)
 
     def _with_devices(
         self, nodes: NodeTable, name: str, allocatable: IntVector, allocated: IntVector

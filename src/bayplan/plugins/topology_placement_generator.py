@@ -7,7 +7,6 @@ where pods of the group run already. Cost: one pass over a column of label ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -18,18 +17,10 @@ from bayplan.framework.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.go_text import quote
 from bayplan.objects.workloads import PodGroup
+from bayplan.plugins.group_members import GroupRef, members_of
 from bayplan.snapshot import LabelColumn, Snapshot
 
 ANYWHERE = ""
-
-
-class GroupRef(Protocol):
-    """A pod group, by name."""
-
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
 
 
 class TopologyPlacementGenerator:
@@ -53,7 +44,7 @@ class TopologyPlacementGenerator:
         if key is None:
             return (Placement(ANYWHERE, frozenset(snapshot.nodes.names)),)
         column = snapshot.table.label(key)
-        placed = [pod for pod in self._handle.group_pods(group.namespace, group.name) if pod.spec.node_name]
+        placed = [pod for pod in members_of(self._handle, cycle, group) if pod.spec.node_name]
         if not placed:
             return _placements(snapshot, column, column.values)
         domain = _common_domain(snapshot, column, placed)

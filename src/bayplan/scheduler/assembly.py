@@ -8,7 +8,7 @@ from functools import partial
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.config.features import GANGS, GROUPS
+from bayplan.config.features import GANGS, GROUPS, PLACEMENTS
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.registry import Registry
@@ -26,6 +26,7 @@ from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.observing import NoObserver, Observer
+from bayplan.scheduler.placements import PlacementGroups
 from bayplan.scheduler.routing import Routing
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import Events
@@ -105,7 +106,10 @@ def live_scheduler(
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GROUPS):
-        live.groups = _group_cycle(live, Groups(engine, queue, ask), client, pod_groups, observer)
+        groups = Groups(engine, queue, ask)
+        if features.enabled(PLACEMENTS):
+            groups = PlacementGroups(engine, queue, ask, None if settings.ties == "inOrder" else chance)
+        live.groups = _group_cycle(live, groups, client, pod_groups, observer)
     cache.devices.listener = live.assumed
     cache.volumes.on_failure = observer.volumes_failed
     return live

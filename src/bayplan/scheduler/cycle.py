@@ -186,7 +186,7 @@ class Attempts:
         is Filter's. All other answers of theirs send a pod the long way, which observes them itself.
         """
         self.framework.begin()
-        if not cycle.snapshot.nodes.count:
+        if not (cycle.snapshot.nodes.count if cycle.within is None else len(cycle.within)):
             return Decision(status=unresolvable(NO_NODES), nominate="")
         now_s, points = self.framework.boundary.now_s, self.framework.boundary.points
         start_s = now_s()
@@ -220,8 +220,10 @@ class Attempts:
     def standing(self, cycle: Cycle) -> Standing | None:
         """What pods like this one know already; None where the pod has to be looked at on its own.
 
-        Nominated pods make a node two different ones.
+        Nominated pods make a node two different ones, and what is shared is about all nodes.
         """
+        if cycle.within is not None:
+            return None
         if self.classes is None or not (self._shares or self._covers(len(cycle.snapshot))):
             return None
         if cycle.pod.status.nominated_node_name or self.framework.filtering.has_nominations:
@@ -248,6 +250,8 @@ class Attempts:
     ) -> Generator[Calls, Replies, tuple[Diagnosis, RowVector]]:
         filtering = self.framework.filtering
         nominated = cycle.snapshot.nodes.index.get(cycle.pod.status.nominated_node_name)
+        if nominated is not None and cycle.within is not None and nominated not in cycle.within:
+            nominated = None
         earlier: Status = SUCCESS
         if nominated is not None and outcome.status.ok:
             unnarrowed, start_s = PreFilterOutcome(), self.framework.boundary.now_s()
@@ -284,10 +288,13 @@ class Attempts:
         if outcome.status.rejected:
             return filtering.diagnose(cycle, outcome), order[:0]
         kept = filtering.candidates(cycle.snapshot.table, outcome)
-        way = self.sampler.way(order if kept is None else order[np.isin(order, kept)])
+        for rows in (kept, cycle.within):
+            if rows is not None:
+                order = order[np.isin(order, rows)]
+        way = self.sampler.way(order)
         wanted = self._enough(len(way))
         if wanted >= len(way) or not filtering.one_node_plugins:
-            return filtering.diagnose(cycle, outcome), way
+            return filtering.diagnose(cycle, outcome, only=cycle.within), way
         step = wanted + 1  # one more than wanted shows where the sample ends
         diagnosis = filtering.diagnose(cycle, outcome, only=np.sort(way[:step]))
         while step < len(way) and len(_rows_that_fit(diagnosis)) <= wanted:
@@ -299,7 +306,7 @@ class Attempts:
         wanted = self._enough(len(way))
         if wanted < len(way):
             return self.sampler.cut(diagnosis, way, wanted)
-        self.sampler.advance(int(diagnosis.explicit_rows().sum()), diagnosis.node_count)
+        self.sampler.advance(int(diagnosis.explicit_rows().sum()), diagnosis.eligible_count)
         return _rows_that_fit(diagnosis)
 
     def _covers(self, nodes: int) -> bool:

@@ -273,9 +273,16 @@ class PodEngine:
         attempts = self._attempts_of(cycle.pod.scheduler_name)
         return self._placed(attempts.framework, cycle, await attempts.decide_with(cycle, ask))
 
-    async def chosen(self, pod: PodInfo, ask: Ask | None) -> tuple[Framework, Cycle, Decision]:
-        """Decide, and carry nothing out yet: for who decides about several pods before any of them moves."""
+    async def chosen(
+        self, pod: PodInfo, ask: Ask | None, within: Set[str] | None = None
+    ) -> tuple[Framework, Cycle, Decision]:
+        """Decide, and carry nothing out yet: for who decides about several pods before any of them moves.
+
+        `within`: names of the nodes that may be looked at, where these are not all.
+        """
         cycle = self.begin(pod)
+        if within is not None:
+            cycle.within = cycle.snapshot.rows_named(within)
         attempts = self._attempts_of(cycle.pod.scheduler_name)
         found = attempts.decide(cycle) if ask is None else await attempts.decide_with(cycle, ask)
         decision = found.in_detail()

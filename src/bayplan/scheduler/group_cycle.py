@@ -60,7 +60,7 @@ class GroupCycle:
         for each in outcome.tried:
             self._carry_out(each, outcome)
         for queued in outcome.untried:
-            self._fail(queued, outcome.status)
+            self._fail(queued, outcome.status, None if outcome.status.rejected else "")
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
         self.observer.group_attempt(_result(outcome), profile, took_s)
         self._tell(members[0], outcome.status)

@@ -8,7 +8,7 @@ attempt a pod, and a second Reserve and Permit for those that go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -90,11 +90,18 @@ class Groups:
             first, second = list(names)[:2]
             text = "all pods in a single pod group should have the same .spec.schedulerName set"
             return Outcome(error(f'{text}, got: "{second}" and "{first}"'), untried=list(members))
+        return await self._decided(members)
+
+    async def _decided(self, members: Sequence[QueuedPod]) -> Outcome:
+        return await self._in_order(members)
+
+    async def _in_order(self, members: Sequence[QueuedPod], within: Set[str] | None = None) -> Outcome:
+        """One after another. `within`: names of the nodes that they may go to, where these are not all."""
         outcome = Outcome(Status(Code.UNSCHEDULABLE, (UNSCHEDULABLE_GROUP,)))
         held: list[Held] = []
         try:
             for number, queued in enumerate(members):
-                await self._one(queued, outcome, held)
+                await self._one(queued, outcome, held, within)
                 if outcome.status.code is Code.ERROR:
                     outcome.untried = list(members[number + 1 :])
                     break
@@ -104,8 +111,8 @@ class Groups:
             self.activate()
         return outcome
 
-    async def _one(self, queued: QueuedPod, outcome: Outcome, held: list[Held]) -> None:
-        framework, cycle, decision = await self.engine.chosen(queued.info, self.ask)
+    async def _one(self, queued: QueuedPod, outcome: Outcome, held: list[Held], within: Set[str] | None) -> None:
+        framework, cycle, decision = await self.engine.chosen(queued.info, self.ask, within)
         node_name = decision.node or decision.nominate or ""
         if not node_name:
             outcome.tried.append(Tried(queued, decision, decision.status, framework, cycle))

@@ -91,7 +91,7 @@ class Sampler:
         feasible = diagnosis.rows_with(Code.SUCCESS)[way]
         hits = np.flatnonzero(feasible)
         seen = len(way) if len(hits) <= wanted else int(hits[wanted])
-        self.advance(seen, diagnosis.node_count)
+        self.advance(seen, diagnosis.eligible_count)
         self._forget(diagnosis, way[seen:])
         chosen: RowVector = way[:seen][feasible[:seen]]
         return chosen

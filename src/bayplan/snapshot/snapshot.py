@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bayplan.snapshot.catalog import Catalog
@@ -31,6 +33,10 @@ class Snapshot:
     def table(self) -> NodeTable:
         """All nodes."""
         return NodeTable(self.nodes)
+
+    def rows_named(self, names: Iterable[str]) -> RowVector:
+        """The rows of nodes of these names, as far as they are there, in order."""
+        return np.flatnonzero(self.table.where_named(names))
 
     @property
     def nodes_version(self) -> int:

@@ -8,9 +8,11 @@ import pytest
 
 from bayplan.errors import ConfigError
 from bayplan.framework.filtering import PreFilterOutcome
-from bayplan.objects.core import Node, Pod, ResourceRequirements
+from bayplan.framework.plugin import Placement
+from bayplan.objects.core import Node, Pod, PodSchedulingGroup, ResourceRequirements
 from bayplan.objects.meta import KubeObject, ObjectMeta, ResourceList
 from bayplan.objects.resource import DeviceClass, DeviceClassSpec
+from bayplan.objects.workloads import PodGroup
 from bayplan.plugins.node_resources_fit import TOO_MANY_PODS, NodeResourcesFit
 from bayplan.plugins.node_resources_fit_args import (
     NodeResourcesFitArgs,
@@ -327,8 +329,38 @@ def test_arguments_are_checked_when_the_plugin_is_made(args: dict[str, Any], tex
     assert str(caught.value) == text
 
 
-def test_it_is_no_placement_scorer() -> None:
-    assert not hasattr(NodeResourcesFit, "score_placement")
+THREE = [
+    make_node("a", cpu="4", memory="8Gi", allocatable={GPU: "4"}),
+    make_node("b", cpu="4", memory="8Gi"),
+    make_node("c", cpu="4", memory="8Gi"),
+]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "resources", "names", "assigned", "expected"),
+    [
+        pytest.param("LeastAllocated", {"cpu": 1}, "ab", "pq", 50, id="fuller is better whatever the strategy"),
+        pytest.param("MostAllocated", {"cpu": 1}, "a", "pq", 75, id="one node alone"),
+        pytest.param("MostAllocated", {"cpu": 1}, "ab", "", 12, id="what is there already"),
+        pytest.param("MostAllocated", {"cpu": 3, "memory": 1}, "ab", "pq", 40, id="weights"),
+        pytest.param("MostAllocated", {"cpu": 1}, "c", "pqrst", 100, id="more than there is"),
+        pytest.param("MostAllocated", {GPU: 1}, "ab", "pq", 0, id="nobody asks for it"),
+    ],
+)
+def test_how_full_a_placement_will_be(
+    strategy: str, resources: dict[str, int], names: str, assigned: str, expected: int
+) -> None:
+    """Members ask for one and a half processors and half a gibibyte each; one processor of `b` is taken."""
+    group_name = PodSchedulingGroup(pod_group_name="g")
+    members = [make_pod(name, cpu="1500m", memory="512Mi", scheduling_group=group_name) for name in "pqrst"]
+    specs = tuple(ResourceSpec(name, weight) for name, weight in resources.items())
+    args = fit_args(scoring_strategy=ScoringStrategy(strategy, specs))
+    plugin = NodeResourcesFit(args, FakeHandle(group_pods=members))
+    there = make_pod("there", node="b", cpu="1", memory="1Gi")
+    cycle = make_cycle(members[0], make_snapshot(THREE, [there]))
+    group = from_api(PodGroup, {"metadata": {"name": "g", "namespace": "default"}})
+    where = {f"default/{name}": "a" for name in assigned}
+    assert plugin.score_placement(cycle, group, Placement("x", frozenset(names)), where) == expected
 
 
 def test_what_pods_must_have_in_common_to_share_answers() -> None:
