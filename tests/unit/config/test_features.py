@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bayplan.config.defaults import default_plugins
 from bayplan.config.features import LOCKED_ON, OFF, ON, TURNABLE, features_of
 from bayplan.errors import ConfigError
 
@@ -37,6 +38,29 @@ def test_gates_that_nobody_knows_are_named_with_the_nearest_that_is_known() -> N
     gates = ["GangSchedulling=true", "genericworkload=true", "Nope=false", "OpportunisticBatching=false"]
     nearest = [("GangSchedulling", "GangScheduling"), ("Nope", ""), ("genericworkload", "GenericWorkload")]
     assert list(features_of(gates).unknown()) == nearest
+
+
+def test_the_gates_of_pod_groups_can_be_turned() -> None:
+    features = features_of(["GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"])
+    assert features.without_effect() == []
+    assert all(map(features.in_force, features.given))
+
+
+@pytest.mark.parametrize(
+    ("gates", "added"),
+    [
+        ([], []),
+        (["GangScheduling"], ["GangScheduling"]),
+        (["TopologyAwareWorkloadScheduling"], ["TopologyPlacementGenerator", "PodGroupPodsCount"]),
+        (
+            ["TopologyAwareWorkloadScheduling", "GangScheduling"],
+            ["GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount"],
+        ),
+    ],
+)
+def test_gates_bring_plugins(gates: list[str], added: list[str]) -> None:
+    plain, found = (default_plugins(each).multi_point.enabled for each in ((), gates))
+    assert [ref.name for ref in found[len(plain) :]] == added
 
 
 def test_an_older_version_can_be_emulated() -> None:

@@ -11,7 +11,7 @@ from bayplan.config.model import PluginRef, Plugins, PluginSet
 from bayplan.config.model import Profile as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.events import Action, Cure, Resource
-from bayplan.framework.points import BIND, FILTER, PRE_FILTER, QUEUE_SORT, SCORE
+from bayplan.framework.points import BIND, FILTER, PLACEMENT_SCORE, PRE_FILTER, QUEUE_SORT, SCORE
 from bayplan.framework.profile import Profile, build_profile
 from bayplan.framework.registry import Registry
 from builders import FakeHandle
@@ -57,6 +57,20 @@ def build(configuration: ProfileConfig, registry: Registry = REGISTRY) -> Profil
 
 def names(profile: Profile, point: Any) -> list[str]:
     return [each.name for each in profile.at(point)]
+
+
+@pytest.mark.parametrize(
+    ("multi", "named", "order"),
+    [
+        pytest.param("Compare", "", "", id="nobody-makes-placements"),
+        pytest.param("Compare", "Compare", "Compare", id="named"),
+        pytest.param("Compare Generate", "", "Compare", id="somebody-does"),
+    ],
+)
+def test_placements_are_compared_where_there_are_any(multi: str, named: str, order: str) -> None:
+    registry = REGISTRY.with_plugins(plugin("Compare", "score_placement"))
+    profile = build(config(f"Sort Binder {multi}", placement_score=named), registry)
+    assert names(profile, PLACEMENT_SCORE) == order.split()
 
 
 # order

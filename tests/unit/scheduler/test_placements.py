@@ -94,10 +94,12 @@ async def test_a_group_without_a_topology_is_told_of_placements_too() -> None:
 
 @on_loop
 async def test_no_node_has_the_key() -> None:
-    async with running(*SPLIT, ring(1, "rack"), member("a"), gates=GATES) as rig:
+    kept = changed(member("a"), status={"nominated_node_name": "x1"})
+    async with running(*SPLIT, ring(1, "rack"), kept, gates=GATES) as rig:
         assert rig.bound() == {}
         assert stands(rig) == [("False", "Unschedulable", "no feasible placements found")]
         assert {event.note for event in rig.events.told} == {"no feasible placements found"}
+        assert all("nominatedNodeName" not in each["status"] for each in rig.sent("PATCH", "/pods/a/status"))
 
 
 @on_loop
