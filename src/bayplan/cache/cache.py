@@ -79,6 +79,8 @@ class Cache:
         self.assumed_count = 0
         """Pods that the API server has not shown on their nodes yet."""
         self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
+        self._aside: set[str] = set()  # uids of pods that are counted nowhere for a while
+        self._before: dict[str, list[str]] = {}  # by node: the order of its pods before the first was set aside
         self._free_slots: list[int] = []
         self._row_journal = Journal()
         self._slot_journal = Journal()
@@ -250,6 +252,49 @@ class Cache:
         if pod.uid not in self._states:
             raise CacheError(f"pod {pod.key} ({pod.uid}) is not found in the cache, so cannot be removed from it")
         self._leave(pod.uid)
+
+    def set_aside(self, uids: Iterable[str]) -> None:
+        """Count pods on no node for a while, to find out who would fit without them. They stay known all the time.
+
+        Those who are unknown, aside already or on an unknown node are left alone.
+        """
+        for uid in uids:
+            state = self._states.get(uid)
+            if state is None or state.slot == _NO_SLOT:
+                continue
+            row = state.row
+            pods = self._nodes.pods[row]
+            self._before.setdefault(state.info.node_name, [info.uid for info in pods])
+            self._nodes.remove_pod(row, state.info)
+            self._free_slot(state)
+            self._touch(row)
+            self._aside.add(uid)
+
+    def put_back(self, uids: Iterable[str]) -> None:
+        """Count pods again that were set aside; once all are back, in the order in which they were."""
+        for uid in uids:
+            if uid not in self._aside:
+                continue
+            self._aside.discard(uid)
+            state = self._states[uid]
+            row = self._row(state.info.node_name)
+            if row == _NO_ROW:
+                self._strangers.setdefault(state.info.node_name, []).append(state.info)
+                continue
+            self._nodes.add_pod(row, state.info)
+            self._take_slot(state, row)
+            self._touch(row)
+        if not self._aside:
+            self._reorder()
+
+    def _reorder(self) -> None:
+        before, self._before = self._before, {}
+        for name, uids in before.items():
+            row = self._row(name)
+            if row != _NO_ROW:
+                places = {uid: place for place, uid in enumerate(uids)}
+                self._nodes.pods[row].sort(key=lambda info: places.get(info.uid, len(places)))
+                self._touch(row)
 
     def is_assumed(self, uid: str) -> bool:
         state = self._states.get(uid)
@@ -508,6 +553,9 @@ class Cache:
     def _leave(self, uid: str) -> None:
         state = self._states.pop(uid)
         self.assumed_count -= state.assumed
+        if uid in self._aside:
+            self._aside.discard(uid)
+            return
         info = state.info
         row = self._row(info.node_name)
         if row == _NO_ROW:

@@ -86,7 +86,10 @@ _GENERAL = LOCKED_ON | {"DRAPrioritizedList"}
 _BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
 
 GROUPS, GANGS, PLACEMENTS = "GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"
-TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS})
+GROUP_PREEMPTION = "WorkloadAwarePreemption"
+TURNABLE = frozenset(
+    {"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS, GROUP_PREEMPTION}
+)
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
 _NEEDS = {

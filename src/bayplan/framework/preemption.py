@@ -34,12 +34,14 @@ from bayplan.framework.status import Code, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.objects.selectors import joined
+from bayplan.objects.workloads import PodGroup
 from bayplan.snapshot import NodeColumns, PodInfo, Snapshot
 from bayplan.snapshot.weights import PodWeights
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 DISRUPTION_TARGET = "DisruptionTarget"
 PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
+WHOLE_CLUSTER = "cluster"
 
 _PRIORITY_LIFT = 1 << 31
 """Lifts every priority above zero, so that more victims always weigh more than fewer of the same priority."""
@@ -82,7 +84,8 @@ class EvictVictim:
     For any other patch `condition` into its status (unless `already_told`), then delete it; not found is fine at either
     step and ends it without an event. Afterwards the event is recorded on the victim, related to the preemptor.
 
-    `last`: to be done only when every other one is done, and left alone if one of them failed.
+    `last`: to be done only when every other one is done, and left alone if one of them failed. `group`: for whose sake
+    it is, where that is a whole group; `preemptor` is one of it then.
     """
 
     event_type: ClassVar[str] = "Normal"
@@ -95,6 +98,12 @@ class EvictVictim:
     preemptor: Pod
     plugin: str
     last: bool = False
+    group: PodGroup | None = None
+
+    @property
+    def whom(self) -> str:
+        """What kind of preemptor it is for."""
+        return "pod" if self.group is None else "podgroup"
 
     @property
     def condition(self) -> Condition:
@@ -102,7 +111,7 @@ class EvictVictim:
             type=DISRUPTION_TARGET,
             status="True",
             reason=PREEMPTION_BY_SCHEDULER,
-            message=f"{self.preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
+            message=f"{self.preemptor.scheduler_name}: preempting to accommodate a higher priority {self.whom}",
             observed_generation=self.victim.metadata.generation,
         )
 
@@ -119,7 +128,10 @@ class EvictVictim:
 
     def note(self, *, in_memory: bool) -> str:
         """The event's text."""
-        text = f"Preempted by pod {self.preemptor.uid} on node {self.node_name}"
+        uid, where = self.preemptor.uid, self.node_name
+        if self.group is not None:
+            uid, where = self.group.metadata.uid, WHOLE_CLUSTER
+        text = f"Preempted by {self.whom} {uid} on node {where}"
         return f"{text} (in kube-scheduler memory)." if in_memory else text
 
 

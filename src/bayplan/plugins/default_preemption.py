@@ -42,6 +42,8 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIM_STILL_LEAVING = "not eligible due to a terminating pod on the nominated node."
 NO_CANDIDATE = "no candidate node for preemption"
 WAITING = "waiting for the preemption for this pod to be finished"
+GROUP_WAITING = "waiting for the preemption for this pod group to be finished"
+GROUP_PREEMPTS = "not eligible due to workload aware preemption enabled"
 PREFIX = "preemption: "
 
 
@@ -59,6 +61,7 @@ class DefaultPreemption:
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
+        self.groups_preempt = False  # set where groups make room for all of them at once
         self._args = args
         self._handle = handle
         self._weights = PodWeights()  # of the snapshot that attempts share
@@ -74,10 +77,14 @@ class DefaultPreemption:
     # PreEnqueue -------------------------------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
+        if self.groups_preempt and pod.spec.scheduling_group is not None:
+            group = self._handle.catalog.pod_groups.get(f"{pod.namespace}/{pod.spec.scheduling_group.pod_group_name}")
+            waits = group is not None and self.is_preempting(group.metadata.uid)
+            return unresolvable(GROUP_WAITING) if waits else None
         return unresolvable(WAITING) if self.is_preempting(pod.uid) else None
 
     def is_preempting(self, uid: str) -> bool:
-        """Whether evictions for this pod are under way. The last victim counts only until it is seen leaving.
+        """Whether evictions for this pod or group are under way. The last victim counts only until it is seen leaving.
 
         Its deletion may be seen before the call that deletes it returns; a preemptor held back until then would sleep
         through the very event that it waits for.
@@ -87,18 +94,18 @@ class DefaultPreemption:
         last_leaves = self._preempting[uid]
         return last_leaves is None or not last_leaves()
 
-    def begins(self, preemptor: Pod) -> None:
-        """Evictions for the pod have begun."""
-        self._preempting[preemptor.uid] = None
+    def begins(self, preemptor: KubeObject) -> None:
+        """Evictions for the pod, or for a whole group, have begun."""
+        self._preempting[preemptor.metadata.uid] = None
 
-    def waits_for(self, preemptor: Pod, last_leaves: Callable[[], bool]) -> None:
+    def waits_for(self, preemptor: KubeObject, last_leaves: Callable[[], bool]) -> None:
         """Only the last victim is left; `last_leaves` says whether it is known to be terminating or gone."""
-        if preemptor.uid in self._preempting:
-            self._preempting[preemptor.uid] = last_leaves
+        if preemptor.metadata.uid in self._preempting:
+            self._preempting[preemptor.metadata.uid] = last_leaves
 
-    def finished(self, preemptor: Pod) -> None:
+    def finished(self, preemptor: KubeObject) -> None:
         """All of it is done, or given up."""
-        self._preempting.pop(preemptor.uid, None)
+        self._preempting.pop(preemptor.metadata.uid, None)
 
     # PostFilter -------------------------------------------------------------------------------------------------
 
@@ -115,6 +122,8 @@ class DefaultPreemption:
 
     def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
         """Victims by node; or the answer, where there is nothing left to choose from."""
+        if self.groups_preempt and cycle.pod.spec.scheduling_group is not None:
+            return _told(unschedulable(GROUP_PREEMPTS))
         refusal = _not_eligible(cycle, diagnosis)
         if refusal:
             return _told(unschedulable(refusal))

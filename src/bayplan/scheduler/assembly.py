@@ -8,7 +8,7 @@ from functools import partial
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.config.features import GANGS, GROUPS, PLACEMENTS
+from bayplan.config.features import GANGS, GROUP_PREEMPTION, GROUPS, PLACEMENTS
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.registry import Registry
@@ -21,6 +21,7 @@ from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.group_cycle import GroupCycle
+from bayplan.scheduler.group_preemption import GroupPreemption
 from bayplan.scheduler.groups import Groups
 from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
@@ -65,7 +66,12 @@ def live_scheduler(
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
     made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
     ties = first_of if settings.ties == "inOrder" else None
-    engine = made(writes=writes, records=DecisionRing(settings.records_mebibytes << 20), tie_break=ties)
+    engine = made(
+        writes=writes,
+        records=DecisionRing(settings.records_mebibytes << 20),
+        tie_break=ties,
+        groups_preempt=features.enabled(GROUP_PREEMPTION),
+    )
     queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
     failures = Failures(engine, queue, statuses, events)
@@ -110,6 +116,8 @@ def live_scheduler(
         if features.enabled(PLACEMENTS):
             groups = PlacementGroups(engine, queue, ask, None if settings.ties == "inOrder" else chance)
         live.groups = _group_cycle(live, groups, client, pod_groups, observer)
+        if features.enabled(GROUP_PREEMPTION):
+            live.groups.preemption = GroupPreemption(groups, engine, clock)
     cache.devices.listener = live.assumed
     cache.volumes.on_failure = observer.volumes_failed
     return live

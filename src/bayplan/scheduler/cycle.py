@@ -109,6 +109,7 @@ class Attempts:
         "_finds_one",
         "_shares",
         "_sought_s",
+        "asks_post_filters",
         "classes",
         "extenders",
         "framework",
@@ -125,6 +126,8 @@ class Attempts:
         share: Share = ALL_NODES,
         extenders: Sequence[Extender] = (),
         classes: Classes | None = None,
+        *,
+        groups_preempt: bool = False,
     ) -> None:
         self.framework = framework
         self.tie_break = tie_break
@@ -134,6 +137,7 @@ class Attempts:
         self.classes = classes  # None: every pod is evaluated in full
         self._filters = bool(framework.profile.at(FILTER))  # where nobody does, Filter is not observed
         self._sought_s = 0.0  # how long it took to find that the pod is evaluated on its own
+        self.asks_post_filters = True  # not while something is only tried out
         # Where nobody would compare candidates, the first one is as good as any.
         self._finds_one = not self.framework.scoring.scores_anything and not any(
             extender.config.prioritize_verb or extender.config.filter_verb for extender in self.extenders
@@ -144,6 +148,8 @@ class Attempts:
         for plugin in self.framework.profile.at(POST_FILTER):
             if hasattr(plugin, "extenders"):
                 plugin.extenders = preempting
+            if hasattr(plugin, "groups_preempt"):
+                plugin.groups_preempt = groups_preempt
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""
@@ -375,14 +381,14 @@ class Attempts:
 
     def _nowhere(self, cycle: Cycle, diagnosis: Diagnosis) -> Decision:
         """For pods of a profile without extenders."""
-        if not self.framework.profile.at(POST_FILTER):
+        if not self.asks_post_filters or not self.framework.profile.at(POST_FILTER):
             return _unplaced(diagnosis, _NOTHING_DONE)
         answer = self.framework.post_filter(cycle, diagnosis)
         diagnosis.post_filter_message = answer.status.message
         return _unplaced(diagnosis, answer)
 
     def _nowhere_asking(self, cycle: Cycle, diagnosis: Diagnosis) -> Attempt:
-        if not any(extender.wants_preemption(cycle.pod) for extender in self.extenders):
+        if not self.asks_post_filters or not any(each.wants_preemption(cycle.pod) for each in self.extenders):
             return self._nowhere(cycle, diagnosis)
         steps = self.framework.post_filtering(cycle, diagnosis)
         try:

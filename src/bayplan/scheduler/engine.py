@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cmp_to_key
@@ -144,6 +145,7 @@ class PodEngine:
         records: DecisionRing | None = None,
         post: Post | None = None,
         timings: PluginTimings | None = None,
+        groups_preempt: bool = False,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -160,6 +162,8 @@ class PodEngine:
         self._writes: Writes = writes or NoWrites()
         self._post = post
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
+        self._groups_preempt = groups_preempt  # a group as a whole; off: each of its pods
+        self._tries_out = False
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
         self._latest: Decision | None = None  # what was decided last, and is still to be read
@@ -289,6 +293,20 @@ class PodEngine:
         self._record(cycle.pod, decision)
         return attempts.framework, cycle, decision
 
+    @contextmanager
+    def trying_out(self) -> Iterator[None]:
+        """Decisions meanwhile are about what could be: no PostFilter acts on them, and they are not recorded."""
+        attempts = list(self._attempts.values())
+        self._tries_out = True
+        for each in attempts:
+            each.asks_post_filters = False
+        try:
+            yield
+        finally:
+            self._tries_out = False
+            for each in attempts:
+                each.asks_post_filters = True
+
     def hold(self, framework: Framework, cycle: Cycle, node_name: str) -> tuple[Status, Held | None, PermitOutcome]:
         """Assume, reserve and ask for permission, in trial: who is held is to be taken back, and waits nowhere."""
         info = cycle.info.bound_to(node_name)
@@ -313,7 +331,7 @@ class PodEngine:
         return placed
 
     def _record(self, pod: Pod, decision: Decision) -> None:
-        if self.records.keeps_any:
+        if self.records.keeps_any and not self._tries_out:
             self.records.add(record_of(pod, decision, self._clock.now(), self._snapshot.layout))
 
     def close(self) -> None:
@@ -455,6 +473,7 @@ class PodEngine:
             share=share_for(configuration, completed.percentage_of_nodes_to_score, framework),
             extenders=tuple(map(Extender, configuration.extenders)),
             classes=Classes(completed, framework.boundary) if self._share else None,
+            groups_preempt=self._groups_preempt,
         )
 
     def _handle(self) -> EngineHandle:

@@ -23,6 +23,8 @@ from bayplan.framework.points import POST_FILTER
 from bayplan.framework.preemption import ClearNomination, EvictVictim
 from bayplan.framework.steps import EVICTED
 from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.workloads import PodGroup
 from bayplan.scheduler.binding import PreBinds
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.observing import NoObserver, Observer
@@ -36,19 +38,20 @@ log = logging.getLogger(__name__)
 class Preempting(Protocol):
     """What a plugin that preempts is told of how far it is."""
 
-    def begins(self, preemptor: Pod) -> None: ...
-    def waits_for(self, preemptor: Pod, last_leaves: Any) -> None: ...
-    def finished(self, preemptor: Pod) -> None: ...
+    def begins(self, preemptor: KubeObject) -> None: ...
+    def waits_for(self, preemptor: KubeObject, last_leaves: Any) -> None: ...
+    def finished(self, preemptor: KubeObject) -> None: ...
 
 
 @dataclass(slots=True)
 class Room:
-    """What has to be done for one preemptor."""
+    """What has to be done for one preemptor: a pod, or a group with its pods that wait."""
 
-    preemptor: Pod
+    preemptor: KubeObject
     cleared: list[Pod]
     victims: list[EvictVictim]
     plugin: Preempting | None
+    waiting: Sequence[Pod]
 
 
 @dataclass(slots=True)
@@ -76,20 +79,30 @@ class Evictions:
             else:
                 self.writes.submit(intent)
         if not victims:
-            return Room(preemptor, cleared, [], None) if cleared else None
+            return Room(preemptor, cleared, [], None, (preemptor,)) if cleared else None
+        return self._held_back(preemptor, preemptor, (preemptor,), cleared, victims)
+
+    def prepare_group(self, group: PodGroup, members: Sequence[Pod], victims: Sequence[EvictVictim]) -> Room:
+        """The same for a whole group: all of it is held back. There is somebody to be evicted."""
+        return self._held_back(group, members[0], members, [], list(victims))
+
+    def _held_back(
+        self, whom: KubeObject, one: Pod, waiting: Sequence[Pod], cleared: list[Pod], victims: list[EvictVictim]
+    ) -> Room:
         for each in victims:  # both engines know from now on, not only when the API server shows it
-            self.engine.nominations.leave(each.victim.uid, each.node_name, preemptor.key)
+            self.engine.nominations.leave(each.victim.uid, each.node_name, whom.key)
         self.observer.preempted(len(victims))
-        plugin = self._plugin(preemptor, victims[0].plugin)
+        plugin = self._plugin(one, victims[0].plugin)
         if plugin is not None:
-            plugin.begins(preemptor)
-        return Room(preemptor, cleared, victims, plugin)
+            plugin.begins(whom)
+        return Room(whom, cleared, victims, plugin, waiting)
 
-    def start(self, room: Room, told: asyncio.Task[None] | None) -> None:
-        """Begin. `told`: what is being written into the preemptor's status, its nomination among it."""
-        self.writes.start(self._make(room, told), f"making room for {room.preemptor.key}")
+    def start(self, room: Room, *told: asyncio.Task[None] | None) -> None:
+        """Begin. `told`: what is being written into the status of those who wait, their nominations among it."""
+        being_told = [each for each in told if each is not None]
+        self.writes.start(self._make(room, being_told), f"making room for {room.preemptor.key}")
 
-    async def _make(self, room: Room, told: asyncio.Task[None] | None) -> None:
+    async def _make(self, room: Room, told: Sequence[asyncio.Task[None]]) -> None:
         done, start_s = False, self.clock.monotonic_s()
         try:
             done = await self._cleared(room.cleared)
@@ -98,7 +111,8 @@ class Evictions:
                 self.writes.reached(EVICTED)
         except BayplanError as fault:
             done = False
-            log.warning("cannot make room for pod %s: %s", room.preemptor.key, fault)
+            kind = "pod" if isinstance(room.preemptor, Pod) else "pod group"
+            log.warning("cannot make room for %s %s: %s", kind, room.preemptor.key, fault)
         finally:
             if room.plugin is not None:
                 room.plugin.finished(room.preemptor)
@@ -107,7 +121,8 @@ class Evictions:
                 for each in room.victims:
                     if not self._leaves(each.victim.uid):
                         self._spare(each)
-                self.activate(room.preemptor)
+                for pod in room.waiting:
+                    self.activate(pod)
 
     def _spare(self, intent: EvictVictim) -> None:
         """A victim stays after all: others may have counted on its going."""
@@ -117,7 +132,7 @@ class Evictions:
             if info.uid in self.engine.pending:
                 self.activate(info.pod)
 
-    async def _evicted(self, room: Room, told: asyncio.Task[None] | None) -> bool:
+    async def _evicted(self, room: Room, told: Sequence[asyncio.Task[None]]) -> bool:
         """Whether something is still to come that wakes the preemptor: the going of the last victim.
 
         One watch tells of all pods in order. So the last is deleted only when the preemptor's nomination is written:
@@ -128,8 +143,8 @@ class Evictions:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        if told is not None:
-            await asyncio.wait([told])
+        if told:
+            await asyncio.wait(told)
         for victim in last:
             leaves = partial(self._leaves, victim.victim.uid)
             if room.plugin is not None:

@@ -19,8 +19,9 @@ from bayplan.objects.meta import Condition, whole_time
 from bayplan.objects.workloads import PodGroup
 from bayplan.queueing import QueuedPod
 from bayplan.scheduler.engine import Placed, PodEngine
-from bayplan.scheduler.evicting import Evictions
+from bayplan.scheduler.evicting import Evictions, Room
 from bayplan.scheduler.failing import Failures
+from bayplan.scheduler.group_preemption import GroupPreemption
 from bayplan.scheduler.groups import UNSCHEDULABLE_GROUP, Groups, Outcome, Tried
 from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, Observer
 from bayplan.scheduler.writing import ApiWrites
@@ -45,8 +46,12 @@ class GroupCycle:
     observer: Observer
     start: Callable[[QueuedPod, Placed], None]
     skip: Callable[[QueuedPod], bool]
+    preemption: GroupPreemption | None = None
+    """Who makes room for a whole group; nobody: each of its pods makes room for itself."""
     saying: dict[str, tuple[Condition, asyncio.Task[Any]]] = field(default_factory=dict)
     """By group: what is being written of it."""
+    telling: list[asyncio.Task[None]] = field(default_factory=list)
+    """What is being written of the pods of the group that was tried last."""
 
     async def attempt(self, first: QueuedPod) -> None:
         start_s = self.clock.monotonic_s()
@@ -57,6 +62,8 @@ class GroupCycle:
             queued.tried_s = start_s
         outcome = await self.groups.tried(members)
         self.observer.group_decided(self.clock.monotonic_s() - start_s)
+        self.telling.clear()
+        room = await self._room(members, outcome)
         for each in outcome.tried:
             self._carry_out(each, outcome)
         for queued in outcome.untried:
@@ -64,6 +71,23 @@ class GroupCycle:
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
         self.observer.group_attempt(_result(outcome), profile, took_s)
         self._tell(members[0], outcome.status)
+        if room is not None:
+            self.evictions.start(room, *self.telling)
+
+    async def _room(self, members: list[QueuedPod], outcome: Outcome) -> Room | None:
+        """Where room can be made for all of them, the outcome is that they wait for it."""
+        if self.preemption is None or outcome.status.code is not Code.UNSCHEDULABLE:
+            return None
+        group = self._group(members[0])
+        status, victims = await self.preemption.victims(group, members)
+        outcome.waits_for_room |= status.ok
+        if status.code is Code.ERROR:
+            outcome.status = status
+        elif not status.ok:
+            outcome.status = Status(Code.UNSCHEDULABLE, (*outcome.status.reasons, status.message))
+        if group is None or not victims:
+            return None
+        return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
 
     def _carry_out(self, tried: Tried, outcome: Outcome) -> None:
         queued, group = tried.queued, outcome.status
@@ -95,6 +119,8 @@ class GroupCycle:
         writes = tried.decision.writes if tried is not None else ()
         room = self.evictions.prepare(queued.pod, writes) if writes else None
         told = self.failures.handle(queued, status, nominate, *rejectors)
+        if told is not None:
+            self.telling.append(told)
         if room is not None:
             self.evictions.start(room, told)
 
