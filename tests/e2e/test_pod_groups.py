@@ -16,6 +16,7 @@ from scheduling import condition, node_of, scheduler, until
 THEIRS, OURS = "theirs", "ours"
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 PLACED = f"{GATES},TopologyAwareWorkloadScheduling=true"
+PREEMPTION = f"{GATES},WorkloadAwarePreemption=true"
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +211,78 @@ def test_a_gang_goes_where_most_is_taken(racks: dict[str, Corner]) -> None:
         assert {node_of(each) for each in corner.api.pods().values()} == {corner.nodes[-1]}
         scheduled(corner)
     assert stands(racks[OURS]) == stands(racks[THEIRS])
+
+
+@pytest.fixture(scope="module")
+def preempting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that knows how important a group is."""
+    with Cluster(tmp_path_factory.mktemp("preempting"), flags=[PREEMPTION]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rivals(preempting: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
+    """A corner for each scheduler, with two nodes of four processors, where groups make room as a whole."""
+    with cornered(preempting, request, tmp_path, PREEMPTION) as found:
+        for corner in found.values():
+            corner.add_nodes(2)
+        yield found
+
+
+def important(corner: Corner, who: str, **spec: object) -> Tree:
+    """A gang of two that may push others out."""
+    tree = group("gang", 2)
+    tree["spec"] |= {"priorityClassName": corner.priority(f"strong-{who}", 1000), **spec}
+    return tree
+
+
+def test_room_is_made_for_a_whole_group(rivals: dict[str, Corner]) -> None:
+    """The weak ones go; who is weaker than the group but in nobody's way stays."""
+    for who, corner in rivals.items():
+        middle = corner.priority(f"middle-{who}", 10)
+        corner.api.create(corner.pod("small", cpu="1", schedulerName=who, priorityClassName=middle))
+        corner.bound(["small"])
+        weak = [f"weak-{number}" for number in range(2)]
+        corner.api.create(*(corner.pod(name, cpu="3", schedulerName=who) for name in weak))
+        corner.bound(weak)
+        tree = important(corner, who)
+        members = [
+            member(corner, who, name, cpu="3", priorityClassName=tree["spec"]["priorityClassName"]) for name in "ab"
+        ]
+        corner.api.create(tree, *members)
+    for corner in rivals.values():
+        corner.bound("ab")
+        assert set(corner.api.pods()) == {"a", "b", "small"}
+        scheduled(corner)
+    assert stands(rivals[OURS]) == stands(rivals[THEIRS])
+
+
+def test_who_is_as_important_as_the_group_is_not_pushed_out(rivals: dict[str, Corner]) -> None:
+    for who, corner in rivals.items():
+        corner.api.create(*(corner.pod(f"weak-{number}", cpu="3", schedulerName=who) for number in range(2)))
+        corner.bound()
+        corner.api.create(group("gang", 2), *(member(corner, who, name, cpu="3") for name in "ab"))
+    for corner in rivals.values():
+        until(lambda corner=corner: bool(stands(corner)), "the group is told")  # type: ignore[misc]
+        until(lambda corner=corner: all(said(corner, name)[2] for name in "ab"), "all are told")  # type: ignore[misc]
+    assert stands(rivals[OURS]) == stands(rivals[THEIRS])
+    ours, theirs = (sorted(said(corner, name) for name in "ab") for corner in (rivals[OURS], rivals[THEIRS]))
+    assert ours == theirs
+
+
+def test_a_unit_goes_as_a_whole(rivals: dict[str, Corner]) -> None:
+    """Its two pods, of which the going of one would do."""
+    for who, corner in rivals.items():
+        unit = group("unit", 2)
+        unit["spec"]["disruptionMode"] = "PodGroup"
+        weak = [
+            corner.pod(f"weak-{n}", cpu="3", schedulerName=who, schedulingGroup={"podGroupName": "unit"}) for n in "12"
+        ]
+        corner.api.create(unit, *weak)
+        corner.bound()
+        tree = important(corner, who)
+        tree["spec"]["schedulingPolicy"]["gang"]["minCount"] = 1
+        corner.api.create(tree, member(corner, who, "a", cpu="3", priorityClassName=tree["spec"]["priorityClassName"]))
+    for corner in rivals.values():
+        corner.bound("a")
+        until(lambda corner=corner: set(corner.api.pods()) == {"a"}, "the unit is gone")  # type: ignore[misc]
