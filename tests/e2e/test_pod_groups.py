@@ -236,6 +236,16 @@ def important(corner: Corner, who: str, **spec: object) -> Tree:
     return tree
 
 
+def evicted(corner: Corner) -> dict[str, tuple[str, ...]]:
+    """What those were told who had to go, and in whose name."""
+    uid = corner.api.get("PodGroup", "gang")["metadata"]["uid"]
+    return {
+        each["regarding"]["name"]: (each["type"], each["action"], each["note"].replace(uid, "UID"))
+        for each in corner.api.list("Event")
+        if each["reason"] == "Preempted"
+    }
+
+
 def test_room_is_made_for_a_whole_group(rivals: dict[str, Corner]) -> None:
     """The weak ones go; who is weaker than the group but in nobody's way stays."""
     for who, corner in rivals.items():
@@ -286,3 +296,5 @@ def test_a_unit_goes_as_a_whole(rivals: dict[str, Corner]) -> None:
     for corner in rivals.values():
         corner.bound("a")
         until(lambda corner=corner: set(corner.api.pods()) == {"a"}, "the unit is gone")  # type: ignore[misc]
+        until(lambda corner=corner: len(evicted(corner)) == 2, "both are told")  # type: ignore[misc]
+    assert evicted(rivals[OURS]) == evicted(rivals[THEIRS])
