@@ -7,6 +7,8 @@ design: image counts are as old as their node, and the visiting order is made an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +107,18 @@ class NaiveCache:
         if pod.uid not in self.pods:
             raise Refused
         self._take(pod.uid)
+
+    @contextmanager
+    def aside(self, uids: set[str]) -> Iterator[None]:
+        """Without these pods for a while; those on unknown nodes are counted nowhere anyway."""
+        pods, assumed = dict(self.pods), set(self.assumed)
+        taken = [uid for uid in self.pods if uid in uids and self.pods[uid].spec.node_name in self.nodes]
+        for uid in taken:
+            self._take(uid)
+        yield
+        for uid in taken:
+            self._put(pods[uid])
+        self.pods, self.assumed = pods, assumed
 
     def on(self, name: str) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.spec.node_name == name]

@@ -98,6 +98,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(("forget", "remove")), st.sampled_from(PODS), st.booleans()),
     st.tuples(st.just("tell_again"), st.sampled_from(PODS), VERSIONS),
     st.tuples(st.just("refresh"), st.sampled_from(SNAPSHOTS)),
+    st.tuples(st.just("without"), st.sets(st.sampled_from(PODS), max_size=4), st.sampled_from(SNAPSHOTS)),
 )
 HISTORIES = st.lists(OPERATIONS, min_size=12, max_size=48)
 
@@ -117,6 +118,8 @@ class World:
         match operation:
             case ("refresh", number):
                 self.refresh(number)
+            case ("without", numbers, number):
+                self._without({make_pod(f"p{each}").uid for each in numbers}, number)
             case ("put_node", name, shape):
                 self._both("add_node", "put_node", make_node(name, **shape))
             case ("drop_node", name):
@@ -134,6 +137,13 @@ class World:
         self.cache.refresh(snapshot)
         self.shown[number] = self.twin.refresh(self.twins[number])
         assert observed(snapshot) == self.shown[number]
+
+    def _without(self, uids: set[str], number: int) -> None:
+        """Pods are set aside, somebody looks, and they come back."""
+        self.cache.set_aside(uids)
+        with self.twin.aside(uids):
+            self.refresh(number)
+        self.cache.put_back(uids)
 
     def _tell_again(self, uid: str, fields: dict[str, Any]) -> None:
         """Another version of a pod that is there. The conditions of one that is confirmed are shown at once."""
@@ -335,6 +345,11 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
                     del slices[number]
             case ("refresh", number):
                 check(number)
+            case ("without", numbers, number):
+                uids = {make_pod(f"p{each}").uid for each in numbers}
+                cache.set_aside(uids)
+                check(number)
+                cache.put_back(uids)
             case _:
                 world.tell(operation)
     for number in SNAPSHOTS:
