@@ -8,7 +8,7 @@ from bayplan.telemetry.timings cimport PointTimings as CPointTimings
 cdef class Attempts:
     cdef public object extenders, framework, sampler, share, tie_break
     cdef public CClasses classes
-    cdef public bint _filters, _finds_one, _shares
+    cdef public bint _filters, _finds_one, _shares, asks_post_filters
     cdef public double _sought_s
     cpdef object decide(self, CCycle cycle)
     @cython.locals(points=CPointTimings, standing=CStanding)
