@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from bayplan.app import known_plugins
+from bayplan.framework.cycle import Cycle
+from bayplan.framework.diagnosis import Diagnosis
+from bayplan.framework.plugin import PostFilterAnswer
+from bayplan.framework.status import unschedulable
 from bayplan.objects.core import Node, Pod, PodSchedulingGroup
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
 from bayplan.objects.workloads import (
@@ -252,3 +257,25 @@ async def test_others_have_their_turn_and_see_everybody() -> None:
         rig.hear(group(), *strong("a", "b"))
         await rig.asked("DELETE", "", times=6)
         assert seen == [6] * 6
+
+
+class Acting:
+    """Does something for whoever fits nowhere."""
+
+    name = "Acting"
+    asked: ClassVar[list[str]] = []
+
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:  # noqa: ARG002
+        self.asked.append(cycle.pod.name)
+        return PostFilterAnswer(unschedulable("in vain"))
+
+
+@on_loop
+async def test_nobody_acts_on_what_is_only_tried() -> None:
+    Acting.asked.clear()
+    config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Acting}}]}}}}}}]"
+    registry = known_plugins().with_plugins(Acting)
+    objects = weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b")
+    async with running(*NODES, *objects, gates=GATES, config=config, registry=registry) as rig:
+        await rig.asked("DELETE", "", times=2)
+        assert sorted(Acting.asked) == ["a", "b"]
