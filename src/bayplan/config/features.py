@@ -87,9 +87,7 @@ _BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "
 
 GROUPS, GANGS, PLACEMENTS = "GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"
 GROUP_PREEMPTION = "WorkloadAwarePreemption"
-TURNABLE = frozenset(
-    {"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS, GROUP_PREEMPTION}
-)
+TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS, GROUP_PREEMPTION})
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
 _NEEDS = {

@@ -33,7 +33,7 @@ from bayplan.framework.preemption_victims import Victims, budgets_of
 from bayplan.framework.status import SUCCESS, Code, Status, error, unresolvable, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.workloads import PodDisruptionBudget
+from bayplan.objects.workloads import PodDisruptionBudget, PodGroup
 from bayplan.plugins import default_preemption_args
 from bayplan.plugins.default_preemption_args import DefaultPreemptionArgs
 from bayplan.snapshot.weights import PodWeights
@@ -44,6 +44,8 @@ NO_CANDIDATE = "no candidate node for preemption"
 WAITING = "waiting for the preemption for this pod to be finished"
 GROUP_WAITING = "waiting for the preemption for this pod group to be finished"
 GROUP_PREEMPTS = "not eligible due to workload aware preemption enabled"
+GROUP_PLACED = "not eligible due to placement-based pod group scheduling limitation"
+NO_GROUP = "pod group for pod not found"
 PREFIX = "preemption: "
 
 
@@ -62,6 +64,7 @@ class DefaultPreemption:
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
         self.groups_preempt = False  # set where groups make room for all of them at once
+        self.groups_placed = False  # set where groups are tried placement by placement
         self._args = args
         self._handle = handle
         self._weights = PodWeights()  # of the snapshot that attempts share
@@ -78,10 +81,14 @@ class DefaultPreemption:
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         if self.groups_preempt and pod.spec.scheduling_group is not None:
-            group = self._handle.catalog.pod_groups.get(f"{pod.namespace}/{pod.spec.scheduling_group.pod_group_name}")
+            group = self._group_of(pod)
             waits = group is not None and self.is_preempting(group.metadata.uid)
             return unresolvable(GROUP_WAITING) if waits else None
         return unresolvable(WAITING) if self.is_preempting(pod.uid) else None
+
+    def _group_of(self, pod: Pod) -> PodGroup | None:
+        name = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else ""
+        return self._handle.catalog.pod_groups.get(f"{pod.namespace}/{name}")
 
     def is_preempting(self, uid: str) -> bool:
         """Whether evictions for this pod or group are under way. The last victim counts only until it is seen leaving.
@@ -122,9 +129,7 @@ class DefaultPreemption:
 
     def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
         """Victims by node; or the answer, where there is nothing left to choose from."""
-        if self.groups_preempt and cycle.pod.spec.scheduling_group is not None:
-            return _told(unschedulable(GROUP_PREEMPTS))
-        refusal = _not_eligible(cycle, diagnosis)
+        refusal = self._refused_to_member(cycle.pod) or _not_eligible(cycle, diagnosis)
         if refusal:
             return _told(unschedulable(refusal))
         found = self._search(cycle, diagnosis)
@@ -133,6 +138,18 @@ class DefaultPreemption:
         if found.faults:
             return _told(error(found.faults))
         return _told(unschedulable(found.sentence(diagnosis.names)), nominate="")
+
+    def _refused_to_member(self, pod: Pod) -> str:
+        """Why a pod of a group makes no room for itself: it would, over again, on each placement, or the group does."""
+        if pod.spec.scheduling_group is None:
+            return ""
+        if self.groups_placed:
+            group = self._group_of(pod)
+            if group is None:
+                return NO_GROUP
+            if group.spec.scheduling_constraints is not None:
+                return GROUP_PLACED
+        return GROUP_PREEMPTS if self.groups_preempt else ""
 
     def settle(self, cycle: Cycle, candidates: Left) -> PostFilterAnswer:
         """Choose among the candidates that are left, and say what is to be done."""

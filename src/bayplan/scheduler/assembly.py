@@ -71,6 +71,7 @@ def live_scheduler(
         records=DecisionRing(settings.records_mebibytes << 20),
         tie_break=ties,
         groups_preempt=features.enabled(GROUP_PREEMPTION),
+        groups_placed=features.enabled(PLACEMENTS),
     )
     queue = _queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)

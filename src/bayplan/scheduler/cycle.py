@@ -128,6 +128,7 @@ class Attempts:
         classes: Classes | None = None,
         *,
         groups_preempt: bool = False,
+        groups_placed: bool = False,
     ) -> None:
         self.framework = framework
         self.tie_break = tie_break
@@ -149,7 +150,7 @@ class Attempts:
             if hasattr(plugin, "extenders"):
                 plugin.extenders = preempting
             if hasattr(plugin, "groups_preempt"):
-                plugin.groups_preempt = groups_preempt
+                plugin.groups_preempt, plugin.groups_placed = groups_preempt, groups_placed
 
     def decide(self, cycle: Cycle) -> Decision:
         """Run an attempt that needs nobody outside."""

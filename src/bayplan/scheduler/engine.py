@@ -146,6 +146,7 @@ class PodEngine:
         post: Post | None = None,
         timings: PluginTimings | None = None,
         groups_preempt: bool = False,
+        groups_placed: bool = False,
     ) -> None:
         self.configuration = configuration = apply_extenders(configuration)
         self.cache = cache
@@ -163,6 +164,7 @@ class PodEngine:
         self._post = post
         self._share = share  # pods that are alike share their evaluation; off: each is evaluated in full
         self._groups_preempt = groups_preempt  # a group as a whole; off: each of its pods
+        self._groups_placed = groups_placed  # placement by placement
         self._tries_out = False
         self._snapshot = cache.snapshot()
         self._sampler = Sampler()
@@ -474,6 +476,7 @@ class PodEngine:
             extenders=tuple(map(Extender, configuration.extenders)),
             classes=Classes(completed, framework.boundary) if self._share else None,
             groups_preempt=self._groups_preempt,
+            groups_placed=self._groups_placed,
         )
 
     def _handle(self) -> EngineHandle:

@@ -84,6 +84,16 @@ async def test_no_placement_will_do() -> None:
 
 
 @on_loop
+async def test_nobody_preempts_for_one_placement() -> None:
+    """On each placement anew somebody would have to go."""
+    weak, strong = make_pod("weak", cpu="1", node="x1"), member("strong", cpu="1", priority=9)
+    async with running(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as rig:
+        (event,) = rig.events.told
+        assert event.note.endswith("not eligible due to placement-based pod group scheduling limitation")
+        assert rig.sent("DELETE", "/pods/weak") == []
+
+
+@on_loop
 async def test_a_group_without_a_topology_is_told_of_placements_too() -> None:
     async with running(*SPLIT, ring(9, None), *(member(str(n), cpu="1") for n in range(9)), gates=GATES) as rig:
         assert rig.bound() == {}
@@ -166,23 +176,6 @@ def test_ties_are_left_to_chance(settings: OwnSettings | None, expected: set[str
             assert {node_name[0] for node_name in found.values()} == expected
 
     tried()
-
-
-@on_loop
-async def test_room_is_made_within_one_domain() -> None:
-    nodes = node("x1", "x", "1"), node("y1", "y", "2")
-    weak = [
-        make_pod(f"weak-{number}", node=name, cpu="1", priority=0) for number, name in enumerate(("x1", "y1", "y1"))
-    ]
-    strong = [member(name, cpu="1", priority=10) for name in "ab"]
-    async with running(*nodes, *weak, ring(), *strong, gates=GATES) as rig:
-        assert rig.bound() == {}
-        await rig.asked("DELETE", "", times=2)
-        assert {each["status"].get("nominatedNodeName") for each in rig.sent("PATCH", "/pods/a/status")} == {"y1"}
-        waiting = "pod group is unschedulable, pod group is waiting for preemption to complete"
-        assert stands(rig) == [("False", "Unschedulable", waiting)]
-        gone = {request.path.rsplit("/", 1)[1] for request in rig.server.requests if request.method == "DELETE"}
-        assert gone == {"weak-1", "weak-2"}
 
 
 class Watching:
@@ -274,8 +267,8 @@ async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
         assert rig.bound() == {}
         (said,) = {event.note for event in rig.events.told}
         why = "1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [Narrowing]. no new claims to deallocate"
-        unhelpful = "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
-        assert said == f"0/2 nodes are available: {why}, {unhelpful}"
+        refused = "preemption: not eligible due to placement-based pod group scheduling limitation"
+        assert said == f"0/2 nodes are available: {why}, {refused}"
 
 
 @on_loop
