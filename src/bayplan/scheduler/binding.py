@@ -89,6 +89,8 @@ class Bindings:
     """Where pods are bound by the binder: who knows what became of it."""
     on_the_wire: int = 0
     """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
+    left_the_wire: Callable[[], None] = lambda: None
+    """Told whenever these have become fewer. The pod may be on its way for minutes more, by the binder."""
     _room: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,6 +137,7 @@ class Bindings:
                 status = await self._written(held)
         finally:
             self.on_the_wire -= 1
+            self.left_the_wire()
         if status.ok and self.requests is not None:
             status = await self.requests.settled(cycle.pod)  # the binder may take minutes, and holds up nobody else
         return Outcome(status)

@@ -98,6 +98,9 @@ class LiveScheduler:
     _rebuilt: Rebuilt | None = None
     _retired: list[Retired] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.bindings.left_the_wire = self._left_the_wire
+
     @property
     def requests(self) -> BindRequests | None:
         """Bind requests of our pods, where there may be some."""
@@ -362,6 +365,11 @@ class LiveScheduler:
         task = asyncio.ensure_future(self.bindings.carry_out(queued, placed))
         self._binding.add(task)
         task.add_done_callback(self._binding_ended)
+
+    def _left_the_wire(self) -> None:
+        """There is room again, though the binder may not be done with a single pod."""
+        if self.bindings.on_the_wire == _MOST_ON_THE_WIRE - 1 and self.queue.has_ready:
+            self._woken.set()
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:
         self._binding.discard(task)

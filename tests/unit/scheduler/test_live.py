@@ -12,6 +12,8 @@ from bayplan.clock import ManualClock
 from bayplan.config.own_settings import OwnSettings
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.handle import Handle
+from bayplan.framework.status import Status
+from bayplan.objects.core import Pod
 from bayplan.objects.volumes import AzureDisk
 from bayplan.queueing.queued import Pool
 from bayplan.scheduler import live as live_module
@@ -162,6 +164,38 @@ async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: 
         turns.release()
         await rig.asked("POST", "/binding", 11)
         assert "urgent" in rig.bound()
+
+
+@on_loop
+async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that was handed to the binder is off the wire, and on its way for as long as the binder takes."""
+    monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 2)
+    async with running(NODE) as rig:
+        slow_down(rig)
+        turns = asyncio.Semaphore(0)
+        with_the_binder: set[str] = set()
+
+        class StandsStill:
+            async def settled(self, pod: Pod) -> Status:
+                with_the_binder.add(pod.name)
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        async def in_turn(request: Any) -> Any:
+            await turns.acquire()
+            return rig.answer(request)
+
+        rig.server.route = in_turn
+        rig.live.bindings.requests = StandsStill()  # type: ignore[assignment]
+        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
+        await rig.asked("POST", "/binding", 2)
+        await until(lambda: not rig.live._heard)
+        assert rig.live.queue.counts()["active"] == 3
+        for _ in range(5):
+            turns.release()
+        await rig.asked("POST", "/binding", 5)
+        await until(lambda: len(with_the_binder) == 5)
+        assert rig.live.under_way == 5
 
 
 @on_loop
