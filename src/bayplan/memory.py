@@ -60,12 +60,13 @@ _ENOUGH = 2  # collections of what is young, of 7,000 objects each by which more
 def keep_frozen() -> None:
     """Freeze, and from now on also what comes, as long as the loop runs."""
     freeze_memory()
-    asyncio.get_running_loop().call_later(SETTLE_S, _freeze_later)
+    _freeze_later()
 
 
 def _freeze_later() -> None:
     freeze_new()
-    asyncio.get_running_loop().call_later(SETTLE_S, _freeze_later)
+    loop = asyncio.get_running_loop()
+    loop.call_later(SETTLE_S - loop.time() % SETTLE_S, _freeze_later)  # with those who look at connections so often
 
 
 def freeze_new() -> None:

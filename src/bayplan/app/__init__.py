@@ -43,7 +43,7 @@ from bayplan.client import (
 from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.features import GROUPS, Features
 from bayplan.config.load import load, load_default
-from bayplan.config.model import Configuration, Extender
+from bayplan.config.model import Configuration, Extender, Profile
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
 from bayplan.framework.discovery import (
@@ -249,7 +249,11 @@ def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tupl
 
 def uses_bind_requests(configuration: Configuration) -> bool:
     """Whether some profile has its pods bound by the binder."""
-    return any(BindRequestBinder.name in profile.plugins.enabled_names() for profile in configuration.profiles)
+    return any(_by_binder(profile) for profile in configuration.profiles)
+
+
+def _by_binder(profile: Profile) -> bool:
+    return BindRequestBinder.name in profile.plugins.enabled_names()
 
 
 def wired_scheduler(
@@ -288,6 +292,7 @@ def wired_scheduler(
         live.engine.desk.mutation.add_to(monitor.registry)
         requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
         show_stale(monitor.registry, lambda: len(requests.stale))
+        live.all_by_binder = all(_by_binder(profile) for profile in configuration.profiles)
     live.writes.reached = wiring.reached
     # Where answers are let gather, a few senders would send a few events each time, however many wait.
     wiring.sink.gives_way = lambda: live.is_writing and not live.leeway_s()

@@ -45,6 +45,9 @@ _MOST_FOLLOWING = 25
 _LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.02
 """For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
 for those longer than for us; and where the binder is not what they wait for, nobody notices so little."""
+_QUEUE_S, _MOST_QUEUE_S = 0.00025, 0.05
+"""The same where every pod is bound by the binder: whoever comes new then is behind those that wait for it, and no API
+server lets four thousand pods a second be bound. So a longer rest costs nobody his place, nor any time."""
 _NOBODY: frozenset[str] = frozenset()
 Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
 """What a change means, in slices."""
@@ -87,6 +90,8 @@ class LiveScheduler:
     """Who decides about pods of groups; nobody: they are pods like others."""
     observer: Observer = field(default_factory=NoObserver)
     slice_s: float = SLICE_S
+    all_by_binder: bool = False
+    """Whether every profile has its pods bound by the binder."""
     _heard: deque[tuple[Following, KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _following: Iterator[int] | None = None
     _flushing: Iterator[int] | None = None
@@ -180,7 +185,8 @@ class LiveScheduler:
         is_all = self.under_way == self.bindings.on_the_wire + waiting
         if not is_all or self.ask is not None or self.writes.busy:
             return 0.0
-        return min(waiting * _LEEWAY_S, _MOST_LEEWAY_S)
+        leeway_s = min(waiting * _LEEWAY_S, _MOST_LEEWAY_S)
+        return max(leeway_s, min(waiting * _QUEUE_S, _MOST_QUEUE_S)) if self.all_by_binder else leeway_s
 
     # the loop ---------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Connections:
     async def sweep(self) -> None:
         """End what is overdue; runs as long as the server does."""
         while True:
-            await self._clock.sleep(_TICK_S)
+            await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)  # with whoever else looks so often
             now = self._clock.monotonic_s()
             for connection in [each for each in self._open.values() if each.deadline <= now]:
                 connection.task.cancel()

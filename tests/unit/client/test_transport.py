@@ -166,6 +166,27 @@ async def test_a_request_that_hangs_times_out() -> None:
 
 
 @on_loop
+async def test_the_connections_of_all_clients_are_looked_at_on_one_beat() -> None:
+    """Each look wakes the process: those of a handful of clients wake it no more often than those of one."""
+    beats: list[float] = []
+
+    class Heard(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            beats.append(round(self.monotonic_s() + seconds, 6))
+            await super().sleep(seconds)
+
+    clock = Heard()
+    async with WireServer(ok) as server, server.client(clock) as one, server.client(clock) as another:
+        await one.transport.request("GET", "/version")
+        clock.advance(0.1)
+        await another.transport.request("GET", "/version")
+        assert beats == [0.25, 0.25]
+        clock.advance(0.2)
+        await until(lambda: len(beats) == 4)
+        assert beats[2:] == [0.5, 0.5]
+
+
+@on_loop
 async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not() -> None:
     def cut(_: Request) -> Reply:
         server.cut()

@@ -14,7 +14,7 @@ from bayplan.framework.cycle import Cycle
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
-from bayplan.scheduler.request_following import follow_requests
+from bayplan.scheduler.request_following import follow_requests, new_outcome
 from bayplan.testing import make_node, make_pod
 from live_rig import Rig, conditions, running
 from wire_server import Answer, Reply, Request, until
@@ -128,6 +128,26 @@ def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
             rig.live.hear(None, told(rig, pods[0], phase="Succeeded"))
             await until(lambda: bool(rig.events.told) and rig.live.under_way == 2)
             assert rig.live.leeway_s() == 0.002
+
+    asyncio.run(run())
+
+
+def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_way() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            live, requests = rig.live, rig.live.requests
+            assert requests is not None
+
+            def leeway_s(waiting: int) -> float:
+                requests._waiting = dict.fromkeys(map(str, range(waiting)), new_outcome())
+                live.bindings.on_the_wire = -waiting  # what is under way is all there
+                return live.leeway_s()
+
+            assert [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
+            live.all_by_binder = True
+            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 120, 200, 1000)]
+            assert longer == [0.0, 0.005, 0.02, 0.02, 0.03, 0.05, 0.05]
+            requests._waiting, live.bindings.on_the_wire = {}, 0
 
     asyncio.run(run())
 
