@@ -142,9 +142,10 @@ class _Change:
         self._own = version
 
     def _compared(self, live: Tree, after: Tree, type_: AnyType) -> tuple[FieldSet, FieldSet]:
-        allowed = _filter(type_, after, self._subresource)
-        removed, modified, added = (allowed(part) for part in compare(live, after, _rule(type_)))
-        return fieldsets.union(modified, added), removed
+        sieve = _Sieve(type_, after, self._subresource)
+        found = compare(live, after, _rule(type_))
+        changed = fieldsets.union(sieve.passed(found.modified), sieve.passed(found.added))
+        return changed, sieve.passed(found.removed)
 
     def seen_in(self, version: str) -> tuple[FieldSet, FieldSet]:
         """The fields with a new value, and those that are gone."""
@@ -207,13 +208,19 @@ _ONLY: dict[str, FieldSet] = {
 }
 
 
-def _filter(type_: AnyType, after: Tree, subresource: str) -> Callable[[FieldSet], FieldSet]:
+class _Sieve:
     """What is left of a set of changes when those that the server ignores anyway are taken out."""
-    if subresource in _ONLY:
-        pattern = _ONLY[subresource]
-        return lambda fields: fieldsets.only(fields, pattern)
-    gone = _ignored(type_, after, subresource)
-    return (lambda fields: fieldsets.without(fields, gone)) if gone else (lambda fields: fields)
+
+    __slots__ = ("_gone", "_only")
+
+    def __init__(self, type_: AnyType, after: Tree, subresource: str) -> None:
+        self._only = _ONLY.get(subresource)
+        self._gone = _ignored(type_, after, subresource) if self._only is None else {}
+
+    def passed(self, fields: FieldSet) -> FieldSet:
+        if self._only is not None:
+            return fieldsets.only(fields, self._only)
+        return fieldsets.without(fields, self._gone)
 
 
 def _ignored(type_: AnyType, after: Tree, subresource: str) -> FieldSet:
@@ -302,7 +309,7 @@ class _Attempt:
         self._live, self._applied, self._managers, self._who, self._convert = live, applied, managers, who, convert
         self._api_version, self._type, self._now = api_version, type_, now
         self._rule = _rule(type_)
-        self._allowed = _filter(type_, applied, who.subresource)
+        self._allowed = _Sieve(type_, applied, who.subresource).passed
 
     def run(self, *, force: bool) -> tuple[Tree, Managers]:
         try:

@@ -219,7 +219,7 @@ class CustomType:
     def rule(self) -> Rule:
         """How objects merge."""
         made = _rule(self.schema)
-        fields = dict(made.map.fields) if made.map is not None else {}
+        fields = dict(made.map.fields()) if made.map is not None else {}
         text = Rule(scalar=STRING)
         fields |= {"apiVersion": text, "kind": text, "metadata": rule_of(structural.meta_type())}
         element = made.map.element if made.map is not None else None
@@ -274,7 +274,7 @@ def _map_rule(schema: Schema) -> MapRule:
     return MapRule(lambda: _field_rules(schema, known), element, atomic)
 
 
-def _field_rules(schema: Schema, known: Mapping[str, Schema]) -> Mapping[str, Rule]:
+def _field_rules(schema: Schema, known: Mapping[str, Schema]) -> dict[str, Rule]:
     made = {name: _rule(below) for name, below in known.items()}
     if schema.get(EMBEDDED):
         made["metadata"] = rule_of(structural.meta_type())

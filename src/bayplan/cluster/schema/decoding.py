@@ -14,7 +14,7 @@ import msgspec
 
 from bayplan.cluster.answers import Refusal, bad_request
 from bayplan.cluster.schema.complaints import Complaints
-from bayplan.cluster.schema.reading import Reader, Strange, reader_of
+from bayplan.cluster.schema.reading import Strange, reader_of, unknown_fields
 from bayplan.cluster.schema.types import UNSET, Type, built_in_types
 from bayplan.errors import ObjectError
 from bayplan.objects import json_text
@@ -55,11 +55,11 @@ def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expecte
     repeats = validation != "Ignore" and may_repeat_keys(text, tree)  # before what is missing is filled in
     _check_header(tree, expected)
     try:
-        before = Reader.unknown
-        found = reader_of(type_)(tree)
+        before = unknown_fields()
+        found = reader_of(type_).read(tree)
     except Strange:
         _refuse_wrong(text, type_, tree)
-    strange = Reader.unknown != before or repeats
+    strange = unknown_fields() != before or repeats
     found["kind"], found["apiVersion"] = expected.kind, expected.api_version
     if validation == "Ignore" or not (strange or fault):
         return Decoded(found)
@@ -101,7 +101,7 @@ def _read_applied(body: bytes) -> tuple[Tree, str | None]:
 
 def normalize(type_: Type, tree: Tree) -> Tree:
     """An object of ours as the API server would keep it; unknown fields go without a word."""
-    return reader_of(type_)(tree)
+    return reader_of(type_).read(tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,13 @@ class BuiltIn:
         other = _other_kind(tree, self.expected)
         if other:
             return {}, [], other
-        before = Reader.unknown
+        before = unknown_fields()
         try:
             reader = reader_of(self.type)
-            found = reader(tree) if known is None else reader.again(tree, known)
+            found = reader.read(tree) if known is None else reader.again(tree, known)
         except Strange:
             return {}, [], Complaints(tree, self.type, converted=converted).wrong
-        if Reader.unknown == before:
+        if unknown_fields() == before:
             return found, [], None
         return found, Complaints(tree, self.type).strangers, None
 

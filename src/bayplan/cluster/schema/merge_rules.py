@@ -8,54 +8,70 @@ and then kept with the type; rules of custom resources come from their schemas.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cluster.schema.types import UNSET, Field, Kind, Shape, Type
 
 
-@dataclass(slots=True, eq=False)
 class ListRule:
-    """A list: atomic, a set of scalars (`associative` without keys) or a map by keys."""
+    """A list: atomic, a set of scalars (`associative` without keys) or a map by keys.
 
-    item: Rule
-    associative: bool = False
-    keys: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Of the keys that may be missing in an element."""
+    `defaults` are of the keys that may be missing in an element.
+    """
+
+    __slots__ = ("associative", "defaults", "item", "keys")
+
+    def __init__(
+        self,
+        item: Rule,
+        associative: bool = False,
+        keys: tuple[str, ...] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.item = item
+        self.associative = associative
+        self.keys = keys
+        self.defaults = defaults or {}
 
 
-@dataclass(slots=True, eq=False)
 class MapRule:
     """A map or struct. `element` is the rule of fields that are not declared; None where there may be none."""
 
-    declared: Callable[[], Mapping[str, Rule]]
-    element: Rule | None = None
-    atomic: bool = False
-    _fields: Mapping[str, Rule] | None = None
-    _steps: Mapping[str, tuple[str, Rule, bool]] | None = None
+    __slots__ = ("_fields", "_steps", "atomic", "declared", "element")
 
-    @property
-    def fields(self) -> Mapping[str, Rule]:
+    def __init__(
+        self,
+        declared: Callable[[], dict[str, Rule]],
+        element: Rule | None = None,
+        atomic: bool = False,
+    ) -> None:
+        self.declared = declared
+        self.element = element
+        self.atomic = atomic
+        self._fields: dict[str, Rule] | None = None
+        self._steps: dict[str, tuple[str, Rule, bool]] | None = None
+
+    def fields(self) -> dict[str, Rule]:
         if self._fields is None:
             self._fields = self.declared()
         return self._fields
 
-    @property
-    def steps(self) -> Mapping[str, tuple[str, Rule, bool]]:
+    def steps(self) -> dict[str, tuple[str, Rule, bool]]:
         """For each field the step to it, its rule, and whether it can only be a leaf."""
         if self._steps is None:
-            self._steps = {name: (f"f:{name}", rule, rule.only_leaf) for name, rule in self.fields.items()}
+            self._steps = {name: (f"f:{name}", rule, rule.only_leaf) for name, rule in self.fields().items()}
         return self._steps
 
 
-@dataclass(slots=True, eq=False)
 class Rule:
     """What a value may be, and how each form of it merges. `scalar` names the scalars that are allowed."""
 
-    scalar: str = ""
-    list: ListRule | None = None
-    map: MapRule | None = None
+    __slots__ = ("list", "map", "scalar")
+
+    def __init__(self, scalar: str = "", list: ListRule | None = None, map: MapRule | None = None) -> None:  # noqa: A002
+        self.scalar = scalar
+        self.list = list
+        self.map = map
 
     @property
     def only_leaf(self) -> bool:
@@ -66,7 +82,7 @@ class Rule:
 STRING, NUMBER, BOOLEAN, UNTYPED = "string", "numeric", "boolean", "untyped"
 
 
-def _no_fields() -> Mapping[str, Rule]:
+def _no_fields() -> dict[str, Rule]:
     return {}
 
 
@@ -113,7 +129,7 @@ def rule_of(type_: Type) -> Rule:
     return made
 
 
-def _fields(type_: Type) -> Mapping[str, Rule]:
+def _fields(type_: Type) -> dict[str, Rule]:
     return {each.name: _field_rule(each) for each in type_.fields.values()}
 
 

@@ -36,23 +36,24 @@ class Comparison(NamedTuple):
 def compare(old: dict[str, Any], new: dict[str, Any], rule: Rule) -> Comparison:
     """What changes from the old object to the new one."""
     found = Comparison({}, {}, {})
-    _compare(old, new, rule, found)
+    _compare(old, new, rule, found.removed, found.modified, found.added)
     return found
 
 
-def _compare(old: Any, new: Any, rule: Rule, found: Comparison) -> None:
-    """Both are there and differ; `found` takes what is below."""
-    if isinstance(new, dict) and rule.map is not None and not rule.map.atomic and isinstance(old, (dict, type(None))):
+def _compare(old: Any, new: Any, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
+    """Both are there and differ; the sets of what is gone, other than before, and new take what is below."""
+    fields, listed = rule.map, rule.list
+    if isinstance(new, dict) and fields is not None and not fields.atomic and (old is None or isinstance(old, dict)):
         if old or new:
-            _compare_maps(old or {}, new, rule.map, found)
+            _compare_maps(old or {}, new, fields, gone, other, come)
             return
-    elif isinstance(old, dict) and new is None and old and rule.map is not None and not rule.map.atomic:
-        _compare_maps(old, {}, rule.map, found)
+    elif isinstance(old, dict) and new is None and old and fields is not None and not fields.atomic:
+        _compare_maps(old, {}, fields, gone, other, come)
         return
-    elif rule.list is not None and rule.list.associative and _lists(old, new):
-        _compare_lists(old or [], new or [], rule.list, found)
+    elif listed is not None and listed.associative and _lists(old, new):
+        _compare_lists(old or [], new or [], listed, gone, other, come)
         return
-    found.modified[SELF] = MEMBER
+    other[SELF] = MEMBER
 
 
 def _lists(old: Any, new: Any) -> bool:
@@ -60,55 +61,69 @@ def _lists(old: Any, new: Any) -> bool:
     return isinstance(old, (list, type(None))) and isinstance(new, (list, type(None))) and bool(old or new)
 
 
-def _compare_maps(old: dict[str, Any], new: dict[str, Any], rule: MapRule, found: Comparison) -> None:
-    fields, element = rule.fields, rule.element or LEAF
+def _compare_maps(
+    old: dict[str, Any], new: dict[str, Any], rule: MapRule, gone: FieldSet, other: FieldSet, come: FieldSet
+) -> None:
+    fields, element = rule.fields(), rule.element or LEAF
     for key, value in new.items():
         mine = old.get(key, ABSENT)
         if mine is value or (mine == value and mine is not ABSENT):
             continue
         if mine is ABSENT:
-            found.added["f:" + key] = added(value, fields.get(key, element))
+            come["f:" + key] = added(value, fields.get(key, element))
         else:
-            _step(mine, value, "f:" + key, fields.get(key, element), found)
+            _step(mine, value, "f:" + key, fields.get(key, element), gone, other, come)
     if len(old) and (len(old) > len(new) or not old.keys() <= new.keys()):
         for key, mine in old.items():
             if key not in new:
-                found.removed["f:" + key] = added(mine, fields.get(key, element))
+                gone["f:" + key] = added(mine, fields.get(key, element))
 
 
-def _compare_lists(old: list[Any], new: list[Any], rule: ListRule, found: Comparison) -> None:
+def _compare_lists(
+    old: list[Any], new: list[Any], rule: ListRule, gone: FieldSet, other: FieldSet, come: FieldSet
+) -> None:
     mine, theirs = _indexed(old, rule), _indexed(new, rule)
     for step, values in theirs.items():
         before = mine.get(step)
         if before is None:
-            found.added[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
+            come[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
         elif before != values:
-            _compare_twins(before, values, step, rule.item, found)
+            _compare_twins(before, values, step, rule.item, gone, other, come)
     for step, values in mine.items():
         if step not in theirs:
-            found.removed[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
+            gone[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
 
 
-def _compare_twins(before: list[Any], after: list[Any], step: str, rule: Rule, found: Comparison) -> None:
+def _compare_twins(
+    before: list[Any], after: list[Any], step: str, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet
+) -> None:
     """Elements that share a key, on one side or on both."""
     if len(before) == len(after) == 1:
-        _step(before[0], after[0], step, rule, found)
+        _step(before[0], after[0], step, rule, gone, other, come)
     elif len(before) > 1 and len(after) > 1:
-        found.modified[step] = {}
+        other[step] = {}
     elif len(before) > 1:
-        found.added[step] = added(after[0], rule)
-        found.removed[step] = {}
+        come[step] = added(after[0], rule)
+        gone[step] = {}
     else:
-        found.removed[step] = added(before[0], rule)
-        found.added[step] = {}
+        gone[step] = added(before[0], rule)
+        come[step] = {}
 
 
-def _step(mine: Any, value: Any, step: str, rule: Rule, found: Comparison) -> None:
-    below = Comparison({}, {}, {})
-    _compare(mine, value, rule, below)
-    for into, part in zip(found, below, strict=True):
-        if part:
-            into[step] = MEMBER if len(part) == 1 and SELF in part else part
+def _step(mine: Any, value: Any, step: str, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
+    if not isinstance(value, (dict, list)) and not isinstance(mine, (dict, list)):
+        other[step] = MEMBER
+        return
+    left: FieldSet = {}
+    changed: FieldSet = {}
+    found: FieldSet = {}
+    _compare(mine, value, rule, left, changed, found)
+    if left:
+        gone[step] = MEMBER if len(left) == 1 and SELF in left else left
+    if changed:
+        other[step] = MEMBER if len(changed) == 1 and SELF in changed else changed
+    if found:
+        come[step] = MEMBER if len(found) == 1 and SELF in found else found
 
 
 def added(value: Any, rule: Rule) -> FieldSet:
@@ -117,7 +132,7 @@ def added(value: Any, rule: Rule) -> FieldSet:
         below = rule.map
         if below is None or below.atomic or not value:
             return MEMBER
-        steps, element = below.steps, below.element or LEAF
+        steps, element = below.steps(), below.element or LEAF
         found: FieldSet = {SELF: MEMBER}
         for key, each in value.items():
             known = steps.get(key)
@@ -144,7 +159,7 @@ def field_set(value: Any, rule: Rule) -> FieldSet:
     found: FieldSet = {}
     if isinstance(value, dict) and rule.map is not None:
         for key, each in value.items():
-            known = rule.map.fields.get(key)
+            known = rule.map.fields().get(key)
             below = _owned(each, known or rule.map.element or LEAF)
             if below is None and (each is None or known is None or each == {}):
                 below = {}
@@ -202,7 +217,11 @@ def element_step(each: Any, rule: ListRule) -> str:
         value = each.get(keys[0])
         if type(value) is str:
             return _key_step(keys[0], value)
-    found = {}
+    return _keys_step(each, rule)
+
+
+def _keys_step(each: dict[str, Any], rule: ListRule) -> str:
+    found, keys = {}, rule.keys
     for key in keys:
         value = each.get(key, ABSENT)
         if value is ABSENT:
@@ -248,7 +267,7 @@ def merge(live: Any, given: Any, rule: Rule) -> Any:
         if not given and not live:
             return given
         mine = live if isinstance(live, dict) else {}
-        fields, element = rule.map.fields, rule.map.element or LEAF
+        fields, element = rule.map.fields(), rule.map.element or LEAF
         merged = dict(mine)
         for key, value in given.items():
             merged[key] = merge(mine.get(key, ABSENT), value, fields.get(key, element))
@@ -308,7 +327,7 @@ def remove(value: Any, gone: FieldSet, rule: Rule) -> Any:
             if below is None:
                 kept[key] = each
             elif below and SELF not in below:
-                kept[key] = remove(each, below, rule.map.fields.get(key, rule.map.element or LEAF))
+                kept[key] = remove(each, below, rule.map.fields().get(key, rule.map.element or LEAF))
         return kept or None
     if isinstance(value, list) and rule.list is not None and rule.list.associative:
         items = []
@@ -330,7 +349,7 @@ def named_members(given: FieldSet, rule: Rule) -> FieldSet:
             made[step] = below
             continue
         inner = named_members(below, _below(rule, step))
-        if step[0] == "f" and rule.map is not None and step[2:] in rule.map.fields:
+        if step[0] == "f" and rule.map is not None and step[2:] in rule.map.fields():
             inner = {SELF: {}, **inner}
         made[step] = inner
     return made
@@ -338,7 +357,7 @@ def named_members(given: FieldSet, rule: Rule) -> FieldSet:
 
 def _below(rule: Rule, step: str) -> Rule:
     if step[0] == "f":
-        return (rule.map.fields.get(step[2:]) or rule.map.element or LEAF) if rule.map is not None else LEAF
+        return (rule.map.fields().get(step[2:]) or rule.map.element or LEAF) if rule.map is not None else LEAF
     return rule.list.item if rule.list is not None else LEAF
 
 
@@ -366,7 +385,7 @@ def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
 
 def _map_problems(value: dict[str, Any], rule: MapRule, path: str) -> Iterator[str]:
     for key, each in value.items():
-        known = rule.fields.get(key) or rule.element
+        known = rule.fields().get(key) or rule.element
         if known is None:
             yield f"{path}.{key}: field not declared in schema"
             return  # upstream looks no further into a map that it does not know

@@ -30,12 +30,18 @@ class Strange(Exception):
     """A value has the wrong type for its field."""
 
 
+_unknown = [0]
+
+
+def unknown_fields() -> int:
+    """How many fields were dropped because nobody knows them, ever: compare before and after."""
+    return _unknown[0]
+
+
 class Reader:
-    """Reads objects of one type. `unknown` counts the fields that were dropped, ever: compare before and after."""
+    """Reads objects of one type."""
 
     __slots__ = ("_always", "_fields", "_type")
-
-    unknown = 0
 
     def __init__(self, type_: Type) -> None:
         self._type = type_
@@ -43,6 +49,10 @@ class Reader:
         self._always: list[tuple[str, Callable[[], Any]]] = []
 
     def __call__(self, value: Any) -> dict[str, Any]:
+        return self.read(value)
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """What is kept of a value; the same as calling, without the way around that a call of an object takes."""
         if type(value) is not dict:
             if value is None:
                 return self.zero()
@@ -54,10 +64,14 @@ class Reader:
         for key, given in value.items():
             known = fields.get(key)
             if known is None:
-                Reader.unknown += 1
+                _unknown[0] += 1
             elif given is not None:
                 name, read, drop_empty = known
-                got = read(given)
+                if type(read) is Reader:
+                    reader = read
+                    got = reader.read(given)
+                else:
+                    got = read(given)
                 if got or not drop_empty:
                     out[name] = got
         for name, make in self._always:
@@ -68,7 +82,7 @@ class Reader:
     def again(self, value: Any, known: Any) -> dict[str, Any]:
         """The same for a value of which parts are those of `known`, which was read before: they are taken over."""
         if type(value) is not dict or type(known) is not dict:
-            return self(value)
+            return self.read(value)
         fields = self._fields
         if fields is None:
             fields = self._compile()
@@ -76,16 +90,20 @@ class Reader:
         for key, given in value.items():
             if given is None:
                 if key not in fields:
-                    Reader.unknown += 1
+                    _unknown[0] += 1
                 continue
             before = known.get(key)
             if given is before:
                 out[key] = given
             elif key not in fields:
-                Reader.unknown += 1
+                _unknown[0] += 1
             else:
                 name, read, drop_empty = fields[key]
-                got = read.again(given, before) if type(read) is Reader else read(given)
+                if type(read) is Reader:
+                    reader = read
+                    got = reader.again(given, before)
+                else:
+                    got = read(given)
                 if got or not drop_empty:
                     out[name] = got
         for name, make in self._always:
@@ -176,6 +194,9 @@ def shape_reader(shape: Shape) -> Read:
 
 
 def _list_reader(read: Read, zero: Callable[[], Any]) -> Read:
+    if type(read) is Reader:
+        read = read.read
+
     def items(value: Any) -> Any:
         if type(value) is not list:
             raise Strange
@@ -278,7 +299,7 @@ _SCHEMAS = frozenset({Kind.SCHEMA_OR_ARRAY, Kind.SCHEMA_OR_BOOL, Kind.SCHEMA_OR_
 
 def _schema_reader(shape: Shape) -> Read:
     """Where a schema may stand, or something simpler."""
-    schema = reader_of(shape.type)
+    schema = reader_of(shape.type).read
 
     def read(value: Any) -> Any:
         if type(value) is dict:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cluster.schema.complaints import Complaints
-from bayplan.cluster.schema.reading import Reader, Strange, copied, reader_of
+from bayplan.cluster.schema.reading import Strange, copied, reader_of, unknown_fields
 from bayplan.cluster.schema.types import Type, built_in_types
 from bayplan.objects.go_text import json_text
 
@@ -206,11 +206,11 @@ def _metadata(value: Any, path: str, gone: list[str]) -> Tree:
     if value is not None and not isinstance(value, dict):
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         raise MetadataError(f"json: cannot unmarshal {word} into Go value of type {type_.name}")
-    before = Reader.unknown
+    before = unknown_fields()
     try:
         read = reader_of(type_)(value)
     except Strange:
         raise MetadataError(str(Complaints(value, type_).wrong)) from None
-    if Reader.unknown != before:
+    if unknown_fields() != before:
         gone += [each.replace('"', f'"{path}.', 1) for each in Complaints(value, type_).strangers]
     return read
