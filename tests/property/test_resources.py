@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from bayplan.objects.meta import Condition, QuantityText
+from bayplan.objects.meta import Condition, ObjectMeta, QuantityText
 from bayplan.objects.resources import (
     NONZERO_DEFAULTS,
     accounted_requests,
@@ -21,6 +21,8 @@ from bayplan.objects.resources import (
     runs_alike,
     written_requests,
 )
+from bayplan.snapshot.pod_info import PodInfo
+from bayplan.snapshot.vocabulary import Vocabulary
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "x.io/gpu", "hugepages-2Mi", "pods"]
 TEXTS: list[QuantityText] = [
@@ -106,3 +108,26 @@ def test_versions_are_compared_without_writing_their_requests_down(
     later = Pod(spec=spec, status=status)
     assert asks_alike(pod, later) == (written_requests(pod) == written_requests(later))
     assert runs_alike(pod.status, status) == asks_alike(pod, Pod(spec=pod.spec, status=status))
+
+
+def amounts(info: PodInfo, vocabulary: Vocabulary) -> tuple[object, ...]:
+    """All that is computed of requests and ports, and given to columns and plugins."""
+    weight = info.weight(vocabulary)
+    incoming = [info.once(compute) for compute in (filter_requests, fit_score_requests, balanced_requests)]
+    return info.requests, info.nonzero, weight.parts, weight.amounts.tolist(), weight.bound, info.host_ports, incoming
+
+
+@given(pods(), st.sampled_from(["", "other"]), st.booleans())
+def test_a_pod_takes_over_from_its_like_what_it_would_have_computed(pod: Pod, namespace: str, complete: bool) -> None:
+    vocabulary = Vocabulary()
+    known = PodInfo(pod)
+    if complete:
+        known.complete(vocabulary)
+    other = replace(pod, metadata=ObjectMeta(name="other", uid="2", namespace=namespace, labels={"app": "b"}))
+    assert asks_alike(pod, other)
+    taken = known.like(other)
+    assert amounts(taken, vocabulary) == amounts(PodInfo(other), vocabulary)
+    assert (taken.pod, taken.uid, taken.kind) == (other, "2", PodInfo(other).kind)
+    taken.requests["x.io/mine"] = 1
+    taken.once(filter_requests)["x.io/mine"] = 1
+    assert "x.io/mine" not in {*known.requests, *known.once(filter_requests)}

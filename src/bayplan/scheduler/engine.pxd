@@ -17,7 +17,7 @@ cdef class PodEngine:
     cdef dict __dict__
     cdef object __weakref__
     cdef public object configuration, nominations, waiting, desk, timings
-    cdef public object _clock, _chance, _writes, _post, _share, _sampler, _latest, _tie_break, _registry
+    cdef public object _clock, _chance, _writes, _post, _share, _sampler, _latest, _prepared, _tie_break, _registry
     cdef public CCache cache
     cdef public CDecisionRing records
     cdef public CSnapshot _snapshot

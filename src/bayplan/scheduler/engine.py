@@ -39,6 +39,7 @@ from bayplan.framework.standing import Standing
 from bayplan.framework.status import Code, Status
 from bayplan.framework.waiting import WaitingPods
 from bayplan.objects.core import Pod
+from bayplan.objects.resources import asks_alike
 from bayplan.scheduler.cycle import Ask, Attempts, Decision, TieBreak
 from bayplan.scheduler.extenders import Extender
 from bayplan.scheduler.handles import EngineHandle, NoWrites, Post
@@ -156,6 +157,7 @@ class PodEngine:
         self.activated: dict[str, Pod] = {}  # by key: pods that plugins want tried now
         self.desk = BindRequestDesk(clock)
         self._held: dict[str, Held] = {}
+        self._prepared: PodInfo | None = None  # the last one: pods of one template come one after another
         self.timings = timings or PluginTimings()
         self.records = DecisionRing() if records is None else records  # an empty one is false, and meant all the same
         self._clock = clock
@@ -227,8 +229,10 @@ class PodEngine:
 
     def prepare(self, pod: Pod) -> PodInfo:
         """The pod with what can be computed before its turn comes: a queue does so when the pod enters."""
-        info = PodInfo(pod)
+        last = self._prepared
+        info = last.like(pod) if last is not None and asks_alike(last.pod, pod) else PodInfo(pod)
         info.complete(self.cache.vocabulary)
+        self._prepared = info
         attempts = self._attempts.get(pod.scheduler_name)
         if attempts is not None and attempts.classes is not None:
             attempts.classes.kind_of(info)

@@ -170,10 +170,26 @@ class PodInfo:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
         self.weight(vocabulary)
         _ = self.host_ports, self.affinity, self.claim_keys, self.kind
-        for compute in (filter_requests, fit_score_requests, balanced_requests):
+        for compute in _INCOMING:
             self.once(compute)
 
+    def like(self, pod: Pod) -> PodInfo:
+        """Another pod that `asks_alike`, with what was computed of requests and ports; the amounts are its own."""
+        other = PodInfo(pod)
+        known, given = self.__dict__, other.__dict__
+        for name in _OF_REQUESTS:
+            if name in known:
+                given[name] = known[name]
+        if "requests" in known:
+            given["requests"] = known["requests"].copy()
+        for compute in _INCOMING:
+            if compute in self._computed:
+                other._computed[compute] = self._computed[compute].copy()
+        return other
 
+
+_OF_REQUESTS = ("nonzero", "_weight", "host_ports")
+_INCOMING = (filter_requests, fit_score_requests, balanced_requests)
 _OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "claim_keys", "kind")
 """What depends on nothing that `weighs_alike` does not compare. What plugins have computed may depend on anything."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import msgspec
-
 from bayplan.cluster.schema import fieldsets
 from bayplan.cluster.schema.fieldsets import FieldSet
 from bayplan.objects.go_text import json_text, quote
@@ -100,26 +98,10 @@ def _entry(manager: Manager, owned: Owned) -> Tree:
     entry: Tree = {"manager": manager.name, "operation": manager.operation, "apiVersion": owned.api_version}
     if owned.time:
         entry["time"] = owned.time
-    entry |= {"fieldsType": "FieldsV1", "fieldsV1": _shared(owned.fields)}
+    entry |= {"fieldsType": "FieldsV1", "fieldsV1": owned.fields}
     if manager.subresource:
         entry["subresource"] = manager.subresource
     return entry
-
-
-_known: dict[bytes, FieldSet] = {}
-_encode = msgspec.json.Encoder().encode
-_MAX_KNOWN = 4096
-
-
-def _shared(fields: FieldSet) -> FieldSet:
-    """The same set for all objects of one make: thousands of pods of a template need it once."""
-    key = _encode(fields)
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        found = _known[key] = fields
-    return found
 
 
 def capped(managers: Managers) -> Managers:
