@@ -86,8 +86,11 @@ def resource_path(path: str) -> ResourcePath | None:
             namespace, parts = parts[1], parts[2:]
     elif parts[0] == "namespaces" and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
-    plural, name, sub, *rest = [*parts, "", "", ""][: max(3, len(parts))]
-    return ResourcePath(group, version, plural, namespace, name, sub, "/".join(each for each in rest if each))
+    count = len(parts)
+    name = parts[1] if count > 1 else ""
+    sub = parts[2] if count > 2 else ""
+    rest = "/".join(filter(None, parts[3:])) if count > 3 else ""
+    return ResourcePath(group, version, parts[0], namespace, name, sub, rest)
 
 
 def verb_of(method: str, path: ResourcePath, query: Mapping[str, str]) -> str:

@@ -48,13 +48,16 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def entry_of(tree: Tree, version: int, extract: Extractor | None = None) -> Entry:
-    """Put an object into the form that is kept. Its metadata gets the version; kind and apiVersion are left out."""
+def entry_of(tree: Tree, version: int, extract: Extractor | None = None, before: Entry | None = None) -> Entry:
+    """Put an object into the form that is kept. Its metadata gets the version; kind and apiVersion are left out.
+
+    `before` is an earlier state of the object, whose labels and fields are kept where they did not change.
+    """
     metadata: Tree = tree["metadata"]
     metadata["resourceVersion"] = str(version)
     kept = {"metadata": metadata}
-    kept.update((key, value) for key, value in tree.items() if key not in ("kind", "apiVersion", "metadata"))
-    return _described(kept, version, encode(kept), extract)
+    kept |= {key: value for key, value in tree.items() if key not in ("kind", "apiVersion", "metadata")}
+    return _described(kept, version, encode(kept), extract, before)
 
 
 def entry_from(raw: bytes, version: int, extract: Extractor | None = None) -> Entry:
@@ -62,22 +65,25 @@ def entry_from(raw: bytes, version: int, extract: Extractor | None = None) -> En
     return _described(_DECODER.decode(raw), version, raw, extract)
 
 
-def _described(tree: Tree, version: int, raw: bytes, extract: Extractor | None) -> Entry:
+def _described(tree: Tree, version: int, raw: bytes, extract: Extractor | None, before: Entry | None = None) -> Entry:
     metadata = tree["metadata"]
     labels = metadata.get("labels")
+    known_labels, known_fields = (before.labels, before.fields) if before is not None else (_NO_FIELDS, _NO_FIELDS)
     return Entry(
         namespace=intern(metadata.get("namespace") or ""),
         name=metadata["name"],
         version=version,
         raw=raw,
-        labels=_shared(labels) if labels else _NO_FIELDS,
-        fields=_shared(extract(tree)) if extract is not None else _NO_FIELDS,
+        labels=_shared(labels, known_labels) if labels else _NO_FIELDS,
+        fields=_shared(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
         uid=metadata.get("uid") or "",
         owners=tuple(owner["uid"] for owner in metadata.get("ownerReferences") or () if "uid" in owner),
         deleting="deletionTimestamp" in metadata,
     )
 
 
-def _shared(texts: Mapping[str, str]) -> dict[str, str]:
+def _shared(texts: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
     """Ten thousand pods of one workload have the same labels: their texts are kept once."""
+    if texts == known:
+        return known
     return {intern(key): intern(value) for key, value in texts.items() if isinstance(value, str)}

@@ -20,8 +20,27 @@ _RANDOM = (1 << 128) - 1 ^ 0xF000_C000_0000_0000_0000
 _SERVERS_OWN = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
+class _Second:
+    """The last second that was written down: every write asks for it a few times, and thousands share it."""
+
+    __slots__ = ("minute_of", "second", "text")
+
+    def __init__(self) -> None:
+        self.second = -1
+        self.minute_of: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+        self.text = ""
+
+
+_LAST = _Second()
+
+
 def timestamp(now: datetime) -> str:
-    return f"{now.isoformat(timespec='seconds')[:19]}Z"
+    last = _LAST
+    minute_of = (now.minute, now.hour, now.day, now.month, now.year)
+    if now.second != last.second or minute_of != last.minute_of:
+        last.text = f"{now.isoformat(timespec='seconds')[:19]}Z"
+        last.second, last.minute_of = now.second, minute_of
+    return last.text
 
 
 def new_uid(chance: random.Random) -> str:

@@ -175,11 +175,17 @@ async def _body(request: web.BaseRequest) -> bytes:
         raise answers.too_large(MOST_BODY)
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    content = request.content
+    if content.is_eof() and content.exception() is None:  # it came with its head, as small ones do
+        whole = content.read_nowait()
+        if len(whole) > MOST_BODY:
+            raise answers.too_large(MOST_BODY)
+        return whole
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(BODY_S):
-            async for part in request.content.iter_any():
+            async for part in content.iter_any():
                 size += len(part)
                 if size > MOST_BODY:
                     raise answers.too_large(MOST_BODY)

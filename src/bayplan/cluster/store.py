@@ -122,7 +122,10 @@ class Store:
     def put(self, place: Place, tree: Tree) -> Entry:
         """Store a new state of an object, which becomes ours."""
         self.version += 1
-        entry = entry_of(tree, self.version, place.extract)
+        metadata = tree["metadata"]
+        entry = entry_of(
+            tree, self.version, place.extract, place.get(metadata.get("namespace") or "", metadata["name"])
+        )
         before = place.put(entry)
         self._tell(place, Change("MODIFIED" if before else "ADDED", self.version, entry, before))
         return entry

@@ -206,6 +206,7 @@ def local_file_path(text: str) -> Problems:
     return local_path(text) + (("must not start with '..'",) if reserved else NONE)
 
 
+@lru_cache(maxsize=4096)  # a node's address stands in the status of each of its pods, a pod's own twice
 def address(text: str) -> IPv4Address | IPv6Address | None:
     """The IP address, leading zeros allowed as of old."""
     try:

@@ -34,6 +34,7 @@ from bayplan.cluster.rules.checking.security import (
     check_system,
 )
 from bayplan.cluster.rules.checking.volumes import check_volumes
+from bayplan.cluster.rules.faultless import Faultless
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.names import (
     INT32_MAX,
@@ -80,7 +81,7 @@ def check_pod(out: Faults, pod: Tree) -> None:
     check_metadata(out, metadata, dns_subdomain, namespaced=True)
     if annotations := metadata.get("annotations"):
         _check_pod_annotations(out, annotations, spec, "metadata.annotations")
-    check_pod_spec(out, spec, "spec", pod=metadata)
+    _check_spec_once(out, spec, metadata)
     if not spec.get("serviceAccountName") and (volumes := spec.get("volumes")):
         _check_tokens(out, volumes)
     for name in ("containers", "initContainers"):
@@ -89,6 +90,23 @@ def check_pod(out: Faults, pod: Tree) -> None:
             if image != image.strip():
                 rule = "must not have leading or trailing whitespace"
                 out.invalid(f"spec.{name}[{index}].image", image, rule)
+
+
+_FAULTLESS = Faultless()
+
+
+def _check_spec_once(out: Faults, spec: Tree, metadata: Tree) -> None:
+    """Look at a spec, unless it is one that was faultless before; rules about volumes look at the pod's name too."""
+    if spec.get("volumes"):
+        check_pod_spec(out, spec, "spec", pod=metadata)
+        return
+    text = _FAULTLESS.text(spec)
+    if text in _FAULTLESS:
+        return
+    before = len(out)
+    check_pod_spec(out, spec, "spec", pod=metadata)
+    if len(out) == before:
+        _FAULTLESS.add(text)
 
 
 def check_new_pod(out: Faults, pod: Tree) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bayplan.cluster.kinds import Tree
+from bayplan.cluster.rules.faultless import Faultless
 from bayplan.cluster.rules.warning.objects import (
     GONE_VOLUMES,
     OLD_LABELS,
@@ -39,8 +40,23 @@ _Paths = list[tuple[str, str]]
 """(path, where it comes from)."""
 
 
+_FAULTLESS = Faultless()
+
+
 def pod_warnings(where: str, pod: Tree) -> list[str]:
-    """`where` is the path of a template; it is empty for a pod."""
+    """`where` is the path of a template; it is empty for a pod. A spec without a fault is looked at once."""
+    if (pod.get("metadata") or {}).get("annotations"):
+        return _pod_warnings(where, pod)
+    text = _FAULTLESS.text(pod.get("spec") or {})
+    if text in _FAULTLESS:
+        return []
+    found = _pod_warnings(where, pod)
+    if not found:
+        _FAULTLESS.add(text)
+    return found
+
+
+def _pod_warnings(where: str, pod: Tree) -> list[str]:
     spec = pod.get("spec") or {}
     prefix = f"{where}." if where else ""
     path = f"{prefix}spec"
