@@ -254,17 +254,13 @@ class Cache:
         self._leave(pod.uid)
 
     def set_aside(self, uids: Iterable[str]) -> None:
-        """Count pods on no node for a while, to find out who would fit without them. They stay known all the time.
-
-        Those who are unknown, aside already or on an unknown node are left alone.
-        """
+        """Count pods that are on a node on none for a while, to find out who would fit without them; all stay known."""
         for uid in uids:
             state = self._states.get(uid)
             if state is None or state.slot == _NO_SLOT:
                 continue
             row = state.row
-            pods = self._nodes.pods[row]
-            self._before.setdefault(state.info.node_name, [info.uid for info in pods])
+            self._before.setdefault(state.info.node_name, [info.uid for info in self._nodes.pods[row]])
             self._nodes.remove_pod(row, state.info)
             self._free_slot(state)
             self._touch(row)

@@ -1,6 +1,6 @@
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 cdef class Cycle:
-    cdef public object info, pod, answered, failed
+    cdef public object info, pod, answered, failed, within
     cdef public CSnapshot snapshot
     cdef public set skip_filter, skip_score, skip_pre_bind
     cdef public dict pods_to_activate

@@ -8,7 +8,7 @@ from functools import partial
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.config.features import GANGS, GROUP_PREEMPTION, GROUPS, PLACEMENTS
+from bayplan.config.features import GANGS, GROUP_PREEMPTION, GROUPS, PLACEMENTS, Features
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.registry import Registry
@@ -16,7 +16,7 @@ from bayplan.objects.core import Pod
 from bayplan.queueing import QueueRecorder, SchedulingQueue
 from bayplan.scheduler.asking import Extenders
 from bayplan.scheduler.binding import Bindings
-from bayplan.scheduler.cycle import first_of
+from bayplan.scheduler.cycle import Ask, first_of
 from bayplan.scheduler.engine import PodEngine
 from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
@@ -65,11 +65,10 @@ def live_scheduler(
 
     writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
     made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
-    ties = first_of if settings.ties == "inOrder" else None
     engine = made(
         writes=writes,
         records=DecisionRing(settings.records_mebibytes << 20),
-        tie_break=ties,
+        tie_break=first_of if settings.ties == "inOrder" else None,
         groups_preempt=features.enabled(GROUP_PREEMPTION),
         groups_placed=features.enabled(PLACEMENTS),
     )
@@ -113,12 +112,7 @@ def live_scheduler(
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GROUPS):
-        groups = Groups(engine, queue, ask)
-        if features.enabled(PLACEMENTS):
-            groups = PlacementGroups(engine, queue, ask, None if settings.ties == "inOrder" else chance)
-        live.groups = _group_cycle(live, groups, client, pod_groups, observer)
-        if features.enabled(GROUP_PREEMPTION):
-            live.groups.preemption = GroupPreemption(groups, engine, clock)
+        live.groups = _group_cycle(live, _groups(live, chance, ask, options), client, pod_groups, observer, features)
     cache.devices.listener = live.assumed
     cache.volumes.on_failure = observer.volumes_failed
     return live
@@ -139,10 +133,23 @@ def _queue(
     )
 
 
+def _groups(live: LiveScheduler, chance: random.Random, ask: Ask | None, options: ProcessOptions) -> Groups:
+    """How attempts are made for whole groups: all nodes at once, or placement by placement."""
+    if not options.serving.features.enabled(PLACEMENTS):
+        return Groups(live.engine, live.queue, ask)
+    ties = None if options.settings.ties == "inOrder" else chance
+    return PlacementGroups(live.engine, live.queue, ask, ties)
+
+
 def _group_cycle(
-    live: LiveScheduler, groups: Groups, client: Client, pod_groups: Resource | None, observer: Observer
+    live: LiveScheduler,
+    groups: Groups,
+    client: Client,
+    pod_groups: Resource | None,
+    observer: Observer,
+    features: Features,
 ) -> GroupCycle:
-    return GroupCycle(
+    cycle = GroupCycle(
         groups,
         live.engine,
         live.failures,
@@ -155,3 +162,6 @@ def _group_cycle(
         start=live.start_binding,
         skip=live.skip,
     )
+    if features.enabled(GROUP_PREEMPTION):
+        cycle.preemption = GroupPreemption(groups, live.engine, live.clock)
+    return cycle

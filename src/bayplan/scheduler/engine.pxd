@@ -18,6 +18,7 @@ cdef class PodEngine:
     cdef object __weakref__
     cdef public object configuration, nominations, waiting, desk, timings
     cdef public object _clock, _chance, _writes, _post, _share, _sampler, _latest, _prepared, _tie_break, _registry
+    cdef public bint _groups_placed, _groups_preempt, _tries_out
     cdef public CCache cache
     cdef public CDecisionRing records
     cdef public CSnapshot _snapshot
