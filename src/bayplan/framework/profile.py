@@ -106,9 +106,8 @@ class _Builder:
         self._construct()
         explicit = {point: self._explicit(point) for point in BUILD_ORDER}
         plugins = {point: self._expanded(point, explicit[point]) for point in BUILD_ORDER}
-        if not plugins[
-            PLACEMENT_GENERATE
-        ]:  # where nobody makes placements, only who was named is there to compare them
+        if not plugins[PLACEMENT_GENERATE]:
+            # Where nobody makes placements, only who was named is there to compare them.
             plugins[PLACEMENT_SCORE] = explicit[PLACEMENT_SCORE]
         self._check_counts(plugins)
         return Profile(

@@ -4,14 +4,16 @@ Asked after a trial of the group that found too few places, with the feature gat
 weaker are set aside, the group is tried on what is left, and then they are put back one by one, the most important
 first, as long as the group can still be placed. A group that is only disrupted as a whole counts as one. Nothing of it
 is left in the end: what is found are intents. Cost: a trial of the whole group for everybody who is weaker, and one
-more; others have their turn in between, and see the cluster as it is.
+more; others have their turn in between and while an extender is asked, and see the cluster as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from bayplan.clock import LoopClock
 from bayplan.framework.preemption import EvictVictim
@@ -20,7 +22,9 @@ from bayplan.framework.status import SUCCESS, Status, error, unresolvable, unsch
 from bayplan.objects.go_text import quote
 from bayplan.objects.workloads import PodDisruptionBudget, PodGroup
 from bayplan.queueing import QueuedPod
+from bayplan.scheduler.cycle import Ask
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.extenders import ExtenderCall, ExtenderReply
 from bayplan.scheduler.groups import Groups
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -64,6 +68,12 @@ class GroupPreemption:
     engine: PodEngine
     clock: LoopClock
     turn_s: float = _TURN_S
+    _aside: dict[str, Unit] = field(default_factory=dict)
+    """Those who are set aside in the trial that is on, by the first of their pods."""
+
+    def __post_init__(self) -> None:
+        if self.groups.ask is not None:
+            self.groups = replace(self.groups, ask=partial(self._asked, self.groups.ask))
 
     async def victims(self, group: PodGroup | None, members: Sequence[QueuedPod]) -> Found:
         """Who has to go, or why nobody's going helps. Without a victim, room is being made already."""
@@ -105,9 +115,9 @@ class GroupPreemption:
     async def _needed(self, members: Sequence[QueuedPod], weaker: Sequence[Unit]) -> list[Unit] | Status:
         """Those without whose going the group finds no place, the most important first."""
         cache, leaving = self.engine.cache, self.engine.nominations.leaving
-        aside = {unit.pods[0].uid: unit for unit in weaker}
+        aside = self._aside = {unit.pods[0].uid: unit for unit in weaker}
         try:
-            self._set_aside(aside.values())
+            self._set_aside()
             status = await self._tried(members)
             if not status.ok:
                 return status
@@ -117,29 +127,38 @@ class GroupPreemption:
                 if all(uid in leaving for uid in unit.uids):
                     continue  # told to go before: nobody counts on their staying
                 cache.put_back(unit.uids)
-                if (await self._tried(members)).ok:
-                    del aside[unit.pods[0].uid]
-                else:
+                del aside[unit.pods[0].uid]
+                if not (await self._tried(members)).ok:
                     cache.set_aside(unit.uids)
+                    aside[unit.pods[0].uid] = unit
                 if self.clock.monotonic_s() > ends_s:
-                    await self._pause(aside.values())
+                    with self._as_it_is():
+                        await self.clock.sleep(0.0)
                     ends_s = self.clock.monotonic_s() + self.turn_s
         finally:
-            for unit in weaker:
-                cache.put_back(unit.uids)
+            self._put_back()
         return sorted(aside.values(), key=lambda unit: unit.importance)
 
-    def _set_aside(self, units: Iterable[Unit]) -> None:
-        for unit in units:
+    def _set_aside(self) -> None:
+        for unit in self._aside.values():
             self.engine.cache.set_aside(unit.uids)
 
-    async def _pause(self, aside: Iterable[Unit]) -> None:
-        """Let others have their turn, on the cluster as it is."""
-        aside = list(aside)
-        for unit in aside:
+    def _put_back(self) -> None:
+        for unit in self._aside.values():
             self.engine.cache.put_back(unit.uids)
-        await self.clock.sleep(0.0)
-        self._set_aside(aside)
+
+    @contextmanager
+    def _as_it_is(self) -> Iterator[None]:
+        """Let others have their turn, on the cluster as it is."""
+        self._put_back()
+        try:
+            yield
+        finally:
+            self._set_aside()
+
+    async def _asked(self, ask: Ask, call: ExtenderCall) -> ExtenderReply:
+        with self._as_it_is():
+            return await ask(call)
 
     async def _tried(self, members: Sequence[QueuedPod]) -> Status:
         with self.engine.trying_out():

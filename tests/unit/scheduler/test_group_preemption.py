@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -25,6 +26,10 @@ from bayplan.objects.workloads import (
     TopologyConstraint,
 )
 from bayplan.queueing.queued import Pool
+from bayplan.scheduler.extenders import ExtenderCall, ExtenderReply
+from bayplan.scheduler.group_preemption import GroupPreemption
+from bayplan.scheduler.groups import Groups
+from bayplan.scheduler.live import LiveScheduler
 from builders import changed, make_node, make_pod
 from live_rig import Rig, conditions, running
 from wire_server import on_loop, status
@@ -257,6 +262,28 @@ async def test_others_have_their_turn_and_see_everybody() -> None:
         rig.hear(group(), *strong("a", "b"))
         await rig.asked("DELETE", "", times=6)
         assert seen == [6] * 6
+
+
+@on_loop
+async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
+    seen: list[int] = []
+
+    def extended(live: LiveScheduler) -> None:
+        async def ask(call: ExtenderCall) -> ExtenderReply:
+            seen.append(sum(info.priority == 0 for pods in live.engine.cache.snapshot().nodes.pods for info in pods))
+            return ExtenderReply(200, json.dumps({"NodeNames": call.arguments["NodeNames"]}).encode())
+
+        assert live.groups is not None
+        live.groups.groups = Groups(live.engine, live.queue, ask)
+        live.groups.preemption = GroupPreemption(live.groups.groups, live.engine, live.clock)
+
+    config = f"{CONFIG}extenders: [{{urlPrefix: 'http://x', filterVerb: f, nodeCacheCapable: true}}]"
+    objects = weak("w1", "n1"), weak("w2", "n2", "100m"), group(), *strong("a", "b")
+    async with running(*NODES, *objects, gates=GATES, config=config, prepare=extended) as rig:
+        await rig.asked("DELETE", "", times=2)
+        assert evicted(rig) == {"w1", "w2"}
+        assert len(seen) > 2, "it is asked about trials too"
+        assert set(seen) == {2}
 
 
 class Acting:
