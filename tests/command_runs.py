@@ -9,6 +9,15 @@ import pytest
 
 from bayplan.cli import main
 
+NOWHERE = """
+apiVersion: v1
+kind: Config
+clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: x, context: {cluster: x}}]
+current-context: x
+"""
+"""A kubeconfig of a cluster that nobody serves."""
+
 
 class Ended(NamedTuple):
     code: int

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from bayplan.cli.running import run_process
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.cli.scheduler_start import Start, started
 from bayplan.config.model import LeaderElection
+from bayplan.config.volcano_features import VOLCANO_GATES, gates_without_effect
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ RUN_FLAGS = (*FLAGS, *map(_here, _OF_BATCH))
 
 @click.command("run", cls=GoCommand, flags=RUN_FLAGS)
 @click.option("--binder", "with_binder", is_flag=True, help="Carry out BindRequests as well, as `bayplan binder` does.")
-@started
+@partial(started, other_gates=VOLCANO_GATES)
 def command(start: Start, *, with_binder: bool) -> None:
     """Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.
 
@@ -63,6 +65,8 @@ def command(start: Start, *, with_binder: bool) -> None:
       bayplan run --binder --settings settings.yaml
     """
     gates = tuple(start.options.serving.features.given.items())
+    for sentence in gates_without_effect(each for each in gates if each[0] in VOLCANO_GATES):
+        log.warning("%s", sentence)
     own = {flag.name: start.flags[flag.name] for flag in _OF_BATCH}
     batch_flags = {**_UNSAID, "feature-gates": gates, **own}
     batch = batch_settings(

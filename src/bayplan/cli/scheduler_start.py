@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,11 @@ class Start:
         return self.plugins if self.plugin_folders else None
 
 
-def started(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that gets all of it as one value, and the options that are its own alone by their names."""
+def started(command: Callable[..., None], other_gates: Container[str] = ()) -> Callable[..., None]:
+    """A command that gets all of it as one value, and the options that are its own alone by their names.
+
+    `other_gates`: feature gates that kube-scheduler does not know and the command does.
+    """
 
     @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
     @click.option(
@@ -88,7 +91,7 @@ def started(command: Callable[..., None]) -> Callable[..., None]:
             flags["leader-elect"] = False
         logs = start_logging(flags)
         context.call_on_close(logs.close)
-        options = process_options(flags, context.command.texts(given), settings, page_address)
+        options = process_options(flags, context.command.texts(given), settings, page_address, other_gates)
         start = _start(flags, logs, options, plugin_folders, trust_writable=trust_writable_plugins)
         if flags["write-config-to"]:
             _write(start.configuration, Path(flags["write-config-to"]))
@@ -121,12 +124,18 @@ def _start(
 
 
 def process_options(
-    flags: Mapping[str, Any], texts: Mapping[str, str], settings: Path | None, page_address: str = ""
+    flags: Mapping[str, Any],
+    texts: Mapping[str, str],
+    settings: Path | None,
+    page_address: str = "",
+    other_gates: Container[str] = (),
 ) -> ProcessOptions:
     features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
     for gate in features.without_effect():
         log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
     for gate, near in features.unknown():
+        if gate in other_gates:
+            continue
         hint = f"; the nearest that is known is {near}" if near else ""
         log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
     serving = ServingFlags.of(flags, features=features, told=texts)

@@ -25,6 +25,9 @@ _DEFAULTS = {
     "CronVolcanoJobSupport": True,
     QUEUE_ADMISSION: False,
 }
+VOLCANO_GATES = frozenset(_DEFAULTS)
+"""Those that Kubernetes does not have."""
+
 _NAMES = """
 APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine AggregatedDiscoveryRemoveBetaType
 AllAlpha AllBeta AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests

@@ -16,14 +16,8 @@ from bayplan.cli.run import RUN_FLAGS
 from bayplan.cli.run import command as both_engines
 from bayplan.cli.scheduler_flags import FLAGS
 from bayplan.config.model import LeaderElection
+from command_runs import NOWHERE
 
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]
-contexts: [{name: x, context: {cluster: x}}]
-current-context: x
-"""
 MANIFEST_OF_VC_SCHEDULER = (
     "--logtostderr",
     "--enable-healthz=true",
@@ -59,7 +53,7 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._kubeconfig = folder / "config"
-        self._kubeconfig.write_text(KUBECONFIG)
+        self._kubeconfig.write_text(NOWHERE)
         self.told: dict[str, Any] = {}
         self.dumps: Any = None
         monkeypatch.setattr(cli_run, "both_process", self._process)
@@ -140,6 +134,23 @@ def test_each_lease_has_a_namespace_of_its_own(
     started: Started, arguments: list[str], leases: list[tuple[str, str]]
 ) -> None:
     assert started.by(*arguments).leases == leases
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        pytest.param("SchedulingGatesQueueAdmission=true,GenericWorkload=true", [], id="one of each scheduler"),
+        pytest.param("CSIStorage=true", ["feature gate CSIStorage has no effect here"], id="in vain"),
+        pytest.param("Nope=true", ["feature gate Nope is not known here and turns nothing"], id="of neither"),
+    ],
+)
+def test_gates_of_either_scheduler_are_known(
+    started: Started, capsys: pytest.CaptureFixture[str], gates: str, told: list[str]
+) -> None:
+    started.by(f"--feature-gates={gates}", "--leader-elect=false")
+    said = capsys.readouterr().err
+    assert said.count("feature gate") == len(told)
+    assert all(each in said for each in told)
 
 
 WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace says otherwise"

@@ -20,14 +20,7 @@ from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.plugins import default_plugins
-
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]
-contexts: [{name: x, context: {cluster: x}}]
-current-context: x
-"""
+from command_runs import NOWHERE
 
 
 def given(*arguments: str) -> dict[str, Any]:
@@ -201,7 +194,7 @@ def run(*arguments: str, verb: click.Command = command) -> None:
 @pytest.mark.parametrize("verb", [command, both_engines], ids=["scheduler", "run"])
 def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, verb: click.Command) -> None:
     kubeconfig, written = tmp_path / "config", tmp_path / "written.yaml"
-    kubeconfig.write_text(KUBECONFIG)
+    kubeconfig.write_text(NOWHERE)
     run("--kubeconfig", str(kubeconfig), "--leader-elect=false", "--write-config-to", str(written), verb=verb)
     text = written.read_text()
     found = load(text, args_kinds=default_plugins().args_kinds)
