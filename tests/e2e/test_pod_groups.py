@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,26 +19,26 @@ PLACED = f"{GATES},TopologyAwareWorkloadScheduling=true"
 PREEMPTION = f"{GATES},WorkloadAwarePreemption=true"
 
 
-@pytest.fixture(scope="module")
-def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that knows groups."""
-    with Cluster(tmp_path_factory.mktemp("grouped"), flags=[GATES]) as cluster:
-        yield cluster
+def cluster_with(gates: str, name: str) -> Callable[..., Iterator[Cluster]]:
+    """A fixture: a cluster whose API server has these gates on."""
+
+    @pytest.fixture(scope="module", name=name)
+    def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+        with Cluster(tmp_path_factory.mktemp(name), flags=[gates]) as cluster:
+            yield cluster
+
+    return started
 
 
-@pytest.fixture(scope="module")
-def placing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that knows groups which stay together."""
-    with Cluster(tmp_path_factory.mktemp("placing"), flags=[PLACED]) as cluster:
-        yield cluster
+grouped = cluster_with(GATES, "grouped")
+placing = cluster_with(PLACED, "placing")
+preempting = cluster_with(PREEMPTION, "preempting")
 
 
 @pytest.fixture
 def corners(grouped: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
     """A corner for each scheduler, with two nodes of four processors."""
-    with cornered(grouped, request, tmp_path, GATES) as found:
-        for corner in found.values():
-            corner.add_nodes(2)
+    with cornered(grouped, request, tmp_path, GATES, nodes=2) as found:
         yield found
 
 
@@ -53,12 +53,15 @@ def racks(placing: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
 
 
 @contextmanager
-def cornered(cluster: Cluster, request: pytest.FixtureRequest, folder: Path, gates: str) -> Iterator[dict[str, Corner]]:
+def cornered(
+    cluster: Cluster, request: pytest.FixtureRequest, folder: Path, gates: str, nodes: int = 0
+) -> Iterator[dict[str, Corner]]:
     found = {}
     for who in (THEIRS, OURS):
         name = f"{request.node.name.replace('_', '-')[5:40]}-{who}"
         cluster.kubectl("create", "namespace", name)
         found[who] = Corner(cluster, name, folder)
+        found[who].add_nodes(nodes)
     with both(cluster, folder, gates):
         yield found
     for corner in found.values():
@@ -213,19 +216,10 @@ def test_a_gang_goes_where_most_is_taken(racks: dict[str, Corner]) -> None:
     assert stands(racks[OURS]) == stands(racks[THEIRS])
 
 
-@pytest.fixture(scope="module")
-def preempting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that knows how important a group is."""
-    with Cluster(tmp_path_factory.mktemp("preempting"), flags=[PREEMPTION]) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def rivals(preempting: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Corner]]:
     """A corner for each scheduler, with two nodes of four processors, where groups make room as a whole."""
-    with cornered(preempting, request, tmp_path, PREEMPTION) as found:
-        for corner in found.values():
-            corner.add_nodes(2)
+    with cornered(preempting, request, tmp_path, PREEMPTION, nodes=2) as found:
         yield found
 
 

@@ -7,7 +7,7 @@ from `pod` itself, by the rules of `objects.resources`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -110,12 +110,7 @@ class PodInfo:
 
     def later(self, pod: Pod) -> PodInfo:
         """A version of the pod that `weighs_alike`, with everything that was computed for columns."""
-        later = PodInfo(pod)
-        known, given = self.__dict__, later.__dict__
-        for name in _OF_COLUMNS:
-            if name in known:
-                given[name] = known[name]
-        return later
+        return self._taken_over(pod, _OF_COLUMNS)
 
     def namesake(self, pod: Pod) -> PodInfo:
         """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
@@ -175,16 +170,21 @@ class PodInfo:
 
     def like(self, pod: Pod) -> PodInfo:
         """Another pod that `asks_alike`, with what was computed of requests and ports; the amounts are its own."""
-        other = PodInfo(pod)
-        known, given = self.__dict__, other.__dict__
-        for name in _OF_REQUESTS:
-            if name in known:
-                given[name] = known[name]
-        if "requests" in known:
-            given["requests"] = known["requests"].copy()
+        other = self._taken_over(pod, _OF_REQUESTS)
+        if "requests" in self.__dict__:
+            other.__dict__["requests"] = self.requests.copy()
         for compute in _INCOMING:
             if compute in self._computed:
                 other._computed[compute] = self._computed[compute].copy()
+        return other
+
+    def _taken_over(self, pod: Pod, names: Iterable[str]) -> PodInfo:
+        """Another pod, with what was computed of this one under these names."""
+        other = PodInfo(pod)
+        known, given = self.__dict__, other.__dict__
+        for name in names:
+            if name in known:
+                given[name] = known[name]
         return other
 
 
