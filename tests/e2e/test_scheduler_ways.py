@@ -439,13 +439,25 @@ def test_a_pod_that_shrinks_in_place_makes_room(corner: Corner) -> None:
 # many
 
 
-def mixed(corner: Corner, number: int) -> Tree:
-    """Pods of many kinds, all of which fit."""
+VOLUMES = 16
+HAVE_DEVICES = range(0, 10_000, 320)
+"""Which pods use a device: each has a claim of its own, and writes it."""
+
+
+def mixed(corner: Corner, number: int, strong: str) -> Tree:
+    """Pods of many kinds, all of which fit. `strong`: the name of a class of pods that matter more."""
     name, zone = f"pod-{number}", f"zone-{number % 3}"
     labels = {"app": f"app-{number % 40}", "turn": str(number % 7)}
     selector = {"labelSelector": {"matchLabels": {"app": labels["app"]}}}
     spec: dict[str, Any] = {}
     match number % 8:
+        case 0 if number in HAVE_DEVICES:
+            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": f"device-{number}"}]
+        case 0 if number % 24 == 0:
+            claimed = {"claimName": f"data-{number // 24 % VOLUMES}"}
+            spec["volumes"] = [{"name": "data", "persistentVolumeClaim": claimed}]
+        case 0 if number % 16 == 0:
+            spec["priorityClassName"] = strong
         case 1:
             spec["nodeSelector"] = {"zone": zone}
         case 2:
@@ -477,8 +489,19 @@ def test_many_pods_of_many_kinds_and_nothing_is_left_over(corner: Corner) -> Non
     dedicated = corner.add_nodes(nodes // 4, labels={"zone": "zone-0", "dedicated": "yes"})
     for name in dedicated:
         corner.api.patch("Node", name, {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}})
+    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    for number, node_name in enumerate(corner.nodes[:VOLUMES]):
+        bound = volume(corner, f"v{number}", node_name, kind)
+        corner.api.create(bound, claim(f"data-{number}", kind))
+        bind_claim(corner, f"data-{number}", bound["metadata"]["name"])
+    accelerated = f"{corner.label[:40]}-gpu"
+    with_devices = [number for number in HAVE_DEVICES if number < count]
+    slice_, device_class = devices(corner, corner.nodes[VOLUMES], accelerated, count=len(with_devices))
+    claims = [device_claim(f"device-{number}", accelerated) for number in with_devices]
+    corner.api.create(slice_, device_class, *claims)
+    strong = corner.priority("strong", 1000)
     with corner.running() as process:
-        made = corner.api.create(*(mixed(corner, number) for number in range(count)))
+        made = corner.api.create(*(mixed(corner, number, strong) for number in range(count)))
         gated = [each["metadata"]["name"] for each in made if each["spec"].get("schedulingGates")]
         corner.bound({each["metadata"]["name"] for each in made} - set(gated), within_s=DEADLINE_S + count / 50)
         with ThreadPoolExecutor(8) as threads:
@@ -487,3 +510,14 @@ def test_many_pods_of_many_kinds_and_nothing_is_left_over(corner: Corner) -> Non
         corner.settles(process)
         assert time.monotonic() - began_s < 60 + count / 50
         assert corner.comparison(process)["queued"] == {}
+        pods = corner.api.pods()
+        for number in with_devices:
+            (user,) = corner.api.get("ResourceClaim", f"device-{number}")["status"]["reservedFor"]
+            assert (user["name"], node_of(pods[user["name"]])) == (f"pod-{number}", corner.nodes[VOLUMES])
+        with_data = [number for number in range(0, count, 24) if number not in HAVE_DEVICES]
+        for number in with_data:
+            assert node_of(pods[f"pod-{number}"]) == corner.nodes[number // 24 % VOLUMES]
+    corner.api.delete("ResourceSlice", slice_["metadata"]["name"])
+    corner.api.delete("DeviceClass", accelerated)
+    for number in range(VOLUMES):
+        corner.api.delete("PersistentVolume", f"{corner.label}-v{number}")
