@@ -29,6 +29,7 @@ from bayplan.batch.usage_collecting import UsageCollector
 from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
+    EAGER,
     EVERYTHING,
     BlockingService,
     Client,
@@ -292,7 +293,9 @@ def wired_scheduler(
         live.engine.desk.mutation.add_to(monitor.registry)
         requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
         show_stale(monitor.registry, lambda: len(requests.stale))
-        live.all_by_binder = all(_by_binder(profile) for profile in configuration.profiles)
+        if all(_by_binder(profile) for profile in configuration.profiles):
+            live.all_by_binder = True
+            live.bindings.narrow(EAGER)  # further ones wait for connections anyway, and none is bound sooner for it
     live.writes.reached = wiring.reached
     # Where answers are let gather, a few senders would send a few events each time, however many wait.
     wiring.sink.gives_way = lambda: live.is_writing and not live.leeway_s()

@@ -22,6 +22,7 @@ from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
 from bayplan.client.leaders import FORWARDED_TOKEN, leader_marks, path_to_leader
 from bayplan.client.lists import Listed
+from bayplan.client.pool import EAGER
 from bayplan.client.resources import (
     ACCESS_REVIEWS,
     CORE_EVENTS,
@@ -42,6 +43,7 @@ __all__ = [
     "ACCESS_REVIEWS",
     "APPLY_PATCH",
     "CORE_EVENTS",
+    "EAGER",
     "EVENTS",
     "EVERYTHING",
     "FORWARDED_TOKEN",

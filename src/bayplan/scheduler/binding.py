@@ -96,6 +96,11 @@ class Bindings:
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.at_once)
 
+    def narrow(self, at_once: int) -> None:
+        """Have no more written at once than this, before the first is: who waits for more than one thing pays twice."""
+        self.at_once = min(self.at_once, at_once)
+        self._room = asyncio.Semaphore(self.at_once)
+
     async def carry_out(self, queued: QueuedPod, placed: Placed) -> None:
         held = placed.held
         assert held is not None

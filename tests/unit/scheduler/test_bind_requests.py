@@ -17,7 +17,7 @@ from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.request_following import follow_requests, new_outcome
 from bayplan.testing import make_node, make_pod
 from live_rig import Rig, conditions, running
-from wire_server import Answer, Reply, Request, until
+from wire_server import Answer, Hang, Reply, Request, until
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -148,6 +148,22 @@ def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_
             longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 120, 200, 1000)]
             assert longer == [0.0, 0.005, 0.02, 0.02, 0.03, 0.05, 0.05]
             requests._waiting, live.bindings.on_the_wire = {}, 0
+
+    asyncio.run(run())
+
+
+def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            rig.live.bindings.narrow(2)
+            rig.live.bindings.narrow(5)  # never wider than it was
+            rig.refuse("POST", "/bindrequests", *[Hang()] * 3)
+            for name in ("a", "b", "c"):
+                rig.hear(make_pod(name))
+            await until(lambda: rig.live.bindings.on_the_wire == 3 and len(rig.sent("POST", "/bindrequests")) == 2)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (rig.live.bindings.at_once, len(rig.sent("POST", "/bindrequests"))) == (2, 2)
 
     asyncio.run(run())
 
