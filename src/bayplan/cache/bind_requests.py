@@ -176,7 +176,7 @@ class BindRequests:
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod):
             return _LOST
-        verdict = self._verdict(request)
+        verdict = self._verdict(request) if request.status.phase else None
         if verdict is not None:
             return verdict
         outcome = self._waiting[uid] = self.new_outcome()
@@ -234,6 +234,8 @@ class BindRequests:
             self.stale.discard(request.metadata.uid)
         if pod is None or not request.is_for(pod):
             return
+        if not request.status.phase and self.cache.pod(pod.metadata.uid) is not None:
+            return  # as we made it: nobody has said anything of it yet
         if request.is_given_up and not was_given_up:
             self._given_up(request, pod)
         elif request.is_live and self.cache.pod(pod.uid) is None:

@@ -217,8 +217,8 @@ class Cache:
             return False
         return self._nodes.pods[state.row][-1] is state.info and counts_alike(state.info.pod, pod)
 
-    def update_pod(self, pod: Pod) -> None:
-        """The API server shows another version of a pod on its node."""
+    def update_pod(self, pod: Pod) -> Pod | None:
+        """The API server shows another version of a pod on its node. Returns the one before, if both `weighs_alike`."""
         state = self._states.get(pod.uid)
         if state is None or state.assumed:
             raise CacheError(f"pod {pod.key} ({pod.uid}) is not added to the cache, so cannot be updated")
@@ -227,10 +227,11 @@ class Cache:
                 f"pod {pod.key} ({pod.uid}) moved from {state.info.node_name} to {pod.spec.node_name}, "
                 "which no API server allows: the cache can no longer be trusted, restart the scheduler"
             )
-        self._renew(state, pod)
+        before = state.info.pod
+        return before if self._renew(state, pod) else None
 
-    def _renew(self, state: _PodState, pod: Pod) -> None:
-        """Take a pod off and on again, as another version; most of them differ in nothing that columns show."""
+    def _renew(self, state: _PodState, pod: Pod) -> bool:
+        """Take a pod off and on again, as another version; most of them differ in nothing that columns show (true)."""
         known = state.info
         if state.slot == _NO_SLOT or not weighs_alike(known.pod, pod):
             kinds = self.vocabulary.kinds
@@ -238,7 +239,7 @@ class Cache:
             self._leave(known.uid)
             self._enter(PodInfo(pod), assumed=False)
             kinds.release(kept)
-            return
+            return False
         self._states[known.uid] = self._states.pop(known.uid)  # the last to come
         self.assumed_count -= state.assumed
         state.assumed, state.expires_s = False, None
@@ -247,6 +248,7 @@ class Cache:
         self._nodes.renew_pod(state.row, known, info)
         self._slot_journal.note(state.slot)
         self._touch(state.row)
+        return True
 
     def remove_pod(self, pod: Pod) -> None:
         if pod.uid not in self._states:

@@ -155,6 +155,9 @@ class AnswerParser:
                 self._left -= len(piece)
                 if not self._left:
                     self._expects = _Expects.CHUNK_END
+                    if data[at : at + 2] == b"\r\n":  # nearly always: the line that `_take_line` would take
+                        self._expects = _Expects.CHUNK_SIZE
+                        at += 2
                 yield piece
                 continue
             end = data.find(b"\r\n", at)

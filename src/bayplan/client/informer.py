@@ -250,6 +250,11 @@ class Informer:
 
     def _take(self, event: WatchEvent) -> None:
         found = event.object
+        if event.type == "MODIFIED" and isinstance(found, KubeObject):  # most are; as below, without asking what it is
+            meta = found.metadata
+            self._put((meta.namespace, meta.name), found)
+            self.resource_version = meta.resource_version or self.resource_version
+            return
         if isinstance(found, Status):
             raise fault(f"watch on {self.resource}", found)
         if event.type == "DELETED":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import quote, urlencode
 
 from bayplan.objects.kinds import Kind
@@ -38,6 +39,9 @@ class Resource:
             path = f"{path}/{_part(name)}"
         return f"{path}/{subresource}" if subresource else path
 
+    def __hash__(self) -> int:
+        return hash((self.group, self.version, self.plural))  # who writes asks for its decoder each time
+
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
@@ -54,6 +58,7 @@ def query(options: Mapping[str, str | int | bool | None]) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
+@cache
 def resource_of(kind: Kind, version: str = "") -> Resource:
     """A kind at one of its versions, the best when none is named."""
     return Resource(kind.group, version or kind.versions[0], kind.plural, kind.namespaced, kind)

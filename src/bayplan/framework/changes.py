@@ -75,9 +75,11 @@ def pod_resource(pod: Pod) -> Resource:
 # pods
 
 
-def pod_changes(old: Pod, new: Pod) -> list[ClusterEvent]:
-    """The events of an update. One that changes nothing of interest is a plain update, which only few wait for."""
-    actions = list(_pod_actions(old, new))
+def pod_changes(old: Pod, new: Pod, *, alike: bool = False) -> list[ClusterEvent]:
+    """The events of an update. One that changes nothing of interest is a plain update, which only few wait for.
+
+    `alike`: whoever asks knows that both `weighs_alike`; then nothing is left that can differ but generated claims."""
+    actions = _claim_actions(old, new) if alike else list(_pod_actions(old, new))
     if not actions:
         return [ASSIGNED_POD_UPDATE if new.spec.node_name else UNSCHEDULED_POD_UPDATE]
     resource = pod_resource(new)
@@ -93,11 +95,17 @@ def _pod_actions(old: Pod, new: Pod) -> Iterator[Action]:
         yield Action.UPDATE_POD_GATES_ELIMINATED
     if len(old.spec.tolerations) != len(new.spec.tolerations):  # tolerations can be added, not changed
         yield Action.UPDATE_POD_TOLERATION
+    yield from _claim_actions(old, new)
+
+
+def _claim_actions(old: Pod, new: Pod) -> list[Action]:
+    before, after = old.status, new.status
     if (
-        old.status.resource_claim_statuses != new.status.resource_claim_statuses
-        or old.status.extended_resource_claim_status != new.status.extended_resource_claim_status
+        before.resource_claim_statuses != after.resource_claim_statuses
+        or before.extended_resource_claim_status != after.extended_resource_claim_status
     ):
-        yield Action.UPDATE_POD_GENERATED_CLAIM
+        return [Action.UPDATE_POD_GENERATED_CLAIM]
+    return []
 
 
 def _asks_for_less(old: Pod, new: Pod) -> bool:

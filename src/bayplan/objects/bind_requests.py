@@ -125,10 +125,11 @@ class BindRequest(KubeObject, frozen=True):
 
     def is_for(self, pod: Pod) -> bool:
         """Whether this very pod is meant, and not an earlier one of its name."""
-        meta = pod.metadata
-        if self.spec.pod_name != meta.name or self.metadata.namespace != meta.namespace:
+        meta, spec = pod.metadata, self.spec
+        if spec.pod_name != meta.name or self.metadata.namespace != meta.namespace:
             return False
-        return self.pod_uid in ("", meta.uid)
+        uid = spec.pod_uid or self.pod_uid
+        return uid == meta.uid or not uid
 
 
 def new_request(
@@ -165,6 +166,18 @@ def manifest(request: BindRequest) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(request)
     tree["metadata"]["annotations"] = dict(request.metadata.annotations)
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest", **tree}
+
+
+_OPENING = msgspec.json.encode({"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest"})[:-1]
+_META, _META_WITHOUT = b'{"metadata":{', b',"metadata":{"annotations":{},'
+
+
+def manifest_text(request: BindRequest) -> bytes:
+    """The same as text, at a fraction of the cost: each pod has one."""
+    text = msgspec.json.encode(request)
+    if request.metadata.annotations or not request.metadata.name:
+        return msgspec.json.encode(manifest(request))
+    return b"%b%b%b" % (_OPENING, _META_WITHOUT, text[len(_META) :])
 
 
 def label_value(name: str) -> str:

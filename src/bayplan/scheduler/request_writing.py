@@ -10,7 +10,7 @@ import contextlib
 from bayplan.client import Client, resource_of
 from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
-from bayplan.objects.bind_requests import BindRequest, manifest
+from bayplan.objects.bind_requests import BindRequest, manifest_text
 from bayplan.objects.kinds import kind_of
 
 BIND_REQUESTS = resource_of(kind_of(BindRequest))
@@ -23,7 +23,7 @@ class RequestWrites:
         self._client = client
 
     async def create(self, intent: CreateBindRequest) -> BindRequest:
-        body, namespace = manifest(intent.request), intent.pod.namespace
+        body, namespace = manifest_text(intent.request), intent.pod.namespace
         try:
             return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
         except AlreadyExists:

@@ -177,12 +177,13 @@ class Routing:
         if old.spec.node_name:
             self._note(ASSIGNED_POD_UPDATE)
             uid = new.metadata.uid
+            alike = False
             if self._cache.pod(uid) is None or self._cache.is_assumed(uid):
                 log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
                 self._cache.add_pod(new)
             else:
-                self._cache.update_pod(new)
-            for event in pod_changes(old, new):
+                alike = self._cache.update_pod(new) is old
+            for event in pod_changes(old, new, alike=alike):
                 self._note(event)
                 yield from self._queue.moving(event, old, new)
         elif new.spec.node_name:
