@@ -171,7 +171,7 @@ class BindRequests:
         if uid not in self._handed_over:
             return SUCCESS
         self._handed_over.discard(uid)
-        if self.cache.pod(uid) is not None and not self.cache.is_assumed(uid):
+        if self.cache.is_confirmed(uid):
             return SUCCESS  # the binder was quicker than the answer to us
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod):

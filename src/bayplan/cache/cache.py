@@ -298,6 +298,11 @@ class Cache:
         state = self._states.get(uid)
         return state is not None and state.assumed
 
+    def is_confirmed(self, uid: str) -> bool:
+        """Whether the API server has shown the pod on its node."""
+        state = self._states.get(uid)
+        return state is not None and not state.assumed
+
     def pod(self, uid: str) -> Pod | None:
         state = self._states.get(uid)
         return None if state is None else state.info.pod

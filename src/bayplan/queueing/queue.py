@@ -281,7 +281,7 @@ class SchedulingQueue:
             return iter(())
         self._in_flight.note(event, old, new)
         if not self._pools.parked:
-            return iter((0,))  # as it is most of the time, and nobody has to be asked what the event means to them
+            return iter(())  # as it is most of the time, and nobody has to be asked what the event means to them
         occasion = Occasion(event, old, new)
         about = new if isinstance(new, Pod) else old if isinstance(old, Pod) else None
         own = None if about is None else self._pools.get(about.key)

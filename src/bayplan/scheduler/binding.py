@@ -20,6 +20,7 @@ from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import Held, Placed, PodEngine, refusal
 from bayplan.scheduler.observing import NoObserver, Observer
 from bayplan.scheduler.statuses import PodStatuses
+from bayplan.scheduler.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +92,15 @@ class Bindings:
     """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
     left_the_wire: Callable[[], None] = lambda: None
     """Told whenever these have become fewer. The pod may be on its way for minutes more, by the binder."""
-    _room: asyncio.Semaphore = field(init=False)
+    _room: Turns = field(init=False)
 
     def __post_init__(self) -> None:
-        self._room = asyncio.Semaphore(self.at_once)
+        self._room = Turns(self.at_once)
 
     def narrow(self, at_once: int) -> None:
         """Have no more written at once than this, before the first is: who waits for more than one thing pays twice."""
         self.at_once = min(self.at_once, at_once)
-        self._room = asyncio.Semaphore(self.at_once)
+        self._room = Turns(self.at_once)
 
     async def carry_out(self, queued: QueuedPod, placed: Placed) -> None:
         held = placed.held
@@ -138,8 +139,11 @@ class Bindings:
         try:
             if (saying := self.statuses.being_written(queued.uid)) is not None:
                 await asyncio.wait([saying])  # else the reason of an earlier attempt could be written to a bound pod
-            async with self._room:
+            await self._room.take()
+            try:
                 status = await self._written(held)
+            finally:
+                self._room.give()
         finally:
             self.on_the_wire -= 1
             self.left_the_wire()

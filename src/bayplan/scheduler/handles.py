@@ -48,7 +48,8 @@ class RequestMaking:
     mutators: Callable[[], Sequence[Mutator]]
 
     def annotations(self, cycle: Cycle, node_name: str) -> dict[str, str]:
-        return self.desk.mutation.annotations(self.mutators(), cycle.pod.key, cycle, node_name)
+        mutators = self.mutators()
+        return self.desk.mutation.annotations(mutators, cycle.pod.key, cycle, node_name) if mutators else {}
 
 
 @dataclass(slots=True)

@@ -178,11 +178,11 @@ class Routing:
             self._note(ASSIGNED_POD_UPDATE)
             uid = new.metadata.uid
             alike = False
-            if self._cache.pod(uid) is None or self._cache.is_assumed(uid):
+            if self._cache.is_confirmed(uid):
+                alike = self._cache.update_pod(new) is old
+            else:
                 log.warning("pod %s on node %s changed and was not in the cache", new.key, new.spec.node_name)
                 self._cache.add_pod(new)
-            else:
-                alike = self._cache.update_pod(new) is old
             for event in pod_changes(old, new, alike=alike):
                 self._note(event)
                 yield from self._queue.moving(event, old, new)
@@ -232,7 +232,7 @@ class Routing:
         """A pod is on a node, whoever put it there."""
         self._note(ASSIGNED_POD_ADD)
         uid = pod.metadata.uid
-        if self._cache.pod(uid) is not None and not self._cache.is_assumed(uid):
+        if self._cache.is_confirmed(uid):
             self._cache.update_pod(pod)
         else:
             self._cache.add_pod(pod)
