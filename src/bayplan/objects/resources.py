@@ -194,11 +194,7 @@ def runs_alike(before: PodStatus, after: PodStatus) -> bool:
 
 def _resizes(status: PodStatus) -> list[str]:
     """Why resizes have to wait."""
-    found = []
-    for condition in status.conditions:
-        if condition.type == _RESIZE_PENDING:
-            found.append(condition.reason)  # noqa: PERF401 -- asked twice a change of a pod; a comprehension is one call more
-    return found
+    return [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING]
 
 
 class _Variant(NamedTuple):
