@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from bayplan.cache.cache import Cache
@@ -201,21 +202,23 @@ class BindRequests:
             del self._kept_until_s[uid]
             self.engine.wake(uid)
         for request in list(self.known.values()):
-            pod = self.engine.waiting_pod(request)
-            if pod is None and self.only_failures:
-                self._drop(request.pod_key)
-            if pod is None or not request.is_for(pod) or not request.is_ours or request.has_succeeded:
-                self.stale.discard(request.metadata.uid)
-                continue
-            if request.is_given_up:
-                self._delete(request)
-            elif self.cache.node(request.spec.selected_node) is None:
-                log.warning("node %s of the bind request of pod %s is gone", request.spec.selected_node, pod.key)
-                self._delete(request)
-            else:
-                self._look_for_age(request, pod, now)
+            self._look_at(request, now)
 
     # inside -----------------------------------------------------------------------------------------------------
+
+    def _look_at(self, request: BindRequest, now: datetime) -> None:
+        pod = self.engine.waiting_pod(request)
+        if pod is None and self.only_failures:
+            self._drop(request.pod_key)
+        if pod is None or not request.is_for(pod) or not request.is_ours or request.has_succeeded:
+            self.stale.discard(request.metadata.uid)
+        elif request.is_given_up:
+            self._delete(request)
+        elif self.cache.node(request.spec.selected_node) is None:
+            log.warning("node %s of the bind request of pod %s is gone", request.spec.selected_node, pod.key)
+            self._delete(request)
+        else:
+            self._look_for_age(request, pod, now)
 
     def _came(self, request: BindRequest) -> None:
         key = request.pod_key
@@ -334,7 +337,19 @@ class BindRequests:
     def _delete(self, request: BindRequest, **how: Any) -> None:
         if request.metadata.uid not in self._deleting:
             self._deleting.add(request.metadata.uid)
-            self.engine.submit(DeleteBindRequest(request, **how))
+            self.engine.submit(DeleteBindRequest(request, otherwise=partial(self._is_another, request), **how))
+
+    def _is_another(self, was: BindRequest, there: BindRequest | None) -> None:
+        """It was not deleted, for this is there instead: somebody has changed it, and what is to be done follows from
+        what it says now. One that is merely annotated is deleted at once, or it could be changed again and again."""
+        if there is None or there.metadata.uid != was.metadata.uid:
+            self._went(was)
+        if there is None:
+            return
+        self._came(there)
+        self._deleting.discard(there.metadata.uid)
+        if self.known.get(there.pod_key) is there and _number(there) > _number(was):
+            self._look_at(there, self.clock.now())
 
 
 _LOST = error("the bind request was deleted before the pod was bound")

@@ -5,7 +5,7 @@ Whoever performs them (`handle.writes`) knows the wire; whoever decides them doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,9 @@ class CreateBindRequest:
 @dataclass(frozen=True, slots=True)
 class DeleteBindRequest:
     """Delete this very request. Performing it: DELETE with its uid, and with its version where `unchanged`, so that
-    one that the binder has touched meanwhile stays."""
+    one that the binder has touched meanwhile stays. Where that refuses it, `otherwise` is told what is there instead,
+    or nothing: a watch that selects may never tell, and whoever decided has to decide anew."""
 
     request: BindRequest
     unchanged: bool = False
+    otherwise: Callable[[BindRequest | None], None] | None = None

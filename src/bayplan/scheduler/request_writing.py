@@ -5,8 +5,6 @@ Asked by `ApiWrites` for the intents of both engines. Cost: one request, three w
 
 from __future__ import annotations
 
-import contextlib
-
 from bayplan.client import Client, resource_of
 from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
@@ -27,7 +25,7 @@ class RequestWrites:
         try:
             return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
         except AlreadyExists:
-            there = await self._there(intent)
+            there = await self._there(namespace, intent.pod.name)
         if there is not None:
             if self._is_same(there, intent):
                 return there
@@ -36,7 +34,7 @@ class RequestWrites:
 
     async def delete(self, intent: DeleteBindRequest) -> None:
         meta = intent.request.metadata
-        with contextlib.suppress(NotFound):
+        try:
             await self._client.delete(
                 BIND_REQUESTS,
                 name=meta.name,
@@ -44,10 +42,16 @@ class RequestWrites:
                 uid=meta.uid,
                 resource_version=meta.resource_version if intent.unchanged else "",
             )
+        except NotFound:
+            return
+        except Conflict:
+            if intent.otherwise is None:
+                raise
+            intent.otherwise(await self._there(meta.namespace, meta.name))
 
-    async def _there(self, intent: CreateBindRequest) -> BindRequest | None:
+    async def _there(self, namespace: str, name: str) -> BindRequest | None:
         try:
-            return await self._client.get(BindRequest, intent.pod.namespace, intent.pod.name, resource=BIND_REQUESTS)
+            return await self._client.get(BindRequest, namespace, name, resource=BIND_REQUESTS)
         except NotFound:
             return None  # it went between the two questions
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,13 +16,18 @@ from bayplan.app.wiring import Wiring
 from bayplan.cache import Cache
 from bayplan.cache.bind_requests import BindRequests, Engine
 from bayplan.client import EVERYTHING, Client
+from bayplan.client.informer import Handler
 from bayplan.clock import ManualClock
 from bayplan.errors import ObjectError
 from bayplan.framework.bind_requests import BindFailures
+from bayplan.framework.intents import DeleteBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from binder_rig import REQUESTS, BinderRig, binder_rig
+from bayplan.scheduler.request_writing import RequestWrites
+from bayplan.testing import make_node
+from binder_rig import REQUESTS, BinderRig, binder_rig, on_rig
 
 
 def wired(client: Client) -> Wiring:
@@ -78,6 +84,62 @@ def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_
             assert await told_by_watch(rig, watch) == ["two"]
 
     asyncio.run(run())
+
+
+class StillWaiting:
+    """An engine whose only pod waits for the binder."""
+
+    def __init__(self, pod: Pod, writes: RequestWrites) -> None:
+        self._pod, self._writes = pod, writes
+        self.writing: list[asyncio.Task[None]] = []
+        self.done: list[str] = []
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        return self._pod if request.pod_key == self._pod.key else None
+
+    def taken(self, pod: Pod) -> None:
+        self.done.append(f"taken {pod.name}")
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        self.done.append(f"released {pod.name} from {was.spec.node_name}")
+
+    def submit(self, intent: object) -> None:
+        assert isinstance(intent, DeleteBindRequest)
+        self.writing.append(asyncio.ensure_future(self._writes.delete(intent)))
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None:  # noqa: ARG002
+        self.done.append(reason)
+
+    def wake(self, uid: str) -> None: ...
+
+
+def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_path: Path) -> None:
+    """Watched are failures alone, so that the version we know is the one that was made."""
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        pod = await rig.client.get(Pod, "default", "web")
+        clock, cache = ManualClock(datetime.now(UTC)), Cache()
+        cache.add_node(make_node("n1"))
+        engine = StillWaiting(pod, RequestWrites(rig.client))
+        requests = BindRequests(
+            cache, engine, BindFailures(clock), clock, asyncio.get_running_loop().create_future, stale_s=1.0
+        )
+        watch = await RequestWatch.of(requests, wired(rig.client))
+        (first_look,) = watch.before_deciding(cast(Handler, requests.hear))
+        await first_look()
+        await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
+        clock.advance(60)
+        requests.tidy()
+        while engine.writing:
+            await engine.writing.pop()
+        assert await rig.find(REQUESTS, "web") is None
+        clock.advance(60)
+        requests.still_there(await watch._uids(), requests.uids)
+        assert engine.done == ["taken web", "BindRequestStale", "released web from n1"]
+
+    on_rig(tmp_path, test)
 
 
 async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:

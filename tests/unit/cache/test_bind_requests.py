@@ -198,6 +198,72 @@ def test_a_request_that_nobody_takes_up_is_complained_about_once_and_deleted_muc
     assert [each.unchanged for each in world.engine.deleted] == [True]  # one that the binder takes up now stays
 
 
+def stale_and_refused() -> tuple[World, DeleteBindRequest]:
+    """A request that was to be deleted for its age, and somebody has changed it."""
+    world = failures_only(WEB)
+    world.book.hear(None, world.request(WEB))
+    world.clock.advance(3601)
+    world.book.tidy()
+    (refused,) = world.engine.deleted
+    world.engine.deleted.clear()
+    return world, refused
+
+
+def changed(refused: DeleteBindRequest, version: int = 100, **status: Any) -> BindRequest:
+    was = refused.request
+    meta = msgspec.structs.replace(was.metadata, resource_version=str(version), annotations={"x": "y"})
+    return msgspec.structs.replace(was, metadata=meta, status=BindRequestStatus(**status))
+
+
+def test_a_stale_request_that_somebody_has_edited_is_deleted_in_its_new_version() -> None:
+    world, refused = stale_and_refused()
+    assert refused.otherwise is not None
+    refused.otherwise(changed(refused))
+    (again,) = world.engine.deleted
+    assert (again.request.metadata.resource_version, again.unchanged) == ("100", True)
+    assert again.otherwise is not None
+    again.otherwise(changed(again, 101))
+    assert [each.request.metadata.resource_version for each in world.engine.deleted] == ["100", "101"]
+
+
+def test_a_server_that_refuses_without_any_change_is_asked_again_at_the_next_look_only() -> None:
+    world, refused = stale_and_refused()
+    assert refused.otherwise is not None
+    refused.otherwise(refused.request)
+    assert world.engine.deleted == []
+    world.book.tidy()
+    assert len(world.engine.deleted) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "node", "deleted"),
+    [
+        pytest.param({"phase": "Succeeded"}, "n1", 0, id="bound"),
+        pytest.param({"phase": "Failed", "failed_attempts": 1}, "n1", 0, id="the binder is there again"),
+        pytest.param({"phase": "Failed", "failed_attempts": 3}, None, 1, id="given up"),
+    ],
+)
+def test_a_stale_request_that_the_binder_has_taken_up_meanwhile_is_followed(
+    status: dict[str, Any], node: str | None, deleted: int
+) -> None:
+    world, refused = stale_and_refused()
+    assert refused.otherwise is not None
+    refused.otherwise(changed(refused, **status))
+    assert world.node_of(WEB) == node
+    assert not world.book.stale
+    assert [each.unchanged for each in world.engine.deleted] == [False] * deleted
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["made anew", "gone"])
+def test_where_another_request_is_there_the_stale_one_is_gone(again: bool) -> None:
+    world, refused = stale_and_refused()
+    assert refused.otherwise is not None
+    refused.otherwise(world.request(WEB, "n2") if again else None)
+    assert ("released", "web from n1") in world.engine.done
+    assert world.node_of(WEB) == ("n2" if again else None)
+    assert world.engine.deleted == []
+
+
 def test_a_request_that_was_touched_is_not_stale() -> None:
     world = World(WEB)
     request = world.request(WEB, phase="Failed", failed_attempts=1)
