@@ -32,7 +32,7 @@ from bayplan.batch.shards import Fence
 from bayplan.batch.share import Share
 from bayplan.batch.statement import Statement
 from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
+from bayplan.batch.tasks import ShownTask, Task
 from bayplan.batch.templates import Templates
 from bayplan.batch.view import ClusterView, LiveView
 from bayplan.clock import Clock
@@ -396,10 +396,13 @@ class Session(Questions):
 
     def send_binding(self, task: Task) -> Status | None:
         """Have a task bound; a Status says why it was not taken. Where the binder binds, plugins have their say now."""
+        node_name = task.node_name
         try:
-            noted = self.mutate_bind_request_annotations(task, task.node_name) if self._desk is not None else {}
+            noted = self.mutate_bind_request_annotations(task, node_name) if self._desk is not None else {}
         except MutateFailed as fault:
             return error(str(fault))
+        finally:
+            task.node_name = node_name  # whatever a plugin has done to a task that it knows from elsewhere
         refused = self._cluster.bind(task)
         if refused is None:
             self.choices.record(task, len(self.nodes))
@@ -412,7 +415,7 @@ class Session(Questions):
         """What plugins hand to the binder with a task: asked once for each request that is about to be made."""
         if self._desk is None or not self.bind_request_mutate_fns:
             return {}
-        return self._desk.mutation.annotations(self.bind_request_mutate_fns, task.key, task, node_name)
+        return self._desk.mutation.annotations(self.bind_request_mutate_fns, task.key, ShownTask(task), node_name)
 
     def send_promise(self, task: Task) -> None:
         self._cluster.promise(task)

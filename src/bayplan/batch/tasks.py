@@ -173,6 +173,28 @@ class Task:
         return f"Task({self.key}, {self.status.label}{f' on {self.node_name}' if self.node_name else ''})"
 
 
+class ShownTask(Task):
+    """A task for whoever may look at it and not change it: equal to it, and what is set raises."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, task: Task) -> None:
+        for name in Task.__slots__:
+            object.__setattr__(self, name, getattr(task, name))
+        self._shown = task
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):  # what is worked out when somebody asks
+            raise AttributeError(f"{name} of task {self.key} is not to be changed here; it was decided before")
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._shown
+
+    def __hash__(self) -> int:
+        return hash(self._shown)
+
+
 def _priority(pod: Pod) -> int:
     text = pod.metadata.annotations.get(TASK_PRIORITY)
     own = parse_int(text, 32) if text is not None else None

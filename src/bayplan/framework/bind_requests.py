@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
+from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.objects.bind_requests import ANNOTATION_DOMAIN, BindRequest, new_request
 from bayplan.objects.core import Pod
@@ -104,17 +105,21 @@ class BindRequestMutation:
         return bind_request_annotations
 
     def _asked(self, mutator: Mutator, about: str, question: tuple[Any, ...]) -> dict[str, str]:
-        """A checked copy of what one says."""
+        """A checked copy of what one says. Reading it is as much the plugin's code as the function is."""
         start_s = self._clock.monotonic_s()
         try:
-            answer: Any = mutator.fn(*question)
-        except (Exception, SystemExit) as fault:
-            raise _Faulty(f"{type(fault).__name__}: {fault}") from fault
+            return self._copied(mutator.plugin, mutator.fn(*question))
+        except _Faulty:
+            raise
+        except FAULTS as fault:
+            raise _Faulty(f"{type(fault).__name__}: {words_of_fault(fault)}") from fault
         finally:
             took_s = self._clock.monotonic_s() - start_s
             self.seconds.labels(mutator.plugin).observe(took_s)
             if took_s > SLOW_S:
                 log.warning('plugin "%s" took %.0f ms for the bind request of %s', mutator.plugin, took_s * 1e3, about)
+
+    def _copied(self, plugin: str, answer: Any) -> dict[str, str]:
         if answer is None:
             return {}
         if not isinstance(answer, Mapping):
@@ -126,7 +131,7 @@ class BindRequestMutation:
                 bad.append(problem)
             else:
                 good[key] = value
-                self._look_at_name(mutator.plugin, key)
+                self._look_at_name(plugin, key)
         if bad:
             raise _Faulty("; ".join(bad), good)
         return good
@@ -155,13 +160,13 @@ class _Faulty(Exception):
     """What is wrong with what a plugin said; `rest` is what may be used all the same."""
 
     def __init__(self, text: str, rest: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
+        super().__init__(text.encode(errors="backslashreplace").decode())  # it goes into the status of a pod
         self.rest = dict(rest or {})
 
 
 def problem_of(key: object, value: object) -> str:
     """Why a pair cannot be an annotation; nothing where it can."""
-    if not isinstance(key, str):
+    if not _is_text(key):
         return f"the key {key!r} is no text"
     problems = label_key_problems(key)
     if problems:
@@ -169,7 +174,15 @@ def problem_of(key: object, value: object) -> str:
     domain = key.partition("/")[0] if "/" in key else ""
     if any(domain == each or domain.endswith(f".{each}") for each in _RESERVED):
         return f"the key {key} belongs to Kubernetes"
-    return "" if isinstance(value, str) else f"the value of {key} is {value!r}, which is no text"
+    return "" if _is_text(value) else f"the value of {key} is {value!r}, which is no text"
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Whether it can be written: half of a pair of surrogates cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 # what failed ------------------------------------------------------------------------------------------------------

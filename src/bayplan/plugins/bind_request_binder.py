@@ -59,10 +59,10 @@ class BindRequestBinder:
             yield Rejection(mask, EXCLUDED, resolvable=False)
 
     async def bind(self, cycle: Cycle, node_name: str) -> Status | None:
-        desk, pod = self._requests.desk, cycle.pod
+        desk, pod, fields = self._requests.desk, cycle.pod, cycle.find(REQUEST_FIELDS) or {}
         try:
             annotations = self._requests.annotations(cycle, node_name)
-            request = desk.request(pod, node_name, annotations, **(cycle.find(REQUEST_FIELDS) or {}))
+            request = desk.request(pod, node_name, annotations, **fields)
             desk.made(await self._writes.perform(CreateBindRequest(pod, request)), pod)
         except ApiError as fault:
             return error(fault.details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,9 @@ from bayplan.batch.outcome import Outcome
 from bayplan.batch.registration import Misregistered
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
+from bayplan.batch.tasks import ShownTask, Task
 from bayplan.clock import ManualClock
-from bayplan.framework.bind_requests import BindRequestDesk
+from bayplan.framework.bind_requests import BindRequestDesk, Mutator
 from bayplan.testing.builders import make_node
 
 ASKED: list[tuple[str, str, str]] = []
@@ -42,6 +43,18 @@ def handing(plugin: str, **answer: Any) -> type[Any]:
             return {"x.kai.scheduler/who": plugin, f"{plugin}.kai.scheduler/node": node_name}
 
     return Handing
+
+
+def saying(plugin: str, said: Any, on_error: str = "skip") -> type[Any]:
+    """A plugin that answers this, or raises it."""
+
+    class Saying(handing(plugin, on_error=on_error)):  # type: ignore[misc]
+        def told(self, task: Task, node_name: str) -> Any:  # noqa: ARG002
+            if isinstance(said, BaseException):
+                raise said
+            return said
+
+    return Saying
 
 
 def engine_with(*plugins: type[Any], by_binder: bool = True) -> BatchEngine:
@@ -150,6 +163,62 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
         statement.commit()
         assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
     assert outcome.binds == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"bad.kai.scheduler/x": "\udcff"}, id="what cannot be written"),
+        pytest.param(asyncio.CancelledError(), id="cancelled"),
+    ],
+)
+def test_whatever_a_plugin_does_the_rest_of_the_statement_is_carried_out(answer: Any) -> None:
+    outcome = Outcome()
+    with opened(engine_with(saying("bad", answer), handing("good")), outcome) as session:
+        new, following = tasks_of(session, "new", "next")
+        statement = session.statement()
+        assert statement.allocate(new, "b")
+        assert statement.allocate(following, "b")
+        assert statement.commit()
+        assert [each.status for each in (new, following)] == [TaskStatus.BINDING] * 2
+    assert outcome.binds == {new.key: "b", following.key: "b"}
+    assert outcome.request_annotations[new.key] == {"x.kai.scheduler/who": "good", "good.kai.scheduler/node": "b"}
+
+
+def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> None:
+    def elsewhere(task: Task, node_name: str) -> None:  # noqa: ARG001
+        task.node_name = "a"
+
+    def by_another_way(task: Task, node_name: str) -> dict[str, str]:
+        found = next(each for each in (new, following) if each == task)
+        found.node_name = "a"
+        return {"second.kai.scheduler/was": f"{task.node_name} {node_name}"}
+
+    outcome = Outcome()
+    engine = engine_with(handing("first"))
+    with opened(engine, outcome) as session:
+        new, following = tasks_of(session, "new", "next")
+        session.bind_request_mutate_fns[:] = [Mutator("first", elsewhere), Mutator("second", by_another_way)]
+        statement = session.statement()
+        assert statement.allocate(new, "b")
+        assert statement.commit()
+        assert new.node_name == "b"
+    assert outcome.binds == {new.key: "b"}
+    assert outcome.request_annotations[new.key] == {"second.kai.scheduler/was": "b b"}
+    assert engine.handle.desk is not None
+    assert engine.handle.desk.mutation.errors.labels("first").value == 1
+
+
+def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
+    task = Task(make_member("new-1-7"))
+    shown = ShownTask(task)
+    assert {task: "found"}[shown] == "found"
+    assert isinstance(shown, Task)
+    assert (shown.index, shown.info.pod, shown.demand_key) == (7, task.pod, task.demand_key)
+    assert shown != ShownTask(Task(make_member("other")))
+    with pytest.raises(AttributeError, match="is not to be changed here"):
+        shown.status = TaskStatus.BINDING
+    assert task.status is TaskStatus.PENDING
 
 
 def test_what_cannot_be_called_is_refused_where_it_is_registered() -> None:

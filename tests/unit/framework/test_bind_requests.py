@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError
-from bayplan.framework.bind_requests import FAIL, BindFailures, BindRequestMutation, MutateFailed, Mutator
+from bayplan.framework.bind_requests import FAIL, SKIP, BindFailures, BindRequestMutation, MutateFailed, Mutator
 from bayplan.objects.bind_requests import annotation_key
 
 KEY = "one.kai.scheduler/x"
@@ -62,6 +65,57 @@ def test_saying_the_same_twice_is_no_conflict() -> None:
 @pytest.mark.parametrize("nothing", [None, {}], ids=["none", "empty"])
 def test_no_answer_changes_nothing(nothing: Any) -> None:
     assert merged(says("one", {KEY: "1"}), says("two", nothing)) == {KEY: "1"}
+
+
+class Lazy(Mapping[str, str]):
+    """A mapping that breaks when it is read."""
+
+    def __getitem__(self, key: str) -> str:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([KEY])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Wordless(Exception):
+    """An exception that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Unseemly:
+    def __repr__(self) -> str:
+        raise ValueError("nothing to be seen")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Lazy(), id="a mapping that breaks when it is read"),
+        pytest.param(asyncio.CancelledError(), id="cancelled"),
+        pytest.param(Wordless(), id="no words for it"),
+        pytest.param(ValueError("\udcff"), id="words that cannot be written"),
+        pytest.param(Unseemly(), id="what cannot be shown"),
+        pytest.param({"\udcff": "1"}, id="a key that cannot be written"),
+        pytest.param({KEY: "\udcff"}, id="a value that cannot be written"),
+    ],
+)
+@pytest.mark.parametrize("on_error", [SKIP, FAIL])
+def test_whatever_a_plugin_does_is_its_own_fault(answer: Any, on_error: str, caplog: pytest.LogCaptureFixture) -> None:
+    mutation, good = BindRequestMutation(ManualClock()), {annotation_key("good", "y"): "2"}
+    asked = says("bad", answer, on_error=on_error), says("good", good)
+    if on_error == FAIL:
+        with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request') as raised:
+            merged(*asked, mutation=mutation)
+        assert msgspec.json.encode(str(raised.value))  # it goes into the status of the pod
+    else:
+        assert merged(*asked, mutation=mutation) == good
+    assert mutation.errors.labels("bad").value == 1
+    assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
 
 
 @pytest.mark.parametrize("fault", [ValueError("oops"), SystemExit(1)], ids=["exception", "exit"])
