@@ -30,6 +30,8 @@ from bayplan.snapshot import PodInfo
 log = logging.getLogger(__name__)
 
 STALE_S = 600.0
+LONGEST_PAUSE_S = 66.0
+"""The binder's between two attempts, with its chance: only after that nobody is there to try again."""
 _LAST_WORD = 6
 """A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
@@ -94,6 +96,7 @@ class BindRequests:
     _letting_go: bool = False
     _unsure: bool = False
     _asked_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when we last knew of its request
+    _tried_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when its request last failed
     _bound_s: float = float("-inf")  # when the binder last brought a pod to its node
 
     # what is told -----------------------------------------------------------------------------------------------
@@ -233,7 +236,8 @@ class BindRequests:
         was_given_up = known is not None and known.is_given_up
         self.known[key] = request
         self._asked_s[key] = self.clock.monotonic_s()
-        if request.status.phase:
+        if request.is_taken_up and (known is None or known.status != request.status):  # others may write as well
+            self._tried_s[key] = self._asked_s[key]
             self.stale.discard(request.metadata.uid)
         if pod is None or not request.is_for(pod):
             return
@@ -275,6 +279,7 @@ class BindRequests:
     def _drop(self, key: str) -> None:
         del self.known[key]
         self._asked_s.pop(key, None)
+        self._tried_s.pop(key, None)
 
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason
@@ -319,20 +324,31 @@ class BindRequests:
         return None
 
     def _look_for_age(self, request: BindRequest, pod: Pod, now: datetime) -> None:
-        made, uid = request.metadata.creation_timestamp, request.metadata.uid
-        if request.status.phase or made is None:
-            return
-        age_s = (now - made).total_seconds()
+        """Where the binder is gone, pods that hold room must not pile up unseen: whether it went before the first
+        attempt or between two makes no difference to them. When a request was last tried it does not say; we know when
+        we heard of it, which is at worst when we started."""
+        uid, node = request.metadata.uid, request.spec.selected_node
+        age_s = self._silence_s(request, now)
         if age_s > self.stale_s and uid not in self.stale:
             self.stale.add(uid)
+            left = f"taken up the bind request to node {node}"
+            if request.is_taken_up:
+                left = f"tried the bind request to node {node} again, after {request.status.failed_attempts} failures,"
             self.engine.complain(
                 pod,
                 "BindRequestStale",
-                f"no binder has taken up the bind request to node {request.spec.selected_node} for {age_s:.0f} s; "
-                "see whether `bayplan binder` runs",
+                f"no binder has {left} for {age_s:.0f} s; see whether `bayplan binder` runs",
             )
         if age_s > _LAST_WORD * self.stale_s:
             self._delete(request, unchanged=True)
+
+    def _silence_s(self, request: BindRequest, now: datetime) -> float:
+        """For how long a binder could have done something about a request, and none has."""
+        if request.is_taken_up:
+            tried_s = self._tried_s.get(request.pod_key, float("inf"))
+            return self.clock.monotonic_s() - tried_s - LONGEST_PAUSE_S
+        made = request.metadata.creation_timestamp
+        return (now - made).total_seconds() if made is not None else 0.0
 
     def _delete(self, request: BindRequest, **how: Any) -> None:
         if request.metadata.uid not in self._deleting:

@@ -105,6 +105,11 @@ class BindRequest(KubeObject, frozen=True):
         return self.metadata.labels.get(TAKEN_BY) == OURS
 
     @property
+    def is_taken_up(self) -> bool:
+        """Whether a binder has come to it at all."""
+        return self.status.phase not in ("", PENDING)
+
+    @property
     def has_succeeded(self) -> bool:
         return self.status.phase == SUCCEEDED
 

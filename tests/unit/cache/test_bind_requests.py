@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from bayplan.binder.reporting import Reports
 from bayplan.cache import Cache
-from bayplan.cache.bind_requests import BindRequests
+from bayplan.cache.bind_requests import LONGEST_PAUSE_S, BindRequests
 from bayplan.clock import ManualClock
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
@@ -264,14 +266,78 @@ def test_where_another_request_is_there_the_stale_one_is_gone(again: bool) -> No
     assert world.engine.deleted == []
 
 
-def test_a_request_that_was_touched_is_not_stale() -> None:
+def complaints(world: World) -> list[str]:
+    return [note for reason, note in world.engine.done if reason == "BindRequestStale"]
+
+
+def test_a_request_that_was_tried_lately_is_not_stale_however_old_it_is() -> None:
     world = World(WEB)
     request = world.request(WEB, phase="Failed", failed_attempts=1)
     world.clock.advance(timedelta(hours=2).total_seconds())
     world.book.hear(None, request)
-    world.book.tidy()
+    for seconds in (1, 660):  # the longest pause, and then the time that makes it stale
+        world.clock.advance(seconds)
+        world.book.tidy()
     assert world.engine.deleted == []
     assert not world.book.stale
+    assert complaints(world) == []
+
+
+@pytest.mark.parametrize("only_failures", [False, True], ids=["all are watched", "failures are watched"])
+def test_a_request_that_nobody_tries_again_is_complained_about_once_and_deleted_much_later(only_failures: bool) -> None:
+    world = World(WEB)
+    world.book.only_failures = only_failures
+    world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=2))
+    for seconds in (667, 100):
+        world.clock.advance(seconds)
+        world.book.tidy()
+    (told,) = complaints(world)
+    assert told.startswith("web: no binder has tried the bind request to node n1 again, after 2 failures, for 601 s; ")
+    assert len(world.book.stale) == 1
+    assert world.engine.deleted == []
+    world.clock.advance(2900)
+    world.book.tidy()
+    assert [each.unchanged for each in world.engine.deleted] == [True]
+
+
+def test_a_binder_that_tries_again_makes_a_request_young_and_an_edit_does_not() -> None:
+    world = World(WEB)
+    failed = {"phase": "Failed", "failed_attempts": 1}
+    world.book.hear(None, world.request(WEB, **failed))
+    world.clock.advance(600)
+    world.book.hear(None, world.request(WEB, **failed))  # another version, and nothing was tried
+    world.clock.advance(100)
+    world.book.tidy()
+    assert len(world.book.stale) == 1
+    world.book.hear(None, world.request(WEB, **failed))
+    assert len(world.book.stale) == 1
+    world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=2))
+    assert not world.book.stale
+    world.clock.advance(600)
+    world.book.tidy()
+    assert not world.book.stale
+    assert len(complaints(world)) == 1
+
+
+def test_pending_is_another_word_for_not_taken_up() -> None:
+    world = World(WEB)
+    request = world.request(WEB)
+    pending = msgspec.structs.replace(request, status=BindRequestStatus("Pending"))
+    world.book.hear(None, request)
+    world.clock.advance(601)
+    world.book.tidy()
+    assert len(complaints(world)) == len(world.book.stale) == 1
+    world.book.hear(None, pending)
+    assert len(world.book.stale) == 1
+    world.clock.advance(3000)
+    world.book.tidy()
+    assert [each.unchanged for each in world.engine.deleted] == [True]
+
+
+def test_the_longest_pause_of_the_binder_is_given_its_due() -> None:
+    chance = SimpleNamespace(random=lambda: 1.0)
+    pausing = cast(Reports, SimpleNamespace(_chance=chance))
+    assert Reports.pause_s(pausing, 100) == LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize(
