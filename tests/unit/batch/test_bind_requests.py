@@ -156,13 +156,16 @@ def test_a_plugin_that_fails_costs_its_own_annotations() -> None:
 
 def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
     outcome = Outcome()
-    with opened(engine_with(handing("bad", fault="oops", on_error="fail")), outcome) as session:
+    engine = engine_with(handing("bad", fault="oops", on_error="fail"))
+    with opened(engine, outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
         statement.allocate(new, "b")
         statement.commit()
         assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
-    assert outcome.binds == {}
+    assert outcome.binds == outcome.request_annotations == {}
+    assert engine.handle.desk is not None
+    assert engine.handle.desk.mutation.errors.labels("bad").value == 1
 
 
 @pytest.mark.parametrize(

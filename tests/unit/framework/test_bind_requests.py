@@ -56,6 +56,27 @@ def test_of_two_that_name_one_key_the_later_wins_and_that_is_counted() -> None:
     assert mutation.conflicts.labels(KEY).value == 1
 
 
+@pytest.mark.parametrize(("later", "conflicts"), [("one", 0), ("two", 1)], ids=["the same plugin", "another plugin"])
+def test_only_what_another_plugin_has_said_is_in_conflict(
+    later: str, conflicts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is registered twice may correct itself."""
+    mutation = BindRequestMutation(ManualClock())
+    with caplog.at_level(logging.DEBUG):
+        assert merged(says("one", {KEY: "1"}), says(later, {KEY: "2"}), mutation=mutation) == {KEY: "2"}
+    assert len(mutation.conflicts) == conflicts
+    told = [each.message for each in caplog.records if each.levelno == logging.DEBUG]
+    assert told == ['plugin "two" overwrites one.kai.scheduler/x of plugin "one"'] * conflicts
+
+
+def test_whose_a_key_is_follows_from_who_said_it_last() -> None:
+    mutation = BindRequestMutation(ManualClock())
+    merged(
+        *(says(plugin, {KEY: value}) for plugin, value in (("one", "1"), ("two", "2"), ("two", "3"))), mutation=mutation
+    )
+    assert mutation.conflicts.labels(KEY).value == 1
+
+
 def test_saying_the_same_twice_is_no_conflict() -> None:
     mutation = BindRequestMutation(ManualClock())
     merged(says("one", {KEY: "1"}), says("two", {KEY: "1"}), mutation=mutation)
@@ -128,7 +149,7 @@ def test_a_function_that_raises_is_left_out_and_counted(fault: BaseException, ca
 
 def test_a_function_that_must_not_fail_ends_the_binding() -> None:
     with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
-        merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", {KEY: "1"}))
+        merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", AssertionError("nobody is asked any more")))
 
 
 def test_another_policy_is_refused() -> None:
@@ -176,6 +197,26 @@ def test_more_than_a_request_can_hold_is_refused() -> None:
     assert mutation.errors.labels("more").value == 1
 
 
+@pytest.mark.parametrize(("over", "refused"), [(-1, 0), (0, 0), (1, 1)], ids=["one less", "as much", "one more"])
+@pytest.mark.parametrize("letter", ["x", "é"], ids=["one byte a letter", "two"])
+def test_a_request_holds_256_kib_of_keys_and_values_together_to_the_byte(
+    letter: str, over: int, refused: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    mutation, other = BindRequestMutation(ManualClock()), annotation_key("two", "y")
+    before = {KEY: letter * 1000}
+    left = 256 * 1024 + over - len(KEY) - len(other) - 1000 * len(letter.encode())
+    more = {other: letter * (left // len(letter.encode())) + "x" * (left % len(letter.encode()))}
+    found = merged(says("one", before), says("two", more), mutation=mutation)
+    assert found == (before if refused else {**before, **more})
+    assert len(mutation.errors) == refused
+    assert ("262145 bytes, and 262144 are allowed" in caplog.text) == refused
+
+
+def test_what_is_overwritten_takes_no_room() -> None:
+    half = {KEY: "x" * 200_000}
+    assert merged(says("one", half), says("two", {KEY: "y" * 200_000})) == {KEY: "y" * 200_000}
+
+
 def test_a_key_by_another_custom_is_taken_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     mutation = BindRequestMutation(ManualClock())
     for _ in range(3):
@@ -194,6 +235,25 @@ def test_each_call_is_timed_and_a_slow_one_is_told(caplog: pytest.LogCaptureFixt
         assert mutation.annotations([Mutator("slow", slow)], "default/web", "task", "n1") == {}
     assert 'plugin "slow" took 60 ms' in caplog.text
     assert mutation.seconds.labels("slow").count == 1
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0498, False), (0.0502, True)], ids=["below", "above"])
+@pytest.mark.parametrize("raises", [False, True], ids=["answers", "raises"])
+def test_a_call_is_slow_above_fifty_milliseconds(
+    seconds: float, told: bool, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+
+    def fn(task: str, node_name: str) -> None:  # noqa: ARG001
+        clock.advance(seconds)
+        if raises:
+            raise ValueError("oops")
+
+    mutation = BindRequestMutation(clock)
+    with caplog.at_level(logging.WARNING):
+        mutation.annotations([Mutator("slow", fn)], "default/web", "task", "n1")
+    assert ('plugin "slow" took 50 ms for the bind request of default/web' in caplog.text) == told
+    assert mutation.seconds.labels("slow").total == pytest.approx(seconds)
 
 
 # what failed

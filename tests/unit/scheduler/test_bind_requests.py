@@ -7,9 +7,11 @@ import itertools
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from bayplan.app import known_plugins
+from bayplan.framework.bind_requests import FAIL, SKIP
 from bayplan.framework.cycle import Cycle
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
@@ -48,8 +50,8 @@ def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
     def prepare(live: LiveScheduler) -> None:
         follow_requests(live, live.clock, stale_s=600.0)
 
-    registry = known_plugins().with_plugins(Handing)
-    return running(*objects, config=config, registry=registry, prepare=prepare, **options)
+    options.setdefault("registry", known_plugins().with_plugins(Handing))
+    return running(*objects, config=config, prepare=prepare, **options)
 
 
 def as_server(rig: Rig) -> None:
@@ -102,6 +104,86 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_scheduled_when_it_is_
             rig.live.hear(None, told(rig, pod, phase="Succeeded"))
             await until(lambda: bool(rig.events.told))
             assert [each.reason for each in rig.events.told] == ["Scheduled"]
+
+    asyncio.run(run())
+
+
+ASKED: list[tuple[str, str, str]] = []
+
+
+def noting(plugin: str, fault: str = "", policy: str = SKIP) -> type[Any]:
+    """A plugin that says who it is, and is noted whenever it is asked."""
+
+    class Noting:
+        name = plugin
+        on_mutate_error = policy
+
+        def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
+            ASKED.append((plugin, cycle.pod.name, node_name))
+            if fault:
+                raise ValueError(fault)
+            return {"who.kai.scheduler/last": plugin, f"{plugin.lower()}.kai.scheduler/node": node_name}
+
+    return Noting
+
+
+def rig_with(*plugins: type[Any]) -> Any:
+    """The engine with these plugins, listed in this order, on one node."""
+    ASKED.clear()
+    listed = ", ".join(f"{{name: {each.name}}}" for each in plugins)
+    config = CONFIG.replace("{name: Handing}", listed)
+    return rig_of(NODES[0], config=config, registry=known_plugins().with_plugins(*plugins))
+
+
+def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_listed() -> None:
+    async def run() -> None:
+        async with rig_with(noting("Zeta"), noting("Alpha")) as rig:
+            as_server(rig)
+            for name in ("one", "two"):
+                rig.hear(make_pod(name))
+            sent = await requested(rig, 2)
+            expected = [(plugin, pod, "n1") for pod in ("one", "two") for plugin in ("Zeta", "Alpha")]
+            assert expected == ASKED
+            for each in sent:
+                assert each["metadata"]["annotations"] == {
+                    "who.kai.scheduler/last": "Alpha",
+                    "zeta.kai.scheduler/node": "n1",
+                    "alpha.kai.scheduler/node": "n1",
+                }
+
+    asyncio.run(run())
+
+
+def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
+    async def run() -> None:
+        async with rig_with(noting("Alpha")) as rig:
+            as_server(rig)
+            rig.hear(make_pod("large", requests={"cpu": "1000"}))
+            await until(lambda: bool(conditions(rig)))
+            assert ASKED == []
+            assert rig.sent("POST", "/bindrequests") == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", [SKIP, FAIL])
+def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(policy: str) -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            if policy == SKIP:
+                (sent,) = await requested(rig)
+                assert set(sent["metadata"]["annotations"]) == {"who.kai.scheduler/last", "alpha.kai.scheduler/node"}
+            else:
+                await until(lambda: bool(rig.events.told or rig.sent("POST", "/bindrequests")))
+                assert [each.reason for each in rig.events.told] == ["FailedScheduling"]
+                assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in rig.events.told[0].note
+                assert rig.sent("POST", "/bindrequests") == []
+                assert rig.live.engine.cache.pod(pod.uid) is None  # its room is free again
+                assert rig.pool(pod) is not None
+            assert rig.live.engine.desk.mutation.errors.labels("Broken").value == 1
 
     asyncio.run(run())
 

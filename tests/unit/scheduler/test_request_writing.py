@@ -1,0 +1,81 @@
+"""Requests as the API server gets them: made once, never changed later, deleted only as what they were known for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.errors import Conflict
+from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
+from bayplan.objects.bind_requests import BindRequest, new_request
+from bayplan.objects.core import Pod
+from bayplan.scheduler.request_writing import RequestWrites
+from binder_rig import PODS, REQUESTS, BinderRig, on_rig
+
+KEY = "noting.kai.scheduler/x"
+
+
+async def made(rig: BinderRig, value: str = "1") -> BindRequest:
+    """Ask for the request of the pod, with what plugins say this time."""
+    if await rig.find(PODS, "web") is None:
+        await rig.pod()
+    pod = await rig.client.get(Pod, "default", "web")
+    request = new_request(pod, "n1", annotations={KEY: value}, backoff_limit=3)
+    return await RequestWrites(rig.client).create(CreateBindRequest(pod, request))
+
+
+def test_what_plugins_say_is_written_when_a_request_is_made_and_never_later(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        first = await made(rig)
+        again = await made(rig, "2")
+        assert again.metadata.annotations == first.metadata.annotations == {KEY: "1"}
+        there = (await rig.get(REQUESTS, "web"))["metadata"]
+        assert there["annotations"] == {KEY: "1"}
+        assert there["resourceVersion"] == first.metadata.resource_version == again.metadata.resource_version
+
+    on_rig(tmp_path, test)
+
+
+def test_a_decision_that_has_changed_is_a_request_made_anew(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        first = await made(rig)
+        await rig.patch(REQUESTS, "web", {"status": {"phase": "Failed", "failedAttempts": 3}}, sub="status")
+        second = await made(rig, "2")
+        assert second.metadata.annotations == {KEY: "2"}
+        assert second.metadata.uid != first.metadata.uid
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("unchanged", [True, False], ids=["as it was", "as it is"])
+def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_path: Path, unchanged: bool) -> None:
+    async def test(rig: BinderRig) -> None:
+        request = await made(rig)
+        await rig.patch(REQUESTS, "web", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
+        writes, told = RequestWrites(rig.client), list[BindRequest | None]()
+        if unchanged:
+            with pytest.raises(Conflict):
+                await writes.delete(DeleteBindRequest(request, unchanged=True))
+            await writes.delete(DeleteBindRequest(request, unchanged=True, otherwise=told.append))
+            assert [each and each.status.failed_attempts for each in told] == [1]
+            assert (await rig.status())["phase"] == "Failed"
+        else:
+            await writes.delete(DeleteBindRequest(request, otherwise=told.append))
+            await writes.delete(DeleteBindRequest(request, otherwise=told.append))  # it is gone, which was wanted
+            assert await rig.find(REQUESTS, "web") is None
+            assert told == []
+
+    on_rig(tmp_path, test)
+
+
+def test_another_request_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        request = await made(rig)
+        earlier = replace(request, metadata=replace(request.metadata, uid="earlier"))
+        with pytest.raises(Conflict):
+            await RequestWrites(rig.client).delete(DeleteBindRequest(earlier))
+        assert await rig.find(REQUESTS, "web") is not None
+
+    on_rig(tmp_path, test)
