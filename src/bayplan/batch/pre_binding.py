@@ -7,10 +7,11 @@ for tasks that need neither, which are most.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bayplan.framework.bind_requests import REQUEST_FIELDS
 from bayplan.framework.boundary import as_status
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.points import PRE_BIND
@@ -39,6 +40,11 @@ class PreBinding:
             if not status.ok:
                 return status
         return SUCCESS
+
+    @property
+    def request_fields(self) -> Mapping[str, Any]:
+        """What the BindRequest of the pod says of it, where there is one."""
+        return self.cycle.find(REQUEST_FIELDS) or {}
 
     def undo(self, node_name: str) -> None:
         """Give back what was reserved, newest first."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from bayplan.errors import ObjectError
+from bayplan.objects.bind_requests import MIG_INSTANCE, ReceivedGpu
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.resources import accounted_requests
 
 GPU = "nvidia.com/gpu"
 MIG_PREFIX = "nvidia.com/mig-"
@@ -78,3 +81,19 @@ def groups_of(pod: Pod) -> set[str]:
     """The groups whose devices a pod holds or uses."""
     found = {value for key, value in pod.labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
     return {group for group in found if group}
+
+
+def whole_gpus(pod: Pod) -> int:
+    """How many whole GPUs a pod asks for."""
+    return accounted_requests(pod).get(GPU, 0)
+
+
+def given_whole(pod: Pod) -> dict[str, Any]:
+    """What its BindRequest says of the devices that a pod gets by asking for whole ones, or for instances of MIG: which
+    they are is the kubelet's affair. Fields of the spec by their Python names; both engines write them so."""
+    count = whole_gpus(pod)
+    if count:
+        return {"received_gpu": ReceivedGpu(count, "1.00")}
+    if any(name.startswith(MIG_PREFIX) for name in accounted_requests(pod)):
+        return {"received_resource_type": MIG_INSTANCE}
+    return {}

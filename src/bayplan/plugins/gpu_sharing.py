@@ -21,10 +21,18 @@ from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
 from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status, unresolvable, unschedulable
-from bayplan.objects.bind_requests import FRACTION, MIG_INSTANCE, ReceivedGpu
+from bayplan.objects.bind_requests import FRACTION, ReceivedGpu
 from bayplan.objects.core import Pod
-from bayplan.objects.gpu_sharing import GPU, MIG_PREFIX, RESERVATIONS, GpuShare, device_memory, groups_of, wanted_share
-from bayplan.objects.resources import accounted_requests
+from bayplan.objects.gpu_sharing import (
+    GPU,
+    RESERVATIONS,
+    GpuShare,
+    device_memory,
+    given_whole,
+    groups_of,
+    wanted_share,
+    whole_gpus,
+)
 from bayplan.snapshot import NodeTable, NodeView, PodInfo
 
 NO_ROOM = "node(s) had no GPU with enough room for a part of it"
@@ -123,12 +131,9 @@ class GpuSharing:
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
         wanted, pod = cycle.find(_WANTED), cycle.pod
-        if wanted is None:
-            if is_mig(pod):
-                name_in_request(cycle, received_resource_type=MIG_INSTANCE)
-            return None
-        if isinstance(wanted, int):
-            name_in_request(cycle, received_gpu=ReceivedGpu(wanted, "1.00"))
+        if not isinstance(wanted, GpuShare):
+            if given := given_whole(pod):
+                name_in_request(cycle, **given)
             return None
         columns = cycle.snapshot.nodes
         devices = self._devices(NodeView(columns, columns.index[node_name]), spare=pod.uid)
@@ -138,8 +143,8 @@ class GpuSharing:
             return unschedulable(NO_ROOM)
         groups = (*known, *(self._new_group() for _ in range(fresh)))
         self._choices[pod.uid] = Choice(groups, wanted)
-        given = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
-        name_in_request(cycle, received_resource_type=FRACTION, received_gpu=given, selected_gpu_groups=groups)
+        part = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
+        name_in_request(cycle, received_resource_type=FRACTION, received_gpu=part, selected_gpu_groups=groups)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -181,12 +186,3 @@ class GpuSharing:
 
     def _new_group(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
-
-
-def whole_gpus(pod: Pod) -> int:
-    """How many whole GPUs a pod asks for."""
-    return accounted_requests(pod).get(GPU, 0)
-
-
-def is_mig(pod: Pod) -> bool:
-    return any(name.startswith(MIG_PREFIX) for name in accounted_requests(pod))

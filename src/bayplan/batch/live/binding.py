@@ -25,6 +25,7 @@ from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
 from bayplan.framework.intents import BindPod, CreateBindRequest
 from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import given_whole
 from bayplan.telemetry.events import NORMAL, WARNING
 from bayplan.telemetry.logs import Ref, StructuredLog
 
@@ -144,7 +145,7 @@ class Binds:
 
     async def _carry_out(self, placed: _Placed) -> None:
         await self._prepare(placed.pod, placed.node_name, placed.needs, placed.annotations)
-        await self._write(placed.pod, placed.node_name, placed.handed)
+        await self._write(placed)
 
     async def _prepare(
         self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str]
@@ -164,7 +165,8 @@ class Binds:
                 raise _NotBound(f"execute preBind for pod {pod.key} failed: {fault}, resync the task") from fault
         self.observer.task_stage("PreBound", pod)
 
-    async def _write(self, pod: Pod, node_name: str, handed: Mapping[str, str]) -> None:
+    async def _write(self, placed: _Placed) -> None:
+        pod, node_name = placed.pod, placed.node_name
         if (saying := self.statuses.being_written(pod.uid)) is not None:
             await asyncio.wait([saying])  # else why it waited could be written after it has a node
         start_s = self.clock.monotonic_s()
@@ -173,7 +175,8 @@ class Binds:
             if desk is None:
                 await self.writes.perform(BindPod(pod, node_name))
             else:
-                wanted = CreateBindRequest(pod, desk.request(pod, node_name, handed))
+                given = {**given_whole(pod), **(placed.needs.request_fields if placed.needs is not None else {})}
+                wanted = CreateBindRequest(pod, desk.request(pod, node_name, placed.handed, **given))
                 desk.made(await self.writes.perform(wanted), pod)
         except NotFound:
             raise _NotBound("") from None  # it is gone, and nobody is left to be told

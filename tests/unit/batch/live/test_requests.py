@@ -1,0 +1,87 @@
+"""What the requests of sessions say of the devices that pods get: the same as those of the pod engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from batch_builders import make_group, make_member, make_queue
+from bayplan.batch.live.request_following import follow_requests
+from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
+from bayplan.objects.gpu_sharing import given_whole
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaimConsumer
+from bayplan.testing.builders import make_node
+from builders import changed
+from device_builders import exactly, make_allocation, make_claim
+from live_batch_rig import batch_running
+from wire_server import on_loop, until
+
+MIG = "nvidia.com/mig-1g.5gb"
+NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
+
+
+async def requested(pod: Pod, *objects: KubeObject) -> dict[str, Any]:
+    """The request of a pod that a session has placed."""
+    waiting = changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    async with batch_running(NODE, make_queue(), make_group("job"), *objects, waiting) as rig:
+        live = rig.live
+        made = live.writes, rig.events, rig.clock
+        follow_requests(live.following, live.binds, *made, attempts=3, stale_s=600.0)
+        await live.catch_up()
+        await live.session()
+        await until(lambda: bool(rig.sent("POST", "/bindrequests")))
+        (sent,) = rig.sent("POST", "/bindrequests")
+        assert rig.bound() == {}
+        found: dict[str, Any] = sent["spec"]
+        return found
+
+
+def member(**requests: str) -> Pod:
+    return make_member("job-w-0", requests={"cpu": "1", **requests})
+
+
+@pytest.mark.parametrize(
+    ("requests", "given"),
+    [
+        pytest.param({}, {"receivedResourceType": "Regular"}, id="no devices"),
+        pytest.param(
+            {"nvidia.com/gpu": "2"},
+            {"receivedResourceType": "Regular", "receivedGPU": {"count": 2, "portion": "1.00"}},
+            id="whole devices",
+        ),
+        pytest.param({MIG: "1"}, {"receivedResourceType": "MigInstance"}, id="instances"),
+    ],
+)
+def test_a_request_says_which_devices_a_pod_gets(requests: dict[str, str], given: dict[str, Any]) -> None:
+    @on_loop
+    async def run() -> None:
+        spec = await requested(member(**requests))
+        assert {key: value for key, value in spec.items() if key.startswith("received")} == given
+        assert spec["selectedNode"] == "n"
+        assert "resourceClaimAllocations" not in spec
+
+    run()
+
+
+@on_loop
+async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> None:
+    pod = member()
+    claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
+    pod = replace(pod, spec=replace(pod.spec, resource_claims=claims))
+    claim = make_claim(
+        exactly(1),
+        name="mine",
+        allocation=make_allocation({"device": "d", "pool": "n"}),
+        reserved_for=(ResourceClaimConsumer(resource="pods", name=pod.name, uid=pod.uid),),
+    )
+    spec = await requested(pod, claim)
+    (given,) = spec["resourceClaimAllocations"]
+    assert given["name"] == "gpu"  # of the entry, not of the claim
+    assert [each["device"] for each in given["allocation"]["devices"]["results"]] == ["d"]
+
+
+def test_whole_devices_come_before_instances() -> None:
+    assert given_whole(member(**{"nvidia.com/gpu": "1", MIG: "1"})).keys() == {"received_gpu"}
