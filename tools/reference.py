@@ -24,13 +24,16 @@ from bayplan.app import configured
 from bayplan.batch.conf import load_default
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import cli
+from bayplan.clock import ManualClock
 from bayplan.config import own_settings
 from bayplan.config.features import Features
 from bayplan.config.own_settings import OwnSettings
+from bayplan.framework.bind_requests import BindRequestMutation
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.plugins import default_plugins
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
 from bayplan.telemetry.metrics import AnyFamily, Registry
 from bayplan.telemetry.process_metrics import LeaderMetrics, RequestMetrics
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
@@ -81,14 +84,23 @@ def _command(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def _metrics() -> Iterator[str]:
-    scheduler, batch = Registry(), Registry()
+    scheduler, batch, requests, binder = Registry(), Registry(), Registry(), Registry()
     gates = [name for name, _, _ in Features().all()]
     SchedulerMetrics(scheduler, PluginTimings(), gates=gates)
     RequestMetrics(scheduler)
     LeaderMetrics(scheduler)
     AccessMetrics(scheduler, lambda: 0.0)
     BatchMetrics(batch, lambda: datetime.fromtimestamp(0, UTC))
-    for title, registry in (("The pod engine and its process", scheduler), ("The batch engine", batch)):
+    BindRequestMutation(ManualClock()).add_to(requests)
+    show_stale(requests, int)
+    BinderMetrics(binder)
+    sections = {
+        "The pod engine and its process": scheduler,
+        "The batch engine": batch,
+        "Bind requests, of either engine": requests,
+        "The binder": binder,
+    }
+    for title, registry in sections.items():
         yield from (f"## {title}", "", "| metric | type | labels | what it says |", "|---|---|---|---|")
         for family in sorted(registry, key=lambda each: each.name):
             yield _metric(family)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import click
 
 from bayplan.cli import cli
+from bayplan.clock import ManualClock
+from bayplan.framework.bind_requests import BindRequestMutation
+from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
+from bayplan.telemetry.metrics import Registry
 from docs.fences import ROOT
 
 
@@ -21,3 +26,17 @@ def test_the_reference_is_what_the_code_says() -> None:
 def test_every_verb_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     assert [verb for verb in cli.list_commands(click.Context(cli)) if f"\n## bayplan {verb}\n" not in text] == []
+
+
+def test_every_metric_of_bind_requests_is_in_the_reference() -> None:
+    """Those that pages speak of, and those that a binder and an engine with requests show."""
+    registry = Registry()
+    BinderMetrics(registry)
+    BindRequestMutation(ManualClock()).add_to(registry)
+    show_stale(registry, int)
+    shown = {family.name for family in registry}
+    spoken_of = re.findall(r"`(kai_\w+)`", (ROOT / "docs" / "binder.md").read_text(encoding="utf-8"))
+    assert shown.issuperset(spoken_of)
+    assert len(spoken_of) > 1
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(shown) if f"\n| `{name}` |" not in text] == []

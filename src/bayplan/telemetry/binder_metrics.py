@@ -71,7 +71,7 @@ class BinderMetrics:
 
 
 def show_stale(registry: Registry, count: Callable[[], int]) -> None:
-    """How many requests of an engine no binder has taken up for too long, whenever somebody scrapes."""
-    gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder takes up.", stability=_NONE)
+    """How many requests of an engine are stale, whenever somebody scrapes."""
+    gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder takes up, or tries again.", stability=_NONE)
     registry.add(gauge)
     registry.collect(lambda: gauge.set(count()))
