@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.request_following import follow_requests
+from bayplan.objects.bind_requests import new_request
 from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
 from bayplan.objects.gpu_sharing import given_whole
 from bayplan.objects.meta import KubeObject
@@ -85,3 +86,29 @@ async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> Non
 
 def test_whole_devices_come_before_instances() -> None:
     assert given_whole(member(**{"nvidia.com/gpu": "1", MIG: "1"})).keys() == {"received_gpu"}
+
+
+@on_loop
+async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_and_says_so() -> None:
+    """As a scheduler leaves it that dies within a gang. Volcano evicts no such gangs, and neither do we."""
+    pods = [
+        changed(
+            make_member(f"job-w-{number}", requests={"cpu": "3"}),
+            spec={"scheduler_name": "volcano"},
+            status=PodStatus(phase="Pending"),
+        )
+        for number in range(2)
+    ]
+    request = new_request(pods[0], "n", annotations={}, backoff_limit=3)
+    async with batch_running(NODE, make_queue(), make_group("job", min_member=2)) as rig:
+        live = rig.live
+        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        rig.hear(*pods, changed(request, metadata={"uid": "request"}))
+        for _ in range(3):
+            outcome = await rig.session()
+            rig.clock.advance(3600)
+            assert (outcome.binds, outcome.evicts) == ({}, {})
+        assert [pod.name for pod in live.engine.cache.pods()] == ["job-w-0"]
+        assert rig.sent("POST", "/bindrequests") == rig.sent("DELETE", "/bindrequests/job-w-0") == []
+        told = [each["status"]["conditions"] for each in rig.sent("PATCH", "/podgroups/job")]
+        assert [(each["type"], each["reason"]) for each in told[-1]] == [("Unschedulable", "NotEnoughResources")]
