@@ -261,6 +261,15 @@ def test_a_request_deleted_while_the_binder_is_inside_it(corner: BinderCorner) -
 
 
 def test_requests_that_no_binder_takes_up_are_complained_about_and_then_made_anew(corner: BinderCorner) -> None:
+    forgotten(corner)
+
+
+def test_a_forgotten_request_is_made_anew_though_somebody_has_edited_it(corner: BinderCorner) -> None:
+    forgotten(corner, edited=True)
+
+
+def forgotten(corner: BinderCorner, *, edited: bool = False) -> None:
+    """A request that nobody takes up, until there is another one in its place, and a binder."""
     corner.add_nodes(1)
     settings = corner.folder / "stale.yaml"
     settings.write_text(f"{SETTINGS}staleRequestSeconds: 1\n".replace("bindRequests: true\n", ""))
@@ -268,6 +277,8 @@ def test_requests_that_no_binder_takes_up_are_complained_about_and_then_made_ane
         corner.api.create(corner.pod("web"))
         until(lambda: "web" in requests(corner), "the request is made")
         first = requests(corner)["web"]["metadata"]["uid"]
+        if edited:
+            corner.api.patch("BindRequest", "web", {"metadata": {"annotations": {"example.com/seen": "yes"}}})
         until(lambda: any("no binder has taken up" in each for each in corner.told("web")), "somebody complains")
         until(
             lambda: requests(corner).get("web", {}).get("metadata", {}).get("uid", first) != first,
