@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from bayplan.binder.carrying_out import CarryingOut
+from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
 from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
+from bayplan.binder.live import LiveBinder
 from bayplan.binder.observing import NoBinderObserver
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.reconcile import Reconciler
@@ -56,6 +57,16 @@ class Steps:
         self.at.get(step, lambda: None)()
 
 
+class Counting(NoBinderObserver):
+    """Notes what the metrics would count."""
+
+    def __init__(self) -> None:
+        self.attempts: list[str] = []
+
+    def attempted(self, result: str, seconds: float) -> None:  # noqa: ARG002
+        self.attempts.append(result)
+
+
 @dataclass
 class BinderRig:
     client: Client
@@ -64,6 +75,8 @@ class BinderRig:
     reservations: GpuReservations
     steps: Steps
     told: list[Event]
+    attempts: list[str]
+    """What came of each, as the metrics count it."""
 
     async def make(self, resource: Resource, tree: Tree, namespace: str = SPACE) -> Tree:
         space = namespace if resource.namespaced else ""
@@ -88,6 +101,33 @@ class BinderRig:
         """The watch tells of the request as it is, and one attempt is made."""
         await self.hear(BindRequest, name)
         return await self.reconciler.sync((SPACE, name))
+
+    @asynccontextmanager
+    async def at_work(self, *, workers: int = 1) -> AsyncIterator[LiveBinder]:
+        """The whole binder, told of requests by a watch."""
+        live = LiveBinder(
+            self.view,
+            self.reconciler,
+            self.reservations,
+            clock=self.client.clock,
+            chance=random.Random(0),
+            workers=workers,
+        )
+        watching = asyncio.ensure_future(self.client.informer(REQUESTS, live.hear, complaint=live.complain).run())
+        working = asyncio.ensure_future(live.run())
+        try:
+            async with asyncio.timeout(60):
+                yield live
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def until_phase(self, phase: str, name: str = "web") -> Tree:
+        """Wait until the request says so."""
+        while (found := await self.status(name)).get("phase") != phase:
+            await asyncio.sleep(0.02)
+        return found
 
     async def hear(self, struct: type[KubeObject], name: str, namespace: str = SPACE) -> None:
         kind = kind_of(struct)
@@ -137,7 +177,12 @@ def node_tree(name: str, **labels: str) -> Tree:
 
 @asynccontextmanager
 async def binder_rig(
-    folder: Path, *plugins: Any, nodes: Sequence[str] = ("n1", "n2"), definition: Tree | None = None
+    folder: Path,
+    *plugins: Any,
+    nodes: Sequence[str] = ("n1", "n2"),
+    definition: Tree | None = None,
+    limit_s: float = PLUGIN_LIMIT_S,
+    patience_s: float = 30.0,
 ) -> AsyncIterator[BinderRig]:
     """A binder with these plugins, on a server that has these nodes."""
     async with served(folder) as cluster, cluster.client() as client:
@@ -151,13 +196,20 @@ async def binder_rig(
         claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
         handle = BinderHandle(client, writes, clock, view.cache)
-        reservations = GpuReservations(client, view, ReservationSettings(patience_s=30.0), reached=steps)
-        observer = NoBinderObserver()
+        reservations = GpuReservations(client, view, ReservationSettings(patience_s=patience_s), reached=steps)
+        observer = Counting()
         carrying_out = CarryingOut(
-            handle, plugins, reservations, observer=observer, is_wanted=view.is_there, reached=steps
+            handle,
+            plugins,
+            reservations,
+            observer=observer,
+            is_wanted=view.is_there,
+            limit_s=limit_s,
+            reached=steps,
         )
         reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
-        rig = BinderRig(client, view, Reconciler(view, carrying_out, reports, clock), reservations, steps, told)
+        reconciler = Reconciler(view, carrying_out, reports, clock)
+        rig = BinderRig(client, view, reconciler, reservations, steps, told, observer.attempts)
         for name in nodes:
             await rig.make(NODES, node_tree(name))
             await rig.hear(Node, name)

@@ -15,7 +15,7 @@ from typing import Any
 from bayplan import __version__
 from bayplan.app.health_serving import listening
 from bayplan.app.wiring import Wiring
-from bayplan.binder.carrying_out import CarryingOut
+from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
 from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
 from bayplan.binder.live import WORKERS, LiveBinder
 from bayplan.binder.plugin import BinderHandle
@@ -84,6 +84,8 @@ class BinderSettings:
     plugins: BinderPlugins = field(default_factory=default_binder_plugins)
     choices: Mapping[str, PluginChoice] = field(default_factory=dict)
     workers: int = WORKERS
+    plugin_limit_s: float = PLUGIN_LIMIT_S
+    """How long one call of a plugin may take."""
     takes_all: bool = False
     """Requests of other schedulers too, not only those that carry our label."""
     lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
@@ -273,6 +275,7 @@ def _wired(
         reservations,
         observer=monitor.metrics,
         is_wanted=view.is_there,
+        limit_s=settings.plugin_limit_s,
         reached=wiring.reached,
     )
     requests = wiring.offered.get(_REQUESTS)

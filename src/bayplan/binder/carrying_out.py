@@ -6,6 +6,7 @@ each is written to be done again. Nothing is taken back once the API server has 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,7 @@ import msgspec
 
 from bayplan.binder.observing import BinderObserver
 from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK, BinderHandle, BindingState, InvalidRequest, RejectBind
+from bayplan.client.work_queue import asked_to_end
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.framework import steps
 from bayplan.framework.intents import BindPod
@@ -23,6 +25,9 @@ from bayplan.objects.bind_requests import NUMA_ZONES, RECEIVED_TYPE, REGULAR, Bi
 from bayplan.objects.core import Node, Pod
 
 log = logging.getLogger(__name__)
+
+PLUGIN_LIMIT_S = 900.0
+"""How long one call of a plugin may take: longer than anybody waits for volumes or devices on purpose."""
 
 
 class Reservations(Protocol):
@@ -60,6 +65,7 @@ class CarryingOut:
         *,
         observer: BinderObserver,
         is_wanted: Callable[[BindRequest], bool],
+        limit_s: float = PLUGIN_LIMIT_S,
         reached: Reached = steps.unarmed,
     ) -> None:
         self._handle = handle
@@ -67,6 +73,7 @@ class CarryingOut:
         self._reservations = reservations
         self._observer = observer
         self._is_wanted = is_wanted
+        self._limit_s = limit_s
         self._reached = reached
 
     async def bind(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
@@ -88,7 +95,7 @@ class CarryingOut:
         for plugin in self._plugins:
             if (method := getattr(plugin, POST_BIND, None)) is not None:
                 try:
-                    await self._timed(plugin, POST_BIND, method(self._handle, pod, node, request, state))
+                    await self._called(plugin, POST_BIND, method(self._handle, pod, node, request, state))
                 except LeaseLost:
                     raise
                 except (Exception, SystemExit):
@@ -101,7 +108,7 @@ class CarryingOut:
         for plugin in reversed(self._plugins):
             if (method := getattr(plugin, ROLLBACK, None)) is not None:
                 try:
-                    await self._timed(plugin, ROLLBACK, method(self._handle, pod, node, request, state))
+                    await self._called(plugin, ROLLBACK, method(self._handle, pod, node, request, state))
                 except LeaseLost:
                     raise
                 except (Exception, SystemExit):
@@ -133,7 +140,7 @@ class CarryingOut:
         if method is None:
             return
         try:
-            await self._timed(plugin, PRE_BIND, method(self._handle, pod, node, request, state))
+            await self._called(plugin, PRE_BIND, method(self._handle, pod, node, request, state))
         except (RejectBind, InvalidRequest) as fault:
             raise type(fault)(f'plugin "{plugin.name}" at pre_bind: {fault}') from fault
         except LeaseLost:
@@ -144,11 +151,24 @@ class CarryingOut:
             words = str(fault) if isinstance(fault, BayplanError) else f"{type(fault).__name__}: {fault}"
             raise PluginFailed(f'plugin "{plugin.name}" at pre_bind: {words}') from fault
 
-    async def _timed(self, plugin: Any, stage: str, work: Awaitable[None]) -> None:
+    async def _called(self, plugin: Any, stage: str, work: Awaitable[None]) -> None:
+        """Wait for a plugin, and not for ever: a worker that it holds binds nobody else."""
         start_s, failed = self._handle.clock.monotonic_s(), True
         try:
-            await work
+            async with asyncio.timeout(self._limit_s) as limit:
+                await work
             failed = False
+        except TimeoutError:
+            if not limit.expired():
+                raise  # one of the plugin's own
+            raise PluginFailed(
+                f"it has not come to an end within {self._limit_s:g} s, the limit that binderPluginSeconds sets"
+            ) from None
+        except asyncio.CancelledError as fault:
+            if asked_to_end():
+                raise
+            # Nobody has cancelled us: what the plugin awaited was. Unchanged it would end the worker without a word.
+            raise PluginFailed("what it waited for was cancelled") from fault
         finally:
             took_s = self._handle.clock.monotonic_s() - start_s
             self._observer.plugin_took(plugin.name, stage, took_s, failed=failed)

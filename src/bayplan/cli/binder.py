@@ -35,7 +35,9 @@ from bayplan.config.own_settings import OwnSettings, load_settings
 @click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
 @click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
 @click.option(
-    "--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: binderPlugins, binderWorkers."
+    "--settings",
+    type=click.Path(path_type=Path),
+    help="A BayplanConfiguration: binderPlugins, binderWorkers, binderPluginSeconds.",
 )
 @plugin_options
 @click.option(
@@ -84,6 +86,7 @@ def command(
         f"{settings}: binderPlugins",
         plugins,
         workers=own.binder_workers,
+        plugin_limit_s=own.binder_plugin_seconds,
         takes_all=takes_all,
         lease=binder_lease(leader_elect=leader_elect, namespace=namespace),
         qps=qps,

@@ -114,5 +114,6 @@ def _binder(start: Start) -> BinderSettings:
         "binderPlugins",
         known_binder_plugins(start.plugin_folders, trust_writable=start.trust_writable),
         workers=own.binder_workers,
+        plugin_limit_s=own.binder_plugin_seconds,
         lease=binder_lease(leader_elect=start.configuration.leader_election.leader_elect),
     )

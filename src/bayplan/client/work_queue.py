@@ -123,6 +123,10 @@ class WorkQueue(Generic[K]):
             log.debug("%s %s: %s; looking at it again", self._name, key, fault)  # somebody was quicker: daily bread
         except BayplanError as fault:
             log.warning("%s %s: %s; trying again", self._name, key, fault)
+        except asyncio.CancelledError:
+            if asked_to_end():
+                raise
+            log.exception("%s %s: what the work on it waited for was cancelled", self._name, key)
         except Exception:
             log.exception("%s %s: the work on it failed", self._name, key)
         else:
@@ -154,3 +158,9 @@ class WorkQueue(Generic[K]):
         finally:
             for each in both:
                 each.cancel()
+
+
+def asked_to_end() -> bool:
+    """Whether it is this very task that was cancelled, and not something that it has waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

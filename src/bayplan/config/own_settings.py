@@ -43,6 +43,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A request that the binder has not touched for so long is complained about."""
     binder_workers: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Pods that the binder binds at the same time."""
+    binder_plugin_seconds: Annotated[int, Meta(ge=1, le=86400)] = 900
+    """How long one call of a binder plugin may take before the attempt fails; longer than any bindTimeoutSeconds."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
     ties: Literal["drawn", "inOrder"] = "drawn"

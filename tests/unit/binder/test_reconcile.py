@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bayplan.binder.live import LiveBinder
 from bayplan.binder.plugin import RejectBind
 from bayplan.binder.reconcile import fault_of
 from bayplan.errors import BayplanError
@@ -211,22 +208,10 @@ def test_a_request_that_cannot_be_read_ends_as_failed_with_a_sentence(tmp_path: 
     del loose["spec"]["versions"][0]["selectableFields"]
 
     async def test(rig: BinderRig) -> None:
-        live = LiveBinder(
-            rig.view, rig.reconciler, rig.reservations, clock=rig.client.clock, chance=random.Random(0), workers=1
-        )
-        watching = asyncio.ensure_future(rig.client.informer(REQUESTS, live.hear, complaint=live.complain).run())
-        working = asyncio.ensure_future(live.run())
-        try:
+        async with rig.at_work():
             await rig.request(await rig.pod(), backoffLimit="three")
-            async with asyncio.timeout(60):
-                while (await rig.status()).get("phase") != "Failed":
-                    await asyncio.sleep(0.02)
-            assert "spec.backoffLimit" in (await rig.status())["reason"]
+            assert "spec.backoffLimit" in (await rig.until_phase("Failed"))["reason"]
             assert await rig.node_of() == ""
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
 
     on_rig(tmp_path, test, definition=loose)
 

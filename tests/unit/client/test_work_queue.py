@@ -22,7 +22,7 @@ class Work:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.calls: list[tuple[float, str]] = []
-        self.answers: list[float | Exception | None] = []
+        self.answers: list[float | BaseException | None] = []
         self.hold: asyncio.Event | None = None
         self.at_once = 0
         self.most_at_once = 0
@@ -38,7 +38,7 @@ class Work:
             if self.hold is not None:
                 await self.hold.wait()
             answer = self.answers.pop(0) if self.answers else None
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 raise answer
             return answer
         finally:
@@ -126,6 +126,17 @@ async def test_what_is_due_in_one_slot_is_done_in_one_go() -> None:
         assert w.calls == []
         await w.advance(0.05)
         await until(lambda: len(w.calls) == 89)
+
+
+@on_loop
+async def test_work_that_waited_for_something_cancelled_is_tried_again_and_costs_no_worker() -> None:
+    async with working() as w:
+        w.answers = [asyncio.CancelledError() for _ in range(5)]  # more than there are workers
+        for number in range(5):
+            w.queue.add(str(number))
+        for _ in range(10):
+            await w.advance(0.5)
+        assert sorted(key for _, key in w.calls) == sorted("0123401234")
 
 
 @on_loop

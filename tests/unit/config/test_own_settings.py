@@ -27,6 +27,7 @@ def test_every_key_can_be_set() -> None:
         "bindAttempts",
         "staleRequestSeconds",
         "binderWorkers",
+        "binderPluginSeconds",
     ]
     text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1))
     others = (
@@ -35,7 +36,7 @@ def test_every_key_can_be_set() -> None:
     )
     found = load_settings(text + others, "s.yaml")
     names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
-    assert [getattr(found, names[key]) for key in keys] == list(range(1, 10))
+    assert [getattr(found, names[key]) for key in keys] == list(range(1, 11))
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
     assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))
     assert set(names) == {*keys, "bindRequests", "binderPlugins", "pageAddress", "ties", "mends"}
