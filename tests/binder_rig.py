@@ -113,7 +113,9 @@ class BinderRig:
             chance=random.Random(0),
             workers=workers,
         )
-        watching = asyncio.ensure_future(self.client.informer(REQUESTS, live.hear, complaint=live.complain).run())
+        informer = self.client.informer(REQUESTS, live.hear, complaint=live.complain)
+        live.unreadable = informer.unreadable
+        watching = asyncio.ensure_future(informer.run())
         working = asyncio.ensure_future(live.run())
         try:
             async with asyncio.timeout(60):

@@ -232,8 +232,8 @@ async def binder_process(
             needed=(_REQUESTS,),
         )
         binder = _wired(settings, wiring, monitor, clock, chance)
-        informers = Informers(
-            wiring.client.informer(
+        watches = {
+            kind: wiring.client.informer(
                 offered,
                 binder.hear,
                 selection=_selection(kind.struct, settings),
@@ -241,7 +241,9 @@ async def binder_process(
             )
             for kind in _KINDS
             if (offered := wiring.offered.get(kind)) is not None
-        )
+        }
+        binder.unreadable = watches[_REQUESTS].unreadable
+        informers = Informers(watches.values())
         election = await wiring.candidate([(settings.lease, NAME)], identity)
         process = BinderProcess(binder, informers, election)
         monitor.show(process)

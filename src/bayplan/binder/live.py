@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 from functools import partial
 
 from bayplan.binder.gpu_reservations import GpuReservations
@@ -19,7 +20,7 @@ from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import BindRequest
-from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,9 @@ class LiveBinder:
         self._reconciler = reconciler
         self._reservations = reservations
         self._clock = clock
-        self._unread: dict[Key, tuple[BindRequest, str]] = {}
+        self._unread: dict[Key, Unreadable] = {}
+        self.unreadable: Mapping[Key, Unreadable] = {}
+        """What is there at present and cannot be read, as whoever watches knows it."""
         made = partial(WorkQueue, clock=clock, chance=chance, first_retry_s=FIRST_RETRY_S, last_retry_s=LAST_RETRY_S)
         self.requests: WorkQueue[Key] = made("bind request", self._sync, workers=workers)
         self.groups: WorkQueue[str] = made("GPU group", self._sync_group, workers=1)
@@ -56,6 +59,7 @@ class LiveBinder:
         """The API server told of a change."""
         self.view.hear(old, new)
         if isinstance(new, BindRequest):
+            self._unread.pop((new.namespace, new.name), None)
             # Our own words on a request are no reason to look at it again: a failure waits for its time.
             if not isinstance(old, BindRequest) or old.metadata.generation != new.metadata.generation:
                 self.requests.add((new.namespace, new.name))
@@ -66,10 +70,8 @@ class LiveBinder:
 
     def complain(self, _: Resource, unreadable: Unreadable) -> None:
         """A request that cannot be read is told so, and is not tried."""
-        namespace, name = unreadable.key
-        meta = ObjectMeta(name=name, namespace=namespace, uid=unreadable.uid)
-        self._unread[namespace, name] = BindRequest(metadata=meta), unreadable.reason
-        self.requests.add((namespace, name))
+        self._unread[unreadable.key] = unreadable
+        self.requests.add(unreadable.key)
 
     # work -------------------------------------------------------------------------------------------------------
 
@@ -81,11 +83,13 @@ class LiveBinder:
             group.create_task(self._keep_in_order(), name="GPU reservations")
 
     async def _sync(self, key: Key) -> float | None:
-        unread = self._unread.pop(key, None)
-        if unread is not None:
-            await self._reconciler.refuse(*unread)
-            return None
-        return await self._reconciler.sync(key)
+        unread = self._unread.get(key)
+        if unread is None:
+            return await self._reconciler.sync(key)
+        await self._reconciler.refuse(key, unread.uid, unread.reason)
+        if self._unread.get(key) is unread:
+            del self._unread[key]  # not before it is told: whatever fails is tried again
+        return None
 
     async def _sync_group(self, group: str) -> None:
         await self._reservations.sync_group(group)
@@ -104,8 +108,10 @@ class LiveBinder:
 
     def phases(self) -> dict[str, int]:
         """How many requests there are of each phase."""
-        found = {"Pending": 0, "Succeeded": 0, "Failed": 0}
-        for each in self.view.requests.values():
+        found = {"Pending": 0, "Succeeded": 0, "Failed": len(self.unreadable)}  # which is what becomes of them at once
+        for key, each in self.view.requests.items():
+            if key in self.unreadable:
+                continue
             phase = each.status.phase or "Pending"
             found[phase] = found.get(phase, 0) + 1
         return found

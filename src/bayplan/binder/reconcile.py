@@ -43,9 +43,16 @@ class Reconciler:
             return None
         return await self._reports.tell(request, outcome, self._clock.monotonic_s() - start_s)
 
-    async def refuse(self, request: BindRequest, why: str) -> None:
-        """A request that cannot be read at all."""
-        await self._reports.tell(request, NotBound(why, final=True), 0.0)
+    async def refuse(self, key: Key, uid: str, why: str) -> None:
+        """A request that cannot be read is given up, once: with its limit reached, whatever that is."""
+        request = await self._view.unread(key)
+        if request is None or request.metadata.uid != uid:
+            return
+        if not request.is_live or request.has_succeeded:
+            return  # we, or an earlier one of us, have told it before
+        pod = await self._view.pod(request) if request.spec.pod_name else None
+        waits = pod is not None and request.is_for(pod) and not pod.spec.node_name and not pod.terminating
+        await self._reports.tell(request, NotBound(why, pod if waits else None, final=True), 0.0)
 
     # inside -----------------------------------------------------------------------------------------------------
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.binder.observing import BOUND, GIVEN_UP, RETRIED, BinderObserver
 from bayplan.binder.view import View
 from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.errors import Conflict, Invalid, NotFound
+from bayplan.errors import Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import whole_time
@@ -137,6 +138,11 @@ class Reports:
             if not await self._is_gone(request):
                 raise
             log.debug("bind request %s was replaced: %s", request.key, fault)
+            return
+        except ObjectError:
+            # It is written. That the answer cannot be read is what was told; who remembers an earlier state of it,
+            # which could be read, knows now that it is over.
+            self._view.renew(replace(request, status=status))
             return
         self._view.note(written)
 

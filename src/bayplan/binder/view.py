@@ -7,13 +7,15 @@ watches have not told yet, or have told too late, is asked of the API server its
 from __future__ import annotations
 
 from bayplan.cache import Cache
-from bayplan.client import Client
+from bayplan.client import Client, resource_of
 from bayplan.errors import NotFound
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import BindRequest, as_far_as_readable
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
 Key = tuple[str, str]
+_REQUESTS = resource_of(kind_of(BindRequest))
 
 
 class View:
@@ -63,6 +65,12 @@ class View:
         if known is None or not same or _number(request) >= _number(known):
             self.requests[key] = request
 
+    def renew(self, request: BindRequest) -> None:
+        """The same for a request that cannot be read as a whole: known only where an earlier state of it was."""
+        known = self.requests.get((request.namespace, request.name))
+        if known is not None and known.metadata.uid == request.metadata.uid:
+            self.requests[request.namespace, request.name] = request
+
     def forget(self, request: BindRequest) -> None:
         """The API server has no such request."""
         self._hear_request(request, is_gone=True)
@@ -83,6 +91,13 @@ class View:
         """The same, as the API server has it at this moment."""
         try:
             return await self._client.get(Pod, request.namespace, request.spec.pod_name)
+        except NotFound:
+            return None
+
+    async def unread(self, key: Key) -> BindRequest | None:
+        """As much as can be read of a request that the watch could not read."""
+        try:
+            return as_far_as_readable(await self._client.get_raw(_REQUESTS, *key))
         except NotFound:
             return None
 

@@ -7,9 +7,10 @@ far as the definition of the server keeps it, in `spec.podUID`: whoever asks `po
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +32,8 @@ NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
 PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
 REGULAR, FRACTION, MIG_INSTANCE = "Regular", "Fraction", "MigInstance"
 RESOURCE_TYPES = ("", REGULAR, FRACTION, MIG_INSTANCE)
+
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 ANNOTATION_DOMAIN = "kai.scheduler"
 _LONGEST_LABEL = 63
@@ -182,6 +185,27 @@ def manifest_text(request: BindRequest) -> bytes:
     if request.metadata.annotations or not request.metadata.name:
         return msgspec.json.encode(manifest(request))
     return b"%b%b%b" % (_OPENING, _META_WITHOUT, msgspec.json.encode(request)[len(_META) :])
+
+
+def as_far_as_readable(tree: Mapping[str, Any]) -> BindRequest:
+    """A request of which something cannot be read, without that: enough to say whose it is, and whether it is over.
+
+    A limit that cannot be read is none, so that one attempt ends it."""
+    return BindRequest(
+        metadata=_readable(tree.get("metadata"), ObjectMeta),
+        spec=_readable(tree.get("spec"), BindRequestSpec),
+        status=_readable(tree.get("status"), BindRequestStatus),
+    )
+
+
+def _readable(tree: object, struct: type[_S]) -> _S:
+    given = tree if isinstance(tree, Mapping) else {}
+    found = {}
+    for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        if key in given:
+            with contextlib.suppress(msgspec.ValidationError):
+                found[name] = getattr(msgspec.convert({key: given[key]}, struct), name)
+    return struct(**found)
 
 
 def label_value(name: str) -> str:

@@ -1,14 +1,15 @@
 """How does a BindRequest come to be, and go? What is there under its name already decides.
 
-Asked by `ApiWrites` for the intents of both engines. Cost: one request, three where a leftover is in the way.
+Asked by `ApiWrites` for the intents of both engines. Cost: one request; four where a leftover is in the way, and
+one more where that cannot be read.
 """
 
 from __future__ import annotations
 
 from bayplan.client import Client, resource_of
-from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound
+from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound, ObjectError
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
-from bayplan.objects.bind_requests import BindRequest, manifest_text
+from bayplan.objects.bind_requests import BindRequest, as_far_as_readable, manifest_text
 from bayplan.objects.kinds import kind_of
 
 BIND_REQUESTS = resource_of(kind_of(BindRequest))
@@ -25,7 +26,7 @@ class RequestWrites:
         try:
             return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
         except AlreadyExists:
-            there = await self._there(namespace, intent.pod.name)
+            there = await self._there(namespace, intent.pod.name, intent.pod.uid)
         if there is not None:
             if self._is_same(there, intent):
                 return there
@@ -47,13 +48,23 @@ class RequestWrites:
         except Conflict:
             if intent.otherwise is None:
                 raise
-            intent.otherwise(await self._there(meta.namespace, meta.name))
+            intent.otherwise(await self._there(meta.namespace, meta.name, intent.request.pod_uid))
 
-    async def _there(self, namespace: str, name: str) -> BindRequest | None:
+    async def _there(self, namespace: str, name: str, pod_uid: str) -> BindRequest | None:
         try:
             return await self._client.get(BindRequest, namespace, name, resource=BIND_REQUESTS)
         except NotFound:
             return None  # it went between the two questions
+        except ObjectError as fault:
+            unread = fault
+        try:
+            found = as_far_as_readable(await self._client.get_raw(BIND_REQUESTS, namespace, name))
+        except NotFound:
+            return None
+        # Nobody can carry it out. It is a leftover once the binder has given it up; until then it is in the way.
+        if found.is_ours and (found.is_given_up or found.pod_uid != pod_uid):
+            return found
+        raise unread
 
     @staticmethod
     def _is_same(there: BindRequest, intent: CreateBindRequest) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from bayplan.binder.plugin import RejectBind
 from bayplan.binder.reconcile import fault_of
-from bayplan.errors import BayplanError
+from bayplan.errors import BayplanError, ObjectError
+from bayplan.framework.intents import CreateBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest, new_request
 from bayplan.objects.core import Pod
+from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.testing import make_pod
 from binder_rig import PODS, REQUESTS, BinderRig, on_rig
 
@@ -214,6 +217,86 @@ def test_a_request_that_cannot_be_read_ends_as_failed_with_a_sentence(tmp_path: 
             assert await rig.node_of() == ""
 
     on_rig(tmp_path, test, definition=loose)
+
+
+UNREADABLE = {"resourceClaimAllocations": [{"name": "g", "allocation": {"devices": {"results": "x"}}}]}
+
+
+def test_a_request_that_cannot_be_read_is_given_up_once_whatever_its_limit(tmp_path: Path) -> None:
+    """The definition leaves allocations to whoever reads them, as the kind's own does."""
+
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work() as live:
+            await rig.request(await rig.pod(), backoffLimit=7, **UNREADABLE)
+            status = await rig.until_phase("Failed")
+            assert status["failedAttempts"] == 7
+            assert "spec.resourceClaimAllocations" in status["reason"]
+            written = (await rig.get(REQUESTS, "web"))["metadata"]["resourceVersion"]
+            assert live.phases() == {"Pending": 0, "Succeeded": 0, "Failed": 1}
+            await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})  # it is told of once more
+            await rig.request(await rig.pod("good"), name="good")
+            await rig.until_phase("Succeeded", "good")
+            assert rig.attempts == ["given_up", "bound"]
+            assert rig.reasons == ["BindingError", "Bound"]
+            assert int((await rig.get(REQUESTS, "web"))["metadata"]["resourceVersion"]) > int(written)
+            assert await rig.status() == status
+            await rig.client.delete(REQUESTS, name="web", namespace="default")
+            while live.phases()["Failed"]:
+                await asyncio.sleep(0.02)
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_that_an_earlier_binder_has_given_up_as_unreadable_is_not_counted_again(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), **UNREADABLE)
+        for _ in range(2):
+            async with rig.at_work():
+                await rig.until_phase("Failed")
+                await rig.request(await rig.pod("good"), name="good")
+                await rig.until_phase("Succeeded", "good")
+                await rig.client.delete(PODS, name="good", namespace="default", grace_s=0)
+                while await rig.find(REQUESTS, "good") is not None:
+                    await asyncio.sleep(0.02)
+        assert rig.attempts == ["given_up", "bound", "bound"]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_that_becomes_unreadable_is_over_for_those_who_knew_it_before(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work() as live:
+            await rig.request(await rig.pod(), "n9")
+            await rig.until_phase("Failed")
+            assert rig.view.requests["default", "web"].is_live
+            await rig.patch(REQUESTS, "web", {"spec": UNREADABLE})
+            while rig.view.requests["default", "web"].is_live:
+                await asyncio.sleep(0.02)
+            assert live.phases() == {"Pending": 0, "Succeeded": 0, "Failed": 1}
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("phase", ["", "Failed"])
+def test_an_engine_replaces_a_request_that_it_cannot_read_once_that_has_failed(tmp_path: Path, phase: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), **UNREADABLE)
+        label = {"metadata": {"labels": {"bayplan.dev/binder": "bayplan"}}}
+        await rig.patch(REQUESTS, "web", label)
+        if phase:
+            await rig.patch(REQUESTS, "web", {"status": {"phase": phase, "failedAttempts": 3}}, sub="status")
+        pod = await rig.client.get(Pod, "default", "web")
+        wanted = new_request(pod, "n2", annotations={}, backoff_limit=3)
+        writing = RequestWrites(rig.client).create(CreateBindRequest(pod, wanted))
+        if phase:
+            assert (await writing).spec.selected_node == "n2"
+        else:
+            with pytest.raises(ObjectError, match="cannot be read"):
+                await writing
+        assert (await rig.get(REQUESTS, "web"))["spec"]["selectedNode"] == ("n2" if phase else "n1")
+
+    on_rig(tmp_path, test)
 
 
 def test_an_unknown_node_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
