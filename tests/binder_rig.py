@@ -21,11 +21,12 @@ from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.cache import Cache
-from bayplan.client import MERGE_PATCH, Client, Resource, resource_of
+from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
 from bayplan.errors import BayplanError, NotFound
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
@@ -115,10 +116,12 @@ class BinderRig:
         )
         informer = self.client.informer(REQUESTS, live.hear, complaint=live.complain)
         live.unreadable = informer.unreadable
-        watching = asyncio.ensure_future(informer.run())
+        members = self.client.informer(PODS, live.hear_member, selection=Selection(label_selector=GROUP_LABEL))
+        watching = asyncio.gather(informer.run(), members.run())
         working = asyncio.ensure_future(live.run())
         try:
             async with asyncio.timeout(60):
+                await asyncio.gather(informer.wait_synced(), members.wait_synced())
                 yield live
         finally:
             for task in (working, watching):

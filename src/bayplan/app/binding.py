@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,12 @@ from bayplan.binder.live import WORKERS, LiveBinder
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugin_set import BinderPlugins, PluginChoice, read_choices
 from bayplan.binder.plugins import default_binder_plugins
+from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, Informers, Selection, Target
+from bayplan.client import EVERYTHING, Informer, Informers, Selection, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
@@ -33,6 +34,7 @@ from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import Kind, found_in, installed
 from bayplan.objects import core, resource, storage
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.process import Leading
@@ -243,11 +245,18 @@ async def binder_process(
             if (offered := wiring.offered.get(kind)) is not None
         }
         binder.unreadable = watches[_REQUESTS].unreadable
-        informers = Informers(watches.values())
+        informers = Informers((*watches.values(), *_members(settings, wiring, binder)))
         election = await wiring.candidate([(settings.lease, NAME)], identity)
         process = BinderProcess(binder, informers, election)
         monitor.show(process)
         yield process
+
+
+def _members(settings: BinderSettings, wiring: Wiring, binder: LiveBinder) -> Iterator[Informer]:
+    """The watch on pods that share devices, where there can be any; it is silent where there are none."""
+    pods = wiring.offered.get(kind_of(core.Pod))
+    if pods is not None and any(name == GpuSharing.name for name, _ in settings.plugins.chosen(settings.choices)):
+        yield wiring.client.informer(pods, binder.hear_member, selection=Selection(label_selector=GROUP_LABEL))
 
 
 def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:

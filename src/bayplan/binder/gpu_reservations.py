@@ -72,8 +72,9 @@ class GpuReservations:
 
     async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
         async with self._alone(group):
-            found = [each for each in await self._members(group) if self._is_reservation(each)]
-            reservation = next((each for each in found if each.spec.node_name == node.name), None)
+            found = [each for each in await self._members(group) if self.is_reservation(each)]
+            usable = (each for each in found if in_use(each) and not each.terminating)
+            reservation = next((each for each in usable if each.spec.node_name == node.name), None)
             if reservation is None:
                 reservation = await self._made(pod, node, group)
             device = reservation.metadata.annotations.get(DEVICE) or await self._told(reservation)
@@ -95,28 +96,38 @@ class GpuReservations:
             await self.sync_group(group)
 
     async def sync_all(self) -> None:
-        """Repair every group that is known: those of reservations, and those that requests name."""
-        reservations = await self._listed(Selection(namespace=self._settings.namespace, label_selector=GROUP_LABEL))
-        groups = {group for each in reservations for group in groups_of(each)}
+        """Repair every group that is known: those of reservations and their users, and those that requests name."""
+        members = await self._listed(Selection(label_selector=GROUP_LABEL))
+        groups = {group for each in members for group in groups_of(each)}
         groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
         for group in sorted(groups):
             await self.sync_group(group)
 
     async def sync_group(self, group: str) -> None:
-        """No reservation without users, no users without a reservation."""
+        """No reservation without users, no users without a reservation.
+
+        Who is being deleted counts until it is gone, on either side. A user in its grace period is on the device, which
+        would be given to others with the reservation. A reservation in its grace period still holds the device, and
+        the kubelet gives it to nobody: its users may come to an end by themselves, and go when it is really gone, of
+        which a watch tells. What is going already is not deleted again.
+        """
         async with self._alone(group):
             members = await self._members(group)
-            reservations = [each for each in members if self._is_reservation(each)]
-            users = [each for each in members if not self._is_reservation(each) and each.status.phase not in _OVER]
-            if reservations and not users and not self._is_wanted(group):
+            reservations = [each for each in members if self.is_reservation(each)]
+            users = [each for each in members if not self.is_reservation(each) and in_use(each)]
+            if not users and not self._is_wanted(group):
                 for each in reservations:
-                    log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
-                    await self._delete(each)
-            elif not reservations:
+                    if not each.terminating:
+                        log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
+                        await self._delete(each)
+            elif not any(map(in_use, reservations)):  # one that has ended holds nothing
                 for each in users:
-                    if each.spec.node_name and each.status.phase == "Running":
+                    if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
                         await self._delete(each)
+
+    def is_reservation(self, pod: Pod) -> bool:
+        return pod.namespace == self._settings.namespace
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -133,9 +144,6 @@ class GpuReservations:
             if not self._users[group]:
                 del self._users[group], self._locks[group]
 
-    def _is_reservation(self, pod: Pod) -> bool:
-        return pod.namespace == self._settings.namespace
-
     def _is_wanted(self, group: str) -> bool:
         """Whether a request that may still be carried out names the group."""
         return any(
@@ -144,10 +152,10 @@ class GpuReservations:
         )
 
     async def _members(self, group: str) -> list[Pod]:
-        """Reservations and users of a group, without those that are going."""
+        """Reservations and users of a group, also those that are going."""
         one = await self._listed(Selection(label_selector=f"{GROUP_LABEL}={group}"))
         several = await self._listed(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
-        return [each for each in (*one, *several) if not each.terminating]
+        return [*one, *several]
 
     async def _listed(self, selection: Selection) -> list[Pod]:
         found = await self._client.list(_PODS, selection)
@@ -165,6 +173,9 @@ class GpuReservations:
             return await self._client.created(Pod, body, namespace=namespace)
         except AlreadyExists:
             found = await self._client.get(Pod, namespace, name)
+            if not in_use(found):
+                await self._delete(found)
+                raise NoDevice(f"the reservation {found.key} has ended; it is made anew when it is gone") from None
             if found.terminating:
                 raise NoDevice(f"the reservation {found.key} of an earlier pod is still going") from None
             return found
@@ -255,6 +266,11 @@ class GpuReservations:
         except ApiError as fault:
             log.warning("pod %s could not be deleted: %s", pod.key, fault)
             raise
+
+
+def in_use(pod: Pod) -> bool:
+    """Whether a pod is on its device, or may come to be: Pending or Running, whoever wants it deleted."""
+    return pod.status.phase not in _OVER
 
 
 def reservation_name(node_name: str, group: str) -> str:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 from functools import partial
 
-from bayplan.binder.gpu_reservations import GpuReservations
+from bayplan.binder.gpu_reservations import GpuReservations, in_use
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.view import Key, View
 from bayplan.client import Resource, Unreadable
@@ -20,6 +20,8 @@ from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import groups_of
 from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class LiveBinder:
         self._reconciler = reconciler
         self._reservations = reservations
         self._clock = clock
+        self._held: set[str] = set()
+        """Reservations that are there, by key."""
         self._unread: dict[Key, Unreadable] = {}
         self.unreadable: Mapping[Key, Unreadable] = {}
         """What is there at present and cannot be read, as whoever watches knows it."""
@@ -67,6 +71,19 @@ class LiveBinder:
             self.requests.forget((old.namespace, old.name))
             for group in old.spec.selected_gpu_groups:
                 self.groups.add(group)
+
+    def hear_member(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        """A pod with the label of a GPU group, a reservation or a user of one, came, changed or went.
+
+        Whoever leaves a group may be the last: requests tell that only as long as there are any. Users of several
+        devices have labels that no watch can ask for; what they leave is found by looking every minute, as long as
+        there is a reservation at all.
+        """
+        item = new if new is not None else old
+        if isinstance(item, Pod) and self._reservations.is_reservation(item):
+            (self._held.discard if new is None else self._held.add)(item.key)
+        for group in _groups(old) - _groups(new):
+            self.groups.add(group)
 
     def complain(self, _: Resource, unreadable: Unreadable) -> None:
         """A request that cannot be read is told so, and is not tried."""
@@ -98,7 +115,7 @@ class LiveBinder:
         """What crashes and lost events have left of reservations is found at the start, and every minute."""
         first = True
         while True:
-            if first or any(each.spec.selected_gpu_groups for each in self.view.requests.values()):
+            if first or self._held or any(each.spec.selected_gpu_groups for each in self.view.requests.values()):
                 first = False
                 try:
                     await self._reservations.sync_all()
@@ -115,3 +132,7 @@ class LiveBinder:
             phase = each.status.phase or "Pending"
             found[phase] = found.get(phase, 0) + 1
         return found
+
+
+def _groups(pod: KubeObject | None) -> set[str]:
+    return groups_of(pod) if isinstance(pod, Pod) and in_use(pod) else set()

@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bayplan.binder import live
 from bayplan.binder.gpu_reservations import DEVICE, reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore
@@ -162,6 +165,137 @@ def test_a_running_pod_on_a_device_that_nobody_reserves_goes(tmp_path: Path) -> 
         assert found is None or "deletionTimestamp" in found["metadata"]
 
     on_rig(tmp_path, test, GpuSharing())
+
+
+async def running_user(rig: BinderRig, name: str = "web", group: str = GROUP) -> None:
+    await shared(rig, name, (group,))
+    await attempt(rig, name, (group, "GPU-7"))
+    await rig.patch(PODS, name, {"status": {"phase": "Running"}}, sub="status")
+
+
+async def is_going(rig: BinderRig, name: str, namespace: str = "default") -> bool:
+    """Whether somebody has deleted it; true also for what is gone."""
+    found = await rig.find(PODS, name, namespace)
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def test_a_user_in_its_grace_period_keeps_the_device_reserved(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        await rig.client.delete(PODS, name="web", namespace="default", grace_s=600)
+        await rig.reservations.sync_all()
+        assert not await is_going(rig, NAME, RESERVATIONS)
+        await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+        await rig.reservations.sync_all()
+        assert await is_going(rig, NAME, RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_reservation_in_its_grace_period_costs_no_user_its_life_until_it_is_gone(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=600)
+        await rig.reservations.sync_all()
+        assert not await is_going(rig, "web")
+        await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=0)
+        await rig.reservations.sync_all()
+        assert await is_going(rig, "web")
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_reservation_in_its_grace_period_is_given_to_no_new_user(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=600)
+        await shared(rig, "second")
+        assert await attempt(rig, "second") is not None
+        assert "of an earlier pod is still going" in (await rig.status("second"))["reason"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_reservation_that_has_ended_holds_nothing(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        await rig.patch(PODS, NAME, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
+        await rig.reservations.sync_all()
+        assert await is_going(rig, "web")
+        await shared(rig, "second")
+        assert await attempt(rig, "second") is not None
+        assert "has ended; it is made anew" in (await rig.status("second"))["reason"]
+        assert await attempt(rig, "second", (GROUP, "GPU-8")) is None
+        told = (await rig.get(CONFIG_MAPS, "second-gpu-0"))["data"]
+        assert told["NVIDIA_VISIBLE_DEVICES"] == "GPU-8"
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_device_is_free_when_its_last_user_goes_after_the_request(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        await running_user(rig, "second", "g-2")
+        async with rig.at_work():
+            for name in ("web", "second"):
+                await rig.client.delete(REQUESTS, name=name, namespace="default")
+            while rig.view.requests:
+                await asyncio.sleep(0.02)
+            await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)  # one is deleted
+            await rig.patch(PODS, "second", {"status": {"phase": "Succeeded"}}, sub="status")  # and one completes
+            for group in (GROUP, "g-2"):
+                while not await is_going(rig, reservation_name("n1", group), RESERVATIONS):
+                    await asyncio.sleep(0.02)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_who_runs_on_a_device_goes_as_soon_as_its_reservation_is_gone(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await running_user(rig)
+        async with rig.at_work():
+            await rig.client.delete(REQUESTS, name="web", namespace="default")
+            while rig.view.requests:
+                await asyncio.sleep(0.02)
+            await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=0)
+            while not await is_going(rig, "web"):
+                await asyncio.sleep(0.02)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_devices_of_a_user_of_several_are_found_to_be_free_within_the_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SYNC_EVERY_S", 0.1)
+
+    async def test(rig: BinderRig) -> None:
+        await shared(rig, groups=("g-1", "g-2"))
+        await attempt(rig, "web", ("g-1", "GPU-7"), ("g-2", "GPU-8"))
+        async with rig.at_work():
+            await rig.client.delete(REQUESTS, name="web", namespace="default")
+            await asyncio.sleep(0.3)
+            await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+            for group in ("g-1", "g-2"):
+                while not await is_going(rig, reservation_name("n1", group), RESERVATIONS):
+                    await asyncio.sleep(0.02)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SYNC_EVERY_S", 0.01)
+    looks = []
+
+    async def test(rig: BinderRig) -> None:
+        rig.reservations.sync_all = lambda: asyncio.sleep(0, looks.append("look"))  # type: ignore[method-assign]
+        async with rig.at_work():
+            await rig.request(await rig.pod())
+            await rig.until_phase("Succeeded")
+            await asyncio.sleep(0.1)
+
+    on_rig(tmp_path, test, GpuSharing())
+    assert looks == ["look"]  # the one at the start
 
 
 def test_nothing_is_reserved_while_the_cluster_is_scaled_for_such_pods(tmp_path: Path) -> None:
