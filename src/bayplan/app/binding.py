@@ -19,7 +19,7 @@ from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
 from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
 from bayplan.binder.live import WORKERS, LiveBinder
 from bayplan.binder.plugin import BinderHandle
-from bayplan.binder.plugin_set import BinderPlugins, PluginChoice, read_choices
+from bayplan.binder.plugin_set import BinderPlugins, PluginChange, read_choices
 from bayplan.binder.plugins import default_binder_plugins
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.reconcile import Reconciler
@@ -84,7 +84,7 @@ class BinderSettings:
     """Everything that says how a binder is to run."""
 
     plugins: BinderPlugins = field(default_factory=default_binder_plugins)
-    choices: Mapping[str, PluginChoice] = field(default_factory=dict)
+    choices: Mapping[str, PluginChange] = field(default_factory=dict)
     workers: int = WORKERS
     plugin_limit_s: float = PLUGIN_LIMIT_S
     """How long one call of a plugin may take."""

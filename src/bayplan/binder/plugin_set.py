@@ -1,14 +1,14 @@
 """Which plugins does the binder run, in which order, with which arguments?
 
 Known plugins are a value: the shipped ones, with those of packages and folders. A configuration maps names to
-`{enabled, priority, arguments}`; what it does not name is as shipped, what it names and nobody knows is an error at
-start. Higher priority comes first, equal ones by name.
+`{enabled, priority, arguments}`; what it does not name is as shipped, plugin by plugin and key by key, and what it
+names and nobody knows is an error at start. Higher priority comes first, equal ones by name.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -17,6 +17,8 @@ from bayplan.binder.plugin import STAGES, BinderHandle
 from bayplan.errors import ConfigError, PluginError
 
 STAGE = "binder"
+ARGUMENT_NAMES = "argument_names"
+"""The attribute in which a class may say which arguments it takes; others are then refused at start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,22 @@ class PluginChoice:
     enabled: bool = True
     priority: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginChange:
+    """What is to be otherwise about a plugin; None: nothing. Arguments replace the shipped ones as a whole."""
+
+    enabled: bool | None = None
+    priority: int | None = None
+    arguments: Mapping[str, Any] | None = None
+
+    def of(self, shipped: PluginChoice) -> PluginChoice:
+        return PluginChoice(
+            shipped.enabled if self.enabled is None else self.enabled,
+            shipped.priority if self.priority is None else self.priority,
+            shipped.arguments if self.arguments is None else self.arguments,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +63,25 @@ class BinderPlugins:
             classes[plugin.name] = plugin
         return BinderPlugins(classes, self.defaults)
 
-    def chosen(self, configured: Mapping[str, PluginChoice] | None = None) -> list[tuple[str, PluginChoice]]:
+    def chosen(self, changes: Mapping[str, PluginChange] | None = None) -> list[tuple[str, PluginChoice]]:
         """Names and choices in running order."""
-        configured = configured or {}
-        for name in configured:
+        changes = changes or {}
+        for name, change in changes.items():
             if name not in self.classes:
-                near = get_close_matches(name, self.classes, n=1)
-                hint = f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(self.classes))}"
-                raise ConfigError(f'there is no binder plugin "{name}"; {hint}', stage=STAGE)
-        choices = {name: configured.get(name, self.defaults.get(name, PluginChoice())) for name in self.classes}
+                raise ConfigError(f'there is no binder plugin "{name}"; {_nearest(name, self.classes)}', stage=STAGE)
+            arguments = change.arguments or {}
+            taken = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments))
+            for unknown in (each for each in arguments if each not in taken):
+                what = f'binder plugin "{name}" has no argument "{unknown}"'
+                raise ConfigError(f"{what}; {_nearest(unknown, taken)}", stage=STAGE)
+        as_shipped = {name: self.defaults.get(name, PluginChoice()) for name in self.classes}
+        choices = {name: changes.get(name, PluginChange()).of(shipped) for name, shipped in as_shipped.items()}
         enabled = [(name, choice) for name, choice in choices.items() if choice.enabled]
         return sorted(enabled, key=lambda each: (-each[1].priority, each[0]))
 
-    def build(self, handle: BinderHandle, configured: Mapping[str, PluginChoice] | None = None) -> list[Any]:
+    def build(self, handle: BinderHandle, changes: Mapping[str, PluginChange] | None = None) -> list[Any]:
         """The plugins in running order."""
-        return [self._built(name, choice, handle) for name, choice in self.chosen(configured)]
+        return [self._built(name, choice, handle) for name, choice in self.chosen(changes)]
 
     def _built(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
         plugin = self.classes[name]
@@ -70,8 +92,8 @@ class BinderPlugins:
             raise PluginError(f'binder plugin "{name}" cannot be made: {type(fault).__name__}: {fault}') from fault
 
 
-def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChoice]:
-    """Choices as a file has them: by name, `enabled`, `priority` and `arguments`."""
+def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChange]:
+    """Changes as a file has them: by name, `enabled`, `priority` and `arguments`."""
     found = {}
     for name, given in tree.items():
         if not isinstance(given, Mapping):
@@ -84,8 +106,13 @@ def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChoice]
                 raise ConfigError(f'{place}: {name} has no "{key}"; write enabled, priority or arguments', stage=STAGE)
             if not isinstance(value, kinds[key]) or (key == "priority" and isinstance(value, bool)):
                 raise ConfigError(f"{place}: {name}.{key} is {value!r}, which it cannot be", stage=STAGE)
-        found[name] = PluginChoice(**given)
+        found[name] = PluginChange(**given)
     return found
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(known)) or 'none'}"
 
 
 def check(plugin: Any) -> None:

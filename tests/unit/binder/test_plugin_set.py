@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayplan.app.binding import known_binder_plugins
-from bayplan.binder.plugin_set import PluginChoice, read_choices
+from bayplan.binder.plugin_set import PluginChange, PluginChoice, read_choices
 from bayplan.binder.plugins import default_binder_plugins
 from bayplan.errors import ConfigError, PluginError
 
@@ -34,15 +34,42 @@ def order(**configured: dict[str, Any]) -> list[str]:
 
 def test_higher_priority_comes_first_and_hamicore_only_when_asked_for() -> None:
     assert order() == ["volumebinding", "dynamicresources", "gpusharing"]
-    assert order(hamicore={"priority": 400}) == ["hamicore", "volumebinding", "dynamicresources", "gpusharing"]
+    assert order(hamicore={"enabled": True})[-1] == "hamicore"
+    assert order(hamicore={"enabled": True, "priority": 400})[0] == "hamicore"
+    assert "hamicore" not in order(hamicore={"priority": 400})
     assert order(volumebinding={"enabled": False}) == ["dynamicresources", "gpusharing"]
 
 
-def test_equal_priorities_are_ordered_by_name_and_what_is_given_replaces_the_default_as_a_whole() -> None:
+def test_equal_priorities_are_ordered_by_name() -> None:
     equal = order(gpusharing={"priority": 7}, dynamicresources={"priority": 7})
     assert equal == ["volumebinding", "dynamicresources", "gpusharing"]
-    chosen = dict(default_binder_plugins().chosen({"volumebinding": PluginChoice(priority=300)}))
-    assert chosen["volumebinding"].arguments == {}
+
+
+SHIPPED = dict(default_binder_plugins().chosen())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        pytest.param("dynamicresources", {"enabled": True}, SHIPPED["dynamicresources"], id="nothing new"),
+        pytest.param("volumebinding", {}, SHIPPED["volumebinding"], id="nothing"),
+        pytest.param(
+            "gpusharing",
+            {"arguments": {"cdiEnabled": True}},
+            PluginChoice(priority=100, arguments={"cdiEnabled": True}),
+            id="arguments",
+        ),
+        pytest.param(
+            "volumebinding",
+            {"priority": 5},
+            PluginChoice(priority=5, arguments={"bindTimeoutSeconds": 120}),
+            id="priority",
+        ),
+        pytest.param("volumebinding", {"arguments": {}}, PluginChoice(priority=300), id="arguments as a whole"),
+    ],
+)
+def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wanted: PluginChoice) -> None:
+    assert dict(default_binder_plugins().chosen(read_choices({name: given}, "s.yaml")))[name] == wanted
 
 
 @pytest.mark.parametrize(
@@ -54,6 +81,21 @@ def test_equal_priorities_are_ordered_by_name_and_what_is_given_replaces_the_def
         pytest.param({"gpusharing": 3}, "gpusharing is no object", id="no object"),
         pytest.param({"gpusharing": {"prio": 3}}, 'gpusharing has no "prio"', id="key"),
         pytest.param({"gpusharing": {"priority": "high"}}, "gpusharing.priority is 'high'", id="type"),
+        pytest.param(
+            {"volumebinding": {"arguments": {"bindTimeoutSecond": 3}}},
+            'binder plugin "volumebinding" has no argument "bindTimeoutSecond"; did you mean "bindTimeoutSeconds"?',
+            id="argument",
+        ),
+        pytest.param(
+            {"gpusharing": {"arguments": {"xyz": 3}}},
+            'binder plugin "gpusharing" has no argument "xyz"; known are: cdiEnabled',
+            id="argument like no other",
+        ),
+        pytest.param(
+            {"hamicore": {"arguments": {"limit": 3}}},
+            'binder plugin "hamicore" has no argument "limit"; known are: none',
+            id="argument of who takes none",
+        ),
         pytest.param({"gpusharing": {"priority": True}}, "gpusharing.priority is True", id="no number"),
     ],
 )
@@ -63,7 +105,7 @@ def test_what_is_refused_at_start(configured: dict[str, Any], words: str) -> Non
 
 
 def test_arguments_that_make_no_sense_name_the_plugin() -> None:
-    choices = {"volumebinding": PluginChoice(arguments={"bindTimeoutSeconds": "long"})}
+    choices = {"volumebinding": PluginChange(arguments={"bindTimeoutSeconds": "long"})}
     with pytest.raises(PluginError, match=r'binder plugin "volumebinding" cannot be made: .*bindTimeoutSeconds'):
         default_binder_plugins().build(None, choices)  # type: ignore[arg-type]
 

@@ -27,6 +27,7 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 PORTION = "GPU_PORTION"
 PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
 """What the portion was called before: despite its name no number of devices."""
+_CDI_ENABLED = "cdiEnabled"
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
 
@@ -34,15 +35,16 @@ class GpuSharing:
     """Tells containers of fractional pods which devices are theirs."""
 
     name = "gpusharing"
+    argument_names = (_CDI_ENABLED,)
 
     def __init__(self, *, cdi: bool = False) -> None:
         self._cdi = cdi
 
     @classmethod
     def factory(cls, arguments: Arguments, handle: BinderHandle) -> GpuSharing:  # noqa: ARG003
-        cdi = arguments.get("cdiEnabled", False)
+        cdi = arguments.get(_CDI_ENABLED, False)
         if not isinstance(cdi, bool):
-            raise PluginError(f"cdiEnabled is {cdi!r}; it takes true or false")
+            raise PluginError(f"{_CDI_ENABLED} is {cdi!r}; it takes true or false")
         return cls(cdi=cdi)
 
     async def pre_bind(

@@ -21,6 +21,7 @@ class HamiCore:
     """Limits fractional pods to their share."""
 
     name = "hamicore"
+    argument_names = ()
 
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState

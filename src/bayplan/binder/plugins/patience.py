@@ -14,6 +14,8 @@ _DEFAULT_S = 120.0
 class Patient:
     """What plugins that wait have in common."""
 
+    argument_names = (_KEY,)
+
     def __init__(self, timeout_s: float = _DEFAULT_S) -> None:
         self.timeout_s = timeout_s
 
