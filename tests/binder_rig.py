@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002
 """The binder's parts on an embedded API server, one attempt at a time: a test says when, and what the watch told."""
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Counting(NoBinderObserver):
     def __init__(self) -> None:
         self.attempts: list[str] = []
 
-    def attempted(self, result: str, seconds: float) -> None:  # noqa: ARG002
+    def attempted(self, result: str, seconds: float) -> None:
         self.attempts.append(result)
 
 
@@ -238,3 +239,28 @@ class Failing:
 
     async def pre_bind(self, *_: Any) -> None:
         raise BayplanError("not now")
+
+
+class Noting:
+    """Notes its calls; raises what it is told to."""
+
+    def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
+        self.name = name
+        self.faults = list(faults)
+        self.calls: list[str] = [] if calls is None else calls
+        self.seen: list[dict[str, str]] = []
+
+    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} pre_bind")
+        self.seen.append(bind_request.metadata.annotations)
+        state.kept[self.name] = len(self.calls)
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def post_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} post_bind")
+        self.seen.append(bind_request.metadata.annotations)
+
+    async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
+        self.seen.append(bind_request.metadata.annotations)

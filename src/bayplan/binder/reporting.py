@@ -166,7 +166,7 @@ class Reports:
             "lastTransitionTime": whole_time(self._clock.now()),
         }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        with contextlib.suppress(NotFound, Conflict):  # it is gone, and nobody is left to read it
+        with contextlib.suppress(NotFound, Conflict, Invalid):  # it is gone, and nobody is left to read it
             await self._client.patch(
                 PODS,
                 msgspec.json.encode(body),
@@ -185,5 +185,8 @@ class Reports:
 
 
 def cut(text: str) -> str:
-    """As much of a reason as a status takes."""
-    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 4]} ..."
+    """As much of a reason as a status takes, in bytes and without what no answer may hold."""
+    told = text.encode(errors="replace")
+    if len(told) <= LONGEST_REASON:
+        return told.decode()
+    return f"{told[: LONGEST_REASON - 4].decode(errors='ignore')} ..."

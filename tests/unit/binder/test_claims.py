@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.binder.plugins.volume_binding import VolumeBinding
 from bayplan.client import resource_of
@@ -16,7 +17,7 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from binder_rig import NODES, BinderRig, Failing, Tree, on_rig
+from binder_rig import NODES, PODS, BinderRig, Failing, Tree, on_rig
 from needs import claim, device_claim
 
 CLAIMS, VOLUMES, VOLUME_CLAIMS, CLASSES = (
@@ -106,6 +107,101 @@ def test_an_entry_that_the_pod_does_not_have_fails_the_attempt_with_a_sentence(t
     on_rig(tmp_path, test, DynamicResources())
 
 
+def test_a_claim_that_was_made_of_a_template_is_found_by_what_the_pod_says(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.make(CLAIMS, device_claim("mine", "gpu"))
+        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}]})
+        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
+        assert await rig.sync() is not None
+        assert 'the claim of entry "gpu" of pod default/web is not made yet' in (await rig.status())["reason"]
+        made = [{"name": "gpu", "resourceClaimName": "mine"}]
+        await rig.patch(PODS, "web", {"status": {"resourceClaimStatuses": made}}, sub="status")
+        assert await rig.sync() is None
+        assert (await told(rig))["allocation"]["devices"]["results"] == [DEVICE]
+        assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+AWAITED = {"devices": {"results": [{**DEVICE, "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]}}
+
+
+@pytest.mark.parametrize("ready", ["True", "False"])
+def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.make(CLAIMS, device_claim("mine", "gpu"))
+        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        condition = {
+            "type": "Ready",
+            "status": ready,
+            "reason": "Made",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        where = {key: DEVICE[key] for key in ("driver", "pool", "device")}
+        known = {"allocation": AWAITED, "devices": [{**where, "conditions": [condition]}]}
+        await rig.patch(CLAIMS, "mine", {"status": known}, sub="status")
+        await rig.hear(ResourceClaim, "mine")
+        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
+        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu"}], backoffLimit=1)
+        assert await rig.sync() is None
+        assert await rig.node_of() == ("n1" if ready == "True" else "")
+        if ready == "False":
+            assert "timeout" in (await rig.status())["reason"]
+
+    on_rig(tmp_path, test, DynamicResources(0.05))
+
+
+async def asking_by_resource(rig: BinderRig) -> None:
+    """A pod that asks for devices by the name of a resource, and the request to bind it with one."""
+    wanted = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
+    mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}
+    given = {"allocation": ALLOCATION, "deviceRequests": [wanted], "containerMappings": [mapping]}
+    await rig.request(await rig.pod(), extendedResourceClaimAllocation=given)
+
+
+async def made_claims(rig: BinderRig) -> list[str]:
+    return [each.name for each in (await rig.client.list(CLAIMS)).items if isinstance(each, ResourceClaim)]
+
+
+def test_the_claim_behind_resources_is_made_once_and_found_again_after_a_crash(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await asking_by_resource(rig)
+        rig.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)  # as if it had died here
+        with pytest.raises(asyncio.CancelledError):
+            await rig.sync()
+        before = await made_claims(rig)
+        rig.steps.at.clear()
+        assert await rig.sync() is None
+        assert await made_claims(rig) == before
+        (name,) = before
+        assert name.startswith("web-extended-resources-")
+        status = (await rig.get(CLAIMS, name))["status"]
+        assert status["allocation"]["devices"]["results"] == [DEVICE]
+        assert (await rig.get(PODS, "web"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == name
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
+    class Looking(Failing):
+        found = 0
+
+        async def pre_bind(self, ctx: BinderHandle, *_: Any) -> None:
+            self.found = len((await ctx.client.list(CLAIMS)).items)
+            await super().pre_bind()
+
+    plugin = Looking()
+
+    async def test(rig: BinderRig) -> None:
+        await asking_by_resource(rig)
+        assert await rig.sync() is not None
+        assert plugin.found == 1
+        assert await made_claims(rig) == []
+
+    on_rig(tmp_path, test, DynamicResources(), plugin)
+
+
 # volumes
 
 
@@ -150,6 +246,21 @@ def test_a_volume_is_promised_and_the_pod_waits_until_it_is_bound(tmp_path: Path
         assert await syncing is None
         assert (await rig.status())["phase"] == "Succeeded"
         assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+def test_a_volume_that_could_not_be_promised_is_nobodys_in_memory(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
+        await rig.hear(Node, "n1")
+        await with_volume(rig)
+        await rig.patch(VOLUMES, "v", {"metadata": {"labels": {"changed": "meanwhile"}}})  # so that the write fails
+        assert await rig.sync() is None
+        assert "the object has been modified" in (await rig.status())["reason"]
+        known = rig.view.cache.volumes.volumes.get("v")
+        assert known is not None
+        assert known.spec.claim_ref is None
 
     on_rig(tmp_path, test, VolumeBinding())
 

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002
 """What becomes of a request: bound, tried again, or given up with a sentence; each rule of the loop by name."""
 
 from __future__ import annotations
@@ -19,31 +18,7 @@ from bayplan.objects.bind_requests import BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.testing import make_pod
-from binder_rig import PODS, REQUESTS, BinderRig, on_rig
-
-
-class Noting:
-    """Notes its calls; raises what it is told to."""
-
-    def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
-        self.name = name
-        self.faults = list(faults)
-        self.calls: list[str] = [] if calls is None else calls
-        self.seen: list[dict[str, str]] = []
-
-    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
-        self.calls.append(f"{self.name} pre_bind")
-        self.seen.append(bind_request.metadata.annotations)
-        state.kept[self.name] = len(self.calls)
-        if self.faults:
-            raise self.faults.pop(0)
-
-    async def post_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
-        self.calls.append(f"{self.name} post_bind")
-        self.seen.append(bind_request.metadata.annotations)
-
-    async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
-        self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
+from binder_rig import PODS, REQUESTS, BinderRig, Noting, on_rig
 
 
 def test_a_pod_is_bound_and_everybody_is_told(tmp_path: Path) -> None:

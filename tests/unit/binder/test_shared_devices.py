@@ -12,8 +12,9 @@ from bayplan.binder import live
 from bayplan.binder.gpu_reservations import DEVICE, reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore
+from bayplan.errors import Conflict, Invalid
 from bayplan.objects.bind_requests import BindRequest
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Pod
 from binder_rig import (
     CONFIG_MAPS,
     NAMESPACES,
@@ -296,6 +297,77 @@ def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, mo
 
     on_rig(tmp_path, test, GpuSharing())
     assert looks == ["look"]  # the one at the start
+
+
+async def reservation(rig: BinderRig, name: str, group: str, device: str) -> None:
+    """One that somebody has made before."""
+    labels, said = {"runai-gpu-group": group}, {DEVICE: device}
+    tree = pod_tree(name, labels=labels, annotations=said, spec={"nodeName": "n1"})
+    await rig.make(PODS, tree, RESERVATIONS)
+
+
+def test_a_node_is_repaired_before_a_device_of_it_is_reserved(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, "orphan", "g-0", "GPU-0")
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        assert await is_going(rig, "orphan", RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_reservation_that_does_not_say_its_device_in_time_is_deleted(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        assert await attempt(rig) is not None
+        assert "has not said for 1 s which device it holds" in (await rig.status())["reason"]
+        assert await is_going(rig, NAME, RESERVATIONS)
+        assert "reserved" not in rig.steps.reached
+
+    on_rig(tmp_path, test, GpuSharing(), patience_s=0.6)
+
+
+def test_another_pod_of_the_name_is_not_labelled(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, NAME, GROUP, "GPU-7")
+        await rig.pod()
+        pod = await rig.client.get(Pod, "default", "web")
+        node = rig.view.node("n1")
+        assert node is not None
+        await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
+        await rig.pod()
+        with pytest.raises((Conflict, Invalid)):
+            await rig.reservations.reserve(pod, node, GROUP, several=False)
+        assert "labels" not in (await rig.get(PODS, "web"))["metadata"]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_reservation_tolerates_what_its_first_user_does(tmp_path: Path) -> None:
+    taint = {"key": "example.com/gpus", "operator": "Exists", "effect": "NoExecute"}
+
+    async def test(rig: BinderRig) -> None:
+        said = {"runai/shared-gpu-configmap": "web-gpu"}
+        pod = await rig.pod(annotations=said, spec={"tolerations": [taint]})
+        given = {"count": 1, "portion": "0.50"}
+        await rig.request(pod, receivedResourceType="Fraction", receivedGPU=given, selectedGPUGroups=[GROUP])
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        assert taint in (await rig.get(PODS, NAME, RESERVATIONS))["spec"]["tolerations"]
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_device_that_only_a_request_keeps_is_free_when_the_request_is_deleted(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is not None
+        async with rig.at_work(workers=0):  # nobody tries it, and so nobody takes it back
+            assert not await is_going(rig, NAME, RESERVATIONS)
+            await rig.client.delete(REQUESTS, name="web", namespace="default")
+            while not await is_going(rig, NAME, RESERVATIONS):
+                await asyncio.sleep(0.02)
+
+    on_rig(tmp_path, test, GpuSharing(), Failing())
 
 
 def test_nothing_is_reserved_while_the_cluster_is_scaled_for_such_pods(tmp_path: Path) -> None:
