@@ -205,9 +205,11 @@ def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
 # volumes
 
 
-async def with_volume(rig: BinderRig, *, mode: str = "WaitForFirstConsumer") -> None:
+async def with_volume(
+    rig: BinderRig, *, mode: str = "WaitForFirstConsumer", provisioner: str = "kubernetes.io/no-provisioner"
+) -> None:
     """A pod whose claim waits for its first consumer, a volume on n1 that fits, and the request."""
-    late = {"metadata": {"name": "late"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": mode}
+    late = {"metadata": {"name": "late"}, "provisioner": provisioner, "volumeBindingMode": mode}
     await rig.make(CLASSES, late)
     there = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}
     spec = {
@@ -263,6 +265,23 @@ def test_a_volume_that_could_not_be_promised_is_nobodys_in_memory(tmp_path: Path
         assert known.spec.claim_ref is None
 
     on_rig(tmp_path, test, VolumeBinding())
+
+
+def test_a_node_that_was_chosen_for_a_claim_is_forgotten_when_the_volume_does_not_come(tmp_path: Path) -> None:
+    """The watch has not told yet of what was written: only the memory says that the node is chosen."""
+
+    async def test(rig: BinderRig) -> None:
+        await with_volume(rig, provisioner="example.com/made")  # the volume does not fit a node without labels
+        await rig.hear(Pod, "web")
+        assert await rig.sync() is None
+        assert "binding volumes: context deadline exceeded" in (await rig.status())["reason"]
+        written = await rig.get(VOLUME_CLAIMS, "data")
+        assert written["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n1"
+        known = rig.view.cache.volumes.claims.get("default/data")
+        assert known is not None
+        assert known.metadata.annotations == {}
+
+    on_rig(tmp_path, test, VolumeBinding(0.05))
 
 
 @pytest.mark.parametrize(
