@@ -209,7 +209,7 @@ async def binder_rig(
             plugins,
             reservations,
             observer=observer,
-            is_wanted=view.is_there,
+            is_wanted=view.is_wanted,
             limit_s=limit_s,
             reached=steps,
         )

@@ -285,7 +285,7 @@ def _wired(
         settings.plugins.build(handle, settings.choices),
         reservations,
         observer=monitor.metrics,
-        is_wanted=view.is_there,
+        is_wanted=view.is_wanted,
         limit_s=settings.plugin_limit_s,
         reached=wiring.reached,
     )

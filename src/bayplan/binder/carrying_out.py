@@ -64,7 +64,7 @@ class CarryingOut:
         reservations: Reservations,
         *,
         observer: BinderObserver,
-        is_wanted: Callable[[BindRequest], bool],
+        is_wanted: Callable[[BindRequest, float], Awaitable[bool]],
         limit_s: float = PLUGIN_LIMIT_S,
         reached: Reached = steps.unarmed,
     ) -> None:
@@ -79,12 +79,13 @@ class CarryingOut:
     async def bind(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
         """Bind the pod; raises where that was not done."""
         self._reached(steps.TAKEN)
+        start_s = self._handle.clock.monotonic_s()
         if request.is_fraction:
             await self._reserve(pod, node, request, state)
         for plugin in self._plugins:
             await self._pre_bind(plugin, pod, node, request, state)
         self._reached(steps.PREPARED)
-        if not self._is_wanted(request):
+        if not await self._is_wanted(request, self._handle.clock.monotonic_s() - start_s):
             raise Cancelled(f"the bind request {request.key} was deleted meanwhile")
         await self._handle.writes.perform(BindPod(pod, node.name, _noted_on_pod(request)))
         self._reached(steps.BOUND)

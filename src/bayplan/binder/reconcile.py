@@ -45,7 +45,7 @@ class Reconciler:
 
     async def refuse(self, key: Key, uid: str, why: str) -> None:
         """A request that cannot be read is given up, once: with its limit reached, whatever that is."""
-        request = await self._view.unread(key)
+        request = await self._view.fresh_request(key)
         if request is None or request.metadata.uid != uid:
             return
         if not request.is_live or request.has_succeeded:

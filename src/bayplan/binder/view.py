@@ -15,6 +15,8 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
 Key = tuple[str, str]
+ASK_AGAIN_S = 1.0
+"""What was told longer ago than this may be history by now."""
 _REQUESTS = resource_of(kind_of(BindRequest))
 
 
@@ -80,6 +82,18 @@ class View:
         known = self.requests.get((request.namespace, request.name))
         return known is not None and known.metadata.uid == request.metadata.uid and known.is_live
 
+    async def is_wanted(self, request: BindRequest, prepared_s: float) -> bool:
+        """The same once the pod is prepared, right before it is bound.
+
+        The server is asked where that took long: a process that was stopped meanwhile, or cut off, has heard nothing.
+        Otherwise it would be a request more for every pod, to learn of what the watch tells a moment later."""
+        if not self.is_there(request):
+            return False
+        if prepared_s < ASK_AGAIN_S:
+            return True
+        found = await self.fresh_request((request.namespace, request.name))
+        return found is not None and found.metadata.uid == request.metadata.uid and found.is_live
+
     async def pod(self, request: BindRequest) -> Pod | None:
         """The pod that a request names, as last told if that can be it; None where there is none."""
         known = self._pods.get(request.pod_key)
@@ -94,8 +108,8 @@ class View:
         except NotFound:
             return None
 
-    async def unread(self, key: Key) -> BindRequest | None:
-        """As much as can be read of a request that the watch could not read."""
+    async def fresh_request(self, key: Key) -> BindRequest | None:
+        """A request as the API server has it, as far as it can be read."""
         try:
             return as_far_as_readable(await self._client.get_raw(_REQUESTS, *key))
         except NotFound:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.binder import view
 from bayplan.binder.plugin import RejectBind
 from bayplan.binder.reconcile import fault_of
 from bayplan.errors import BayplanError, ObjectError
@@ -372,6 +373,32 @@ def test_a_request_that_was_deleted_meanwhile_is_not_carried_out(tmp_path: Path)
 
     on_rig(tmp_path, test, plugin)
     assert plugin.calls == ["noting pre_bind", "noting rollback 1"]
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_the_server_is_asked_for_the_request_once_more_where_the_preparation_took_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    """The watch has not told yet that it is deleted; whoever was quick binds the pod, which the engine sees by it."""
+    monkeypatch.setattr(view, "ASK_AGAIN_S", 0.0 if is_slow else 60.0)
+
+    class Deleting(Noting):
+        rig: BinderRig
+
+        async def pre_bind(self, *args: Any) -> None:
+            await super().pre_bind(*args)
+            await self.rig.client.delete(REQUESTS, name="web", namespace="default")
+
+    plugin = Deleting()
+
+    async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
+        await rig.request(await rig.pod())
+        assert await rig.sync() is None
+        assert await rig.node_of() == ("" if is_slow else "n1")
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting pre_bind", "noting rollback 1" if is_slow else "noting post_bind"]
 
 
 def test_all_of_it_is_correct_on_a_definition_that_prunes_the_uid(tmp_path: Path) -> None:
