@@ -31,6 +31,7 @@ PARTS = (
     ("/bayplan/client/", "clients of the parts"),
     ("/bayplan/controllers/fake_", "kubelet"),
     ("/bayplan/controllers/pod_reports", "kubelet"),
+    ("/bayplan/controllers/pod_st", "kubelet"),
     ("/bayplan/controllers/", "controllers"),
     ("/bayplan/telemetry/", "scheduler: records and events"),
     ("/bayplan/", "scheduler"),

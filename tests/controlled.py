@@ -17,6 +17,7 @@ import msgspec
 
 from bayplan.app import configured, known_plugins, scheduler_process
 from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.clock import LoopClock, ManualClock
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.controllers import Controllers, FakeKubelet, NodePool, PodHabits, nodes_of
@@ -125,15 +126,20 @@ async def controlled(
     scheduling: bool = True,
     habits: PodHabits | None = None,
     housekeeping: bool = True,
+    clock: LoopClock | None = None,
 ) -> AsyncIterator[Controlled]:
-    """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself."""
+    """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself. `clock`: what
+    controllers and nodes go by."""
     async with (
         served(folder, housekeeping=housekeeping) as cluster,
         cluster.client() as client,
         contextlib.AsyncExitStack() as stack,
     ):
-        controllers = Controllers(client, only=only)
-        kubelet = FakeKubelet(client, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodHabits())
+        timed = client
+        if clock is not None:
+            timed = await stack.enter_async_context(Client(client.target, clock=clock, chance=client.chance, qps=-1.0))
+        controllers = Controllers(timed, only=only)
+        kubelet = FakeKubelet(timed, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodHabits())
         work = [controllers.run(), kubelet.run()]
         if scheduling:
             registry = known_plugins()
@@ -149,6 +155,14 @@ async def controlled(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def passing(clock: ManualClock, so: Callable[[], Awaitable[Any]], *, step_s: float = 1.0) -> Any:
+    """Let time pass in small steps until it is so."""
+    while not (found := await so()):
+        clock.advance(step_s)
+        await asyncio.sleep(0.01)
+    return found
 
 
 def tell(feed: Feed[Any], old: Any, new: Any) -> None:

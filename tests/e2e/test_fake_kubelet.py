@@ -59,6 +59,7 @@ def pod(name: str, **annotations: str) -> dict[str, Any]:
             {"name": "i", "image": "none"},
             {"name": "s", "image": "none", "restartPolicy": "Always"},
         ],
+        "restartPolicy": "Never",
         "schedulerName": "nobody",
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}

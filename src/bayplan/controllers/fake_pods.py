@@ -1,8 +1,9 @@
 """Runs the pods of fake nodes: tells the API server what a kubelet would tell, when it would.
 
 Run by `fake_kubelet`. One watch over all pods that have a node and have not ended; a pod costs one patch when it
-starts, one when it ends and one request when it is deleted, also where it ends while it is being deleted. What the API
-server refuses is tried again with growing delays; a pod that cannot be read is left out and never stops the others.
+starts, one when it ends and one request when it is deleted, also where it ends while it is being deleted; containers
+that crash cost three patches each time, and an event. What the API server refuses is tried again with growing delays; a
+pod that cannot be read is left out and never stops the others.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import platform
 from collections.abc import Container
 from dataclasses import replace
 
-from bayplan.client import Client, Informer, Selection
+from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Selection
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.pod_reports import (
     Memory,
+    Note,
     Remove,
     Report,
     Wait,
@@ -24,8 +27,10 @@ from bayplan.controllers.pod_reports import (
 )
 from bayplan.controllers.pod_stages import PodHabits, annotation_problems
 from bayplan.controllers.seen import PODS, SeenPod
+from bayplan.controllers.world import reference
 from bayplan.errors import Conflict, Invalid, NotFound
 from bayplan.objects.meta import KubeObject
+from bayplan.telemetry.events import WARNING, EventRecorder
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +57,10 @@ class FakePods:
         self._queue: WorkQueue[Key] = WorkQueue(
             "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
         )
+        self._events = EventSink(client, resource=CORE_EVENTS, senders=1)
+        self._voice = EventRecorder(
+            "kubelet", host=platform.node(), clock=client.clock, chance=client.chance, post=self._events.post
+        )
         self._informer: Informer = client.informer(PODS, self._on_change, selection=SELECTION)
 
     @property
@@ -64,6 +73,7 @@ class FakePods:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informer.run(), name="pods")
             group.create_task(self._queue.run())
+            group.create_task(self._events.run(), name="events of pods")
 
     def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         if new is None:
@@ -121,10 +131,12 @@ class FakePods:
             await self._tell(pod, step.status)
         if isinstance(step, Remove):
             await self._remove(pod)
-        elif step.status.get("phase") == "Running":
-            key = (pod.namespace, pod.name)
-            if key in self._memories:
-                self._memories[key] = replace(self._memories[key], started=self._clock.now())
+            return
+        for note in step.notes:
+            self._say(pod, note)
+        key = (pod.namespace, pod.name)
+        if key in self._memories:
+            self._memories[key] = replace(self._memories[key], **step.remember)
 
     async def _remove(self, pod: SeenPod) -> None:
         """A pod that was asked to go has stopped."""
@@ -135,6 +147,10 @@ class FakePods:
             del self._leaving[key]
         elif (shown := self._informer.store.get(key)) is not None and shown.metadata.uid == pod.uid:
             self._removed.add(pod.uid)
+
+    def _say(self, pod: SeenPod, note: Note) -> None:
+        about = reference(PODS, pod)
+        self._voice.event(about, type=WARNING, reason=note.reason, action="", note=note.text)
 
     async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}

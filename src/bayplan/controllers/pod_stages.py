@@ -41,6 +41,14 @@ class PodHabits:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """When containers end, so long after their start, and how."""
+
+    after_s: float
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One thing that a pod may say of its life."""
 
@@ -107,8 +115,15 @@ def annotation_problems(pod: Pod) -> list[str]:
     return problems
 
 
-def outcome(pod: Pod, life: PodHabits, turn: int) -> int:
-    """With which exit code a pod's containers end this turn; each restart is a turn of its own."""
+def end_of(pod: Pod, life: PodHabits, turn: int) -> End | None:
+    """How a pod's containers end this turn, if they do; each restart is a turn of its own."""
+    code = _outcome(pod, life, turn)
+    if life.runs_for_s is not None:
+        return End(life.runs_for_s, code)
+    return End(0.0, code) if code else None
+
+
+def _outcome(pod: Pod, life: PodHabits, turn: int) -> int:
     if life.failure_rate is None:
         return life.exit_code
     drawn = random.Random(f"{pod.uid} {turn}").random()

@@ -38,16 +38,30 @@ class Whole(KubeObject, frozen=True):
 
 class Terminated(Api, frozen=True):
     exit_code: int = 0
+    reason: str = ""
+    started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
+class Running(Api, frozen=True):
+    started_at: datetime | None = None
+
+
+class Waiting(Api, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
 class ContainerState(Api, frozen=True):
+    running: Running | None = None
+    waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
 class SeenContainer(ContainerStatus, frozen=True):
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodAddress(Api, frozen=True):

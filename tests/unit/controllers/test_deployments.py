@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bayplan.clock import ManualClock
+from bayplan.controllers import EXIT_CODE, RUNS_FOR
 from bayplan.controllers import deployment_sums as sums
 from bayplan.controllers.seen import DEPLOYMENTS, REPLICA_SETS, Tree, Whole
 from bayplan.controllers.template_hash import short_hash
 from bayplan.objects.meta import ObjectMeta
-from controlled import Controlled, controlled
+from controlled import Controlled, controlled, passing
 from wire_server import on_loop
 
 ONLY = ("deployment-controller", "replicaset-controller")
@@ -134,6 +137,34 @@ async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(t
 
 
 # The arithmetic
+
+
+@pytest.mark.parametrize("said", [{EXIT_CODE: "1"}, {EXIT_CODE: "1", RUNS_FOR: "1s"}, {RUNS_FOR: "1s"}])
+@on_loop
+async def test_a_version_that_crashes_is_not_rolled_out(tmp_path: Path, said: dict[str, str]) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    async with controlled(tmp_path, only=ONLY, scheduling=False, clock=clock) as world:
+        made = deployment("web", 1, progressDeadlineSeconds=5)
+        made["spec"]["template"]["spec"]["nodeName"] = "node-0"
+        await world.make(DEPLOYMENTS, made)
+
+        async def whole() -> bool:
+            found = await world.get(DEPLOYMENTS, "web")
+            return "conditions" in found.get("status", {}) and rolled_out(found)
+
+        await passing(clock, whole, step_s=0.1)
+        await world.patch(DEPLOYMENTS, "web", {"spec": {"template": {"metadata": {"annotations": said}}}})
+
+        async def late() -> bool:
+            found = await world.get(DEPLOYMENTS, "web")
+            assert not (rolled_out(found) and found["metadata"]["generation"] > 1)
+            return conditions(found)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+
+        await passing(clock, late, step_s=0.1)
+        assert await sets(world) == {"1": 1, "2": 1}
+        pods = {each["metadata"].get("annotations") == said: each["status"] for each in await world.pods()}
+        assert {broken: status["phase"] for broken, status in pods.items()} == {False: "Running", True: "Running"}
+        assert pods[True]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == int(EXIT_CODE in said)
 
 
 def whole(replicas: int, *, made: int = 0, annotations: dict[str, str] | None = None, **more: Any) -> Whole:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.controllers import RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
+from bayplan.controllers import EXIT_CODE, RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
 from bayplan.controllers.fake_nodes import renew_interval_s
 from wire_server import (
     Answer,
@@ -277,6 +277,26 @@ async def test_pods_run_and_succeed_when_their_time_is_over() -> None:
         assert w.api.phase(usual) == "Running"
         assert w.clock.monotonic_s() < 10
         await until(lambda: w.api.phase(usual) == "Succeeded", tick=lambda: w.clock.advance(0.5))
+
+
+@on_loop
+async def test_a_container_that_crashes_waits_and_a_warning_tells_of_it() -> None:
+    async with world() as w:
+        await w.kubelet.ready()
+        path = w.api.pod("p", metadata={"uid": "u1", "annotations": {EXIT_CODE: "1"}})
+        pod = w.api.objects[path]
+        w.api.put(path, {**pod, "spec": {**pod["spec"], "restartPolicy": "Always"}})
+        container = lambda: (w.api.objects[path]["status"].get("containerStatuses") or [{}])[0]  # noqa: E731
+        waits = lambda: container().get("state", {}).get("waiting")  # noqa: E731
+        await until(lambda: waits() and container()["restartCount"] == 1)
+        await until(lambda: w.asked("POST", "events"))
+        (event,) = [each for at, each in w.api.objects.items() if "/events/" in at]
+        assert (event["type"], event["reason"], event["source"]) == ("Warning", "BackOff", {"component": "kubelet"})
+        assert event["message"] == "Back-off restarting failed container c in pod p_team(u1)"
+        assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Pod", "u1")
+        assert w.clock.monotonic_s() < 5
+        await until(lambda: container()["restartCount"] == 2, tick=lambda: w.clock.advance(0.1))
+        assert 10 <= w.clock.monotonic_s() <= 12
 
 
 @on_loop

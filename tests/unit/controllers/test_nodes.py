@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from bayplan.controllers.node_reports import conditions, lease
 from bayplan.controllers.seen import NODE_LEASES, NODES, PODS, SeenPod, SeenPodSpec, Tree
 from bayplan.objects.core import Node, NodeSpec, NodeStatus, Taint, Toleration
 from bayplan.objects.meta import Condition, ObjectMeta
-from controlled import Controlled
+from controlled import Controlled, passing
 from served_cluster import served
 from wire_server import on_loop
 
@@ -64,14 +63,6 @@ def taints(found: Tree) -> set[tuple[str, str]]:
 
 def ready(found: Tree) -> str:
     return next(each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready")
-
-
-async def passing(clock: ManualClock, so: Any, *, step_s: float = 1.0) -> Any:
-    """Let time pass in small steps until it is so."""
-    while not (found := await so()):
-        clock.advance(step_s)
-        await asyncio.sleep(0.01)
-    return found
 
 
 async def renew(world: Controlled, clock: ManualClock, *names: str) -> None:

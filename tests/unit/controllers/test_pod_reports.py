@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from bayplan.controllers.pod_reports import Memory, Remove, Report, Step, Wait, next_step
+from bayplan.controllers.pod_reports import Memory, Note, Remove, Report, Step, Wait, next_step
 from bayplan.controllers.pod_stages import (
     EXIT_CODE,
     FAILURE_RATE,
@@ -15,10 +16,12 @@ from bayplan.controllers.pod_stages import (
     RUNS_FOR,
     STARTS_AFTER,
     STOPS_AFTER,
+    End,
     PodHabits,
     annotation_problems,
+    end_of,
 )
-from bayplan.controllers.seen import SeenPod
+from bayplan.controllers.seen import SeenPod, Tree
 from bayplan.objects.kinds import convert
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -243,7 +246,7 @@ def test_a_pod_that_somebody_called_unready_says_that_it_is_well() -> None:
         ({EXIT_CODE: "0", RUNS_FOR: "0s"}, "Never", "Succeeded", 0),
         ({FAILURE_RATE: "100%"}, "Never", "Failed", 1),
         ({FAILURE_RATE: "1", EXIT_CODE: "42"}, "Never", "Failed", 42),
-        ({FAILURE_RATE: "0", RUNS_FOR: "0s", EXIT_CODE: "42"}, "Always", "Succeeded", 0),
+        ({FAILURE_RATE: "0", RUNS_FOR: "0s", EXIT_CODE: "42"}, "OnFailure", "Succeeded", 0),
     ],
 )
 def test_how_a_pod_ends(annotations: dict[str, str], policy: str, phase: str, code: int) -> None:
@@ -261,17 +264,222 @@ def test_about_that_share_of_pods_fails() -> None:
     assert 80 < failed < 160
 
 
-@pytest.mark.parametrize(("restarts", "waited", "expected"), [(0, 0, 1), (1, 9, Wait(1.0)), (1, 10, 2), (9, 300, 10)])
-def test_containers_are_restarted_ever_later(restarts: int, waited: float, expected: int | Wait) -> None:
-    containers = [{**RUNNING["containerStatuses"][0], "restartCount": restarts}]
-    running = {**RUNNING, "containerStatuses": containers}
-    failing = pod(annotations={EXIT_CODE: "1"}, spec={"restartPolicy": "OnFailure"}, status=running)
-    step = step_of(failing, started=NOW - seconds(waited))
-    if isinstance(expected, Wait):
-        assert step == expected
-    else:
-        assert isinstance(step, Report)
-        assert (step.status["phase"], step.status["containerStatuses"][0]["restartCount"]) == ("Running", expected)
+# Containers that are started again
+
+
+class Life:
+    """A pod and its kubelet, moment by moment: whatever is told is what the pod says next."""
+
+    def __init__(self, annotations: dict[str, str], *, policy: str = "Always", uid: str = "u1") -> None:
+        self.now = NOW
+        self.memory = Memory(seen=NOW)
+        self.notes: list[Note] = []
+        self._pod: Tree = {
+            "metadata": {"name": "p", "namespace": "team", "uid": uid, "annotations": annotations},
+            "spec": {
+                "nodeName": "n1",
+                "restartPolicy": policy,
+                "containers": [{"name": "c", "image": "i"}],
+                "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+            },
+            "status": {"phase": "Pending"},
+        }
+
+    def pass_by(self, seconds_: float) -> list[tuple[float, str, int]]:
+        """When, in which state and how often restarted its container was told to be within so many seconds."""
+        until, told = self.now + seconds(seconds_), []
+        while True:
+            seen = convert(self._pod, SeenPod)
+            step = next_step(seen, now=self.now, memory=self.memory, habits=PodHabits())
+            if isinstance(step, Report):
+                self._hear(step)
+                told.append(((self.now - NOW).total_seconds(), self.state, self.container["restartCount"]))
+                continue
+            assert not isinstance(step, Remove)
+            if step is None or self.now + seconds(step.seconds) > until:
+                self.now = until
+                return told
+            self.now += seconds(step.seconds)
+
+    def _hear(self, report: Report) -> None:
+        conditions = {each["type"]: each for each in self._pod["status"].get("conditions", ())}
+        for each in report.status["conditions"]:
+            merged = {**conditions.get(each["type"], {}), **each}
+            conditions[each["type"]] = {key: value for key, value in merged.items() if value is not None}
+        self._pod["status"] = {**self._pod["status"], **report.status, "conditions": list(conditions.values())}
+        self.memory = replace(self.memory, **report.remember)
+        self.notes += report.notes
+
+    def forget(self) -> None:
+        """The kubelet is started anew, and has what the pod says."""
+        self.memory = Memory(seen=self.now)
+
+    @property
+    def status(self) -> Tree:
+        return self._pod["status"]  # type: ignore[no-any-return]
+
+    @property
+    def container(self) -> Tree:
+        return self.status["containerStatuses"][0]  # type: ignore[no-any-return]
+
+    @property
+    def state(self) -> str:
+        ((kind, told),) = self.container["state"].items()
+        return str(told.get("reason", kind))
+
+    def condition(self, kind: str) -> Tree:
+        return next(each for each in self.status["conditions"] if each["type"] == kind)
+
+
+def test_a_container_that_crashes_is_started_again_ever_later() -> None:
+    life = Life({EXIT_CODE: "3", RUNS_FOR: "1s"})
+    assert life.pass_by(60) == [
+        (0, "running", 0),
+        (1, "Error", 0),
+        (1, "running", 1),
+        (2, "Error", 1),
+        (2, "CrashLoopBackOff", 1),
+        (12, "running", 2),
+        (13, "Error", 2),
+        (13, "CrashLoopBackOff", 2),
+        (33, "running", 3),
+        (34, "Error", 3),
+        (34, "CrashLoopBackOff", 3),
+    ]
+    life.pass_by(3600)
+    *_, before, last = [when for when, state, _ in life.pass_by(3600) if state == "CrashLoopBackOff"]
+    assert last - before == 301
+
+
+def test_one_that_crashes_at_once_is_never_seen_to_run() -> None:
+    life = Life({EXIT_CODE: "1"})
+    assert life.pass_by(15) == [
+        (0, "Error", 0),
+        (0, "Error", 1),
+        (0, "CrashLoopBackOff", 1),
+        (10, "Error", 2),
+        (10, "CrashLoopBackOff", 2),
+    ]
+    assert life.status["phase"] == "Running"
+
+
+def test_a_crash_is_told_as_kubelets_tell_it() -> None:
+    life = Life({EXIT_CODE: "3", RUNS_FOR: "1s"})
+    life.pass_by(1.5)
+    ended = {
+        "exitCode": 3,
+        "reason": "Error",
+        "startedAt": "2026-01-01T12:00:00Z",
+        "finishedAt": "2026-01-01T12:00:01Z",
+    }
+    assert (life.state, life.container["lastState"]) == ("running", {"terminated": ended})
+    assert life.container["state"] == {"running": {"startedAt": "2026-01-01T12:00:01Z"}}
+    life.pass_by(1)
+    ended = {**ended, "startedAt": "2026-01-01T12:00:01Z", "finishedAt": "2026-01-01T12:00:02Z"}
+    back_off = "back-off 10s restarting failed container=c pod=p_team(u1)"
+    assert life.container["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": back_off}}
+    assert life.container["lastState"] == {"terminated": ended}
+    assert (life.container["ready"], life.container["started"], life.status["phase"]) == (False, False, "Running")
+    unready = ("False", "ContainersNotReady", "containers with unready status: [c]")
+    for kind in ("Ready", "ContainersReady"):
+        told = life.condition(kind)
+        assert (told["status"], told["reason"], told["message"]) == unready
+        assert told["lastTransitionTime"] == "2026-01-01T12:00:00Z", "it was not ready at any time"
+    assert life.condition("Initialized")["status"] == "True"
+    assert list(life.status["initContainerStatuses"][0]["state"]) == ["running"], "a sidecar goes on"
+    assert life.notes == [Note("BackOff", "Back-off restarting failed container c in pod p_team(u1)")]
+
+
+def test_pauses_are_written_as_kubelets_write_them() -> None:
+    life, told = Life({EXIT_CODE: "1"}), []
+    for pause_s in (10, 20, 40, 80, 160, 300, 300):
+        life.pass_by(pause_s)
+        told.append(life.container["state"]["waiting"]["message"].split()[1])
+    assert told == ["20s", "40s", "1m20s", "2m40s", "5m0s", "5m0s", "5m0s"]
+
+
+def test_one_that_ran_for_long_is_ready_meanwhile_and_begins_anew_with_its_pauses() -> None:
+    life = Life({EXIT_CODE: "1", RUNS_FOR: "600s"})
+    assert life.pass_by(2000) == [
+        (0, "running", 0),
+        (600, "Error", 0),
+        (600, "running", 1),
+        (1200, "Error", 1),
+        (1200, "running", 2),
+        (1800, "Error", 2),
+        (1800, "running", 3),
+    ]
+    assert life.condition("Ready")["status"] == "True"
+    assert not {"reason", "message"} & set(life.condition("Ready")), "nothing is left of what it said while it was not"
+    assert life.notes == []
+
+
+@pytest.mark.parametrize(("runs_for", "ready"), [("9s", "False"), ("10s", "True")])
+def test_one_that_soon_crashes_is_not_ready_before(runs_for: str, ready: str) -> None:
+    life = Life({EXIT_CODE: "1", RUNS_FOR: runs_for})
+    life.pass_by(8)
+    assert (life.state, life.condition("Ready")["status"]) == ("running", ready)
+
+
+def test_one_that_ends_well_is_started_again_where_its_policy_says_always() -> None:
+    life = Life({RUNS_FOR: "1s"})
+    assert life.pass_by(13)[:6] == [
+        (0, "running", 0),
+        (1, "Completed", 0),
+        (1, "running", 1),
+        (2, "Completed", 1),
+        (2, "CrashLoopBackOff", 1),
+        (12, "running", 2),
+    ]
+    ended = life.container["lastState"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (0, "Completed")
+    life.pass_by(3600)
+    assert life.status["phase"] == "Running"
+
+
+def test_one_that_fails_by_chance_is_well_after_a_restart() -> None:
+    uid = next(
+        str(number)
+        for number in range(100)
+        if [end_of(pod(metadata={"uid": str(number)}), PodHabits(failure_rate=0.5), turn) for turn in (0, 1)]
+        == [End(0.0, 1), None]
+    )
+    life = Life({FAILURE_RATE: "0.5"}, policy="OnFailure", uid=uid)
+    assert life.pass_by(100) == [(0, "Error", 0), (0, "running", 1)]
+    assert life.condition("Ready")["status"] == "True"
+
+
+def test_a_kubelet_that_is_started_anew_goes_by_what_the_pod_says() -> None:
+    life = Life({EXIT_CODE: "1"})
+    life.pass_by(12)
+    assert (life.state, life.container["restartCount"]) == ("CrashLoopBackOff", 2)
+    life.forget()
+    told = life.pass_by(20)
+    assert [(state, count) for _, state, count in told] == [("Error", 3), ("CrashLoopBackOff", 3)]
+    assert 29.0 <= told[0][0] <= 30.0, "the API keeps whole seconds"
+
+
+def test_a_resize_leaves_a_container_that_waits_waiting() -> None:
+    life = Life({EXIT_CODE: "1"})
+    life.pass_by(1)
+    waiting = life.container["state"]
+    life._pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    step = next_step(convert(life._pod, SeenPod), now=life.now, memory=life.memory, habits=PodHabits())
+    assert isinstance(step, Report)
+    (told,) = step.status["containerStatuses"]
+    assert (told["state"], told["restartCount"], told["ready"]) == (waiting, 1, False)
+    assert told["lastState"]["terminated"]["exitCode"] == 1
+
+
+def test_one_that_ends_before_it_is_ready_ends() -> None:
+    life = Life({READY_AFTER: "1h", RUNS_FOR: "20s"}, policy="Never")
+    assert life.pass_by(30) == [(0, "running", 0), (20, "Completed", 0)]
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_being_ready_late_is_no_new_start() -> None:
+    life = Life({READY_AFTER: "15s", RUNS_FOR: "20s"}, policy="Never")
+    assert life.pass_by(30) == [(0, "running", 0), (15, "running", 0), (20, "Completed", 0)]
 
 
 @pytest.mark.parametrize(
