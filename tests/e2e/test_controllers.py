@@ -13,6 +13,7 @@ from cluster.run import Cluster
 
 FAILS = {"bayplan.dev/exit-code": "1"}
 ENDS = {"bayplan.dev/runs-for": "0s"}
+LASTS = {"bayplan.dev/runs-for": "forever"}
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +175,15 @@ def test_a_job_runs_is_tried_again_and_gives_up(hands: Hands) -> None:
     hands.until(lambda: not hands.names("pods", "-l", "job-name=sum"), "its pods go with it")
 
 
+def test_a_job_that_says_nothing_of_its_time_ends(hands: Hands) -> None:
+    hands("create", "job", "hello", "--image=busybox", "--", "echo", "hi")
+    hands("wait", "--for=condition=complete", "job/hello", PATIENCE)
+    assert hands.get("job/hello")["status"]["succeeded"] == 1
+
+
 def test_a_job_can_rest(hands: Hands) -> None:
-    spec = {"template": template({"app": "long"}, restartPolicy="Never"), "parallelism": 2, "completions": 2}
+    lasting = template({"app": "long"}, annotations=LASTS, restartPolicy="Never")
+    spec = {"template": lasting, "parallelism": 2, "completions": 2}
     hands.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "long"}, "spec": spec})
     hands.until(lambda: hands.get("job/long")["status"].get("ready") == 2, "it runs")
     hands("patch", "job/long", "--type=merge", "-p", '{"spec": {"suspend": true}}')

@@ -21,6 +21,7 @@ import click
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolderError, Running
 from bayplan.cli.page_options import page_option
 from bayplan.cli.plugin_options import plugin_options
+from bayplan.cli.pod_habit_options import habits_of, pod_habit_options, taken_out
 from bayplan.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class _Up:
     plugin_folders: tuple[Path, ...]
     trust_writable_plugins: bool
     page_address: str
+    habits: dict[str, str]
+    """How pods live that say nothing themselves, as flags with what they were given."""
 
     def arguments(self) -> list[str]:
         """The same as a command line, for a process of its own in another folder."""
@@ -85,6 +88,8 @@ class _Up:
             given += [flag, str(path.absolute())] if path is not None else []
         for spec in self.nodes:
             given += ["--nodes", spec]
+        for flag, text in self.habits.items():
+            given += [flag, text]
         for folder in self.plugin_folders:
             given += ["--plugins-dir", str(folder.absolute())]
         switches = {
@@ -157,6 +162,7 @@ class _Up:
     help="How many, or a pool: gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8. May be given several times; 0: none.",
 )
 @click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over so many zones.")
+@pod_habit_options
 @click.option("--scheduler/--no-scheduler", default=True, help="Whether pods are placed.  [default: scheduler]")
 @click.option(
     "--controllers/--no-controllers", default=True, help="Whether Deployments make pods.  [default: controllers]"
@@ -188,19 +194,23 @@ class _Up:
 def up(detach: bool, **told: Any) -> None:
     """Start a cluster and say what to type next: an API server, nodes, controllers and a scheduler in one process.
 
-    Nodes are fake: pods that are placed on them are Running, and nothing runs. All else is as on any cluster.
+    Nodes are fake: pods that are placed on them are Running, and nothing runs. Pods of a Job end after two seconds,
+    unless they say otherwise by the annotation bayplan.dev/runs-for. All else is as on any cluster.
 
     \b
     Examples:
       bayplan cluster up
       bayplan cluster up --detach --nodes 50 --zones 3
       bayplan cluster up --nodes web=10 --nodes gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8 --zones 3
+      bayplan cluster up --runs-for 5m --failure-rate 10%
       bayplan cluster up --config scheduler.yaml --plugins-dir plugins
       bayplan cluster up --batch --nodes gpu=20:cpu=96,nvidia.com/gpu=8
       bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
-    settings = _Up(**told)
+    settings = _Up(habits=taken_out(told), **told)
     settings.manifests()  # what is wrong with them is told before anything is started
+    if settings.habits:
+        habits_of(settings.habits)
     folder = ClusterFolder.named(settings.name, os.environ)
     if detach:
         _start_detached(folder, settings)
@@ -340,6 +350,7 @@ def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> E
         users=users,
         client_authority=authority,
         nodes=settings.manifests(),
+        habits=habits_of(settings.habits),
         scheduler=settings.setup(),
         controllers=settings.controllers,
         page_address=page,

@@ -6,31 +6,15 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from bayplan.app import fake_kubelet
+from bayplan.cli.pod_habit_options import habits_of, pod_habit_options, taken_out
 from bayplan.cli.stopping import until_stopped
 from bayplan.client import Target, find_target
-from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
-from bayplan.controllers.pod_stages import seconds_of, share_of
-from bayplan.errors import UsageError
-
-
-def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    seconds = seconds_of(text)
-    if seconds is None:
-        raise UsageError(f"{option.opts[0]} {text}: that is no duration; write one such as 90s or 1h30m")
-    return seconds
-
-
-def _share(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    share = share_of(text) if text is not None else None
-    if text is not None and share is None:
-        raise UsageError(f"{option.opts[0]} {text}: that is no share; write one such as 0.2 or 20%")
-    return share
+from bayplan.controllers import FakeKubelet, NodeTemplate
 
 
 @click.command("kubelet")
@@ -41,40 +25,7 @@ def _share(_: click.Context, option: click.Parameter, text: str | None) -> float
     help="A Node manifest: capacity, labels, taints, images. Texts in it may say {index}, {index%3} or {index/40}.",
 )
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first node.")
-@click.option(
-    "--runs-for",
-    metavar="DURATION",
-    callback=_seconds,
-    help="Pods succeed after this long; without it they run until deleted.",
-)
-@click.option(
-    "--starts-after",
-    metavar="DURATION",
-    callback=_seconds,
-    default="0s",
-    show_default=True,
-    help="Pods take this long to start.",
-)
-@click.option(
-    "--stops-after",
-    metavar="DURATION",
-    callback=_seconds,
-    default="0s",
-    show_default=True,
-    help="Pods take this long to stop.",
-)
-@click.option(
-    "--ready-after",
-    metavar="DURATION",
-    callback=_seconds,
-    default="0s",
-    show_default=True,
-    help="Pods are ready this long after they start.",
-)
-@click.option(
-    "--exit-code", type=click.IntRange(0, 255), default=0, show_default=True, help="How pods end; not 0 is a failure."
-)
-@click.option("--failure-rate", metavar="SHARE", callback=_share, help="Only this share of pods fails: 0.2 or 20%.")
+@pod_habit_options
 @click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
@@ -87,24 +38,19 @@ def command(
     count: int,
     node_template: Path | None,
     first: int,
-    runs_for: float | None,
-    starts_after: float,
-    stops_after: float,
-    ready_after: float,
-    exit_code: int,
-    failure_rate: float | None,
     remove_nodes: bool,
     kubeconfig: Path | None,
     context: str,
     master: str,
     qps: float,
     burst: int,
+    **told: Any,
 ) -> None:
     """Run fake nodes on an API server, until stopped: Ready nodes, Running pods, nothing behind them.
 
     It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them is told to be
-    Running; it succeeds when its time is over, is resized when it asks for that, and goes when it is deleted. A pod
-    may speak for itself by annotations:
+    Running; it ends when its time is over, is resized when it asks for that, and goes when it is deleted. Pods of a
+    Job take two seconds, all others forever. A pod may speak for itself by annotations:
 
     \b
       bayplan.dev/starts-after: 2s     bayplan.dev/ready-after: 5s
@@ -129,16 +75,9 @@ def command(
         capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
     """
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    habits = habits_of(taken_out(told))
     template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)
-    habits = PodHabits(
-        starts_after_s=starts_after,
-        ready_after_s=ready_after,
-        runs_for_s=runs_for,
-        stops_after_s=stops_after,
-        exit_code=exit_code,
-        failure_rate=failure_rate,
-    )
 
     async def run() -> None:
         kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)

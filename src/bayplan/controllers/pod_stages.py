@@ -6,6 +6,7 @@ annotation, and `STAGES` is the one list of them. Chance is a pod's own: the sam
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ STOPS_AFTER = "bayplan.dev/stops-after"
 EXIT_CODE = "bayplan.dev/exit-code"
 FAILURE_RATE = "bayplan.dev/failure-rate"
 
+FOREVER = math.inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHabits:
@@ -31,7 +34,9 @@ class PodHabits:
     ready_after_s: float = 0.0
     """How long they run before they are ready."""
     runs_for_s: float | None = None
-    """After how long they end; None: they run until they are deleted, unless they fail."""
+    """After how long they end, `FOREVER` for not by themselves; None: nor then, unless they fail or are a Job's."""
+    job_runs_for_s: float = 2.0
+    """The same of pods that a Job of `batch/v1` controls, where nothing else is said: work that has an end has one."""
     stops_after_s: float = 0.0
     """How long they take to stop when they are deleted, within their grace period."""
     exit_code: int = 0
@@ -58,6 +63,11 @@ class Stage:
     """What a text means; None for nonsense."""
     advice: str
 
+    @property
+    def flag(self) -> str:
+        """What says it of all pods."""
+        return f"--{self.annotation.removeprefix(_PREFIX)}"
+
 
 def seconds_of(text: str) -> float | None:
     """A duration such as `1m30s` in seconds; None for nonsense, and for what is negative."""
@@ -66,6 +76,11 @@ def seconds_of(text: str) -> float | None:
     except DurationError:
         return None
     return seconds if seconds >= 0 else None
+
+
+def lasting_of(text: str) -> float | None:
+    """A duration, or `forever`."""
+    return FOREVER if text == "forever" else seconds_of(text)
 
 
 def exit_code_of(text: str) -> int | None:
@@ -85,7 +100,7 @@ _DURATION = "is no duration; write one such as 90s or 1h30m"
 STAGES = (
     Stage(STARTS_AFTER, "starts_after_s", seconds_of, _DURATION),
     Stage(READY_AFTER, "ready_after_s", seconds_of, _DURATION),
-    Stage(RUNS_FOR, "runs_for_s", seconds_of, _DURATION),
+    Stage(RUNS_FOR, "runs_for_s", lasting_of, f"{_DURATION}, or forever"),
     Stage(STOPS_AFTER, "stops_after_s", seconds_of, _DURATION),
     Stage(EXIT_CODE, "exit_code", exit_code_of, "is no exit code; write a number from 0 to 255"),
     Stage(FAILURE_RATE, "failure_rate", share_of, "is no share; write one such as 0.2 or 20%"),
@@ -117,10 +132,16 @@ def annotation_problems(pod: Pod) -> list[str]:
 
 def end_of(pod: Pod, life: PodHabits, turn: int) -> End | None:
     """How a pod's containers end this turn, if they do; each restart is a turn of its own."""
-    code = _outcome(pod, life, turn)
-    if life.runs_for_s is not None:
-        return End(life.runs_for_s, code)
-    return End(0.0, code) if code else None
+    code, after_s = _outcome(pod, life, turn), life.runs_for_s
+    if after_s is None:
+        after_s = 0.0 if code else life.job_runs_for_s if _of_job(pod) else FOREVER
+    return End(after_s, code) if after_s != FOREVER else None
+
+
+def _of_job(pod: Pod) -> bool:
+    """Whether a Job of Kubernetes controls it; Jobs of others run until somebody says that they are done."""
+    owner = pod.metadata.controller
+    return owner is not None and (owner.api_version, owner.kind) == ("batch/v1", "Job")
 
 
 def _outcome(pod: Pod, life: PodHabits, turn: int) -> int:

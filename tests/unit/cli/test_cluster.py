@@ -15,6 +15,8 @@ import pytest
 
 from bayplan.cli import cluster
 from bayplan.cli.cluster_folder import ClusterFolder, ClusterFolderError
+from bayplan.cli.pod_habit_options import habits_of
+from bayplan.controllers.pod_stages import FOREVER, PodHabits
 from bayplan.errors import UsageError
 
 
@@ -65,6 +67,23 @@ def test_an_api_server_alone_starts_without_what_nodes_and_controllers_need(tmp_
     loaded = done.stdout.split()
     assert "bayplan.cli.cluster" in loaded
     assert not {"aiohttp", "numpy", "bayplan.controllers", "bayplan.client", "bayplan.cluster"} & set(loaded)
+
+
+def test_how_pods_live_is_told_to_the_cluster_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: told.append(settings))
+    flags = ["--runs-for", "forever", "--failure-rate", "20%"]
+    cluster.command(["up", "--detach", *flags], standalone_mode=False)
+    (settings,) = told
+    assert habits_of(settings.habits) == PodHabits(runs_for_s=FOREVER, failure_rate=0.2)
+    given = settings.arguments()
+    at = given.index("--runs-for")
+    assert given[at : at + 4] == flags
+    with pytest.raises(UsageError, match="--exit-code 256: that is no exit code"):
+        cluster.command(["up", "--detach", "--exit-code", "256"], standalone_mode=False)
 
 
 def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from bayplan.controllers.pod_reports import Memory, Note, Remove, Report, Step, 
 from bayplan.controllers.pod_stages import (
     EXIT_CODE,
     FAILURE_RATE,
+    FOREVER,
     READY_AFTER,
     RUNS_FOR,
     STARTS_AFTER,
@@ -20,6 +21,7 @@ from bayplan.controllers.pod_stages import (
     PodHabits,
     annotation_problems,
     end_of,
+    life_of,
 )
 from bayplan.controllers.seen import SeenPod, Tree
 from bayplan.objects.kinds import convert
@@ -132,6 +134,34 @@ def test_a_pod_succeeds_when_its_time_is_over(
     assert isinstance(step, Report) if expected is Report else step == expected
 
 
+def owned(api_version: str, kind: str = "Job", *, controller: bool = True) -> dict[str, Any]:
+    owner = {"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o1", "controller": controller}
+    return {"ownerReferences": [owner]}
+
+
+@pytest.mark.parametrize(
+    ("meta", "annotations", "habits", "expected"),
+    [
+        pytest.param(owned("batch/v1"), {}, PodHabits(), End(2.0, 0), id="a Job's"),
+        pytest.param(owned("batch/v1"), {}, PodHabits(job_runs_for_s=7), End(7, 0), id="a Job's, by habit"),
+        pytest.param(owned("batch/v1"), {}, PodHabits(runs_for_s=60), End(60, 0), id="all have one habit"),
+        pytest.param(owned("batch/v1"), {RUNS_FOR: "90s"}, PodHabits(), End(90, 0), id="the pod knows better"),
+        pytest.param(owned("batch/v1"), {RUNS_FOR: "forever"}, PodHabits(), None, id="forever"),
+        pytest.param(owned("batch/v1"), {}, PodHabits(runs_for_s=FOREVER), None, id="forever, by habit"),
+        pytest.param({}, {RUNS_FOR: "forever"}, PodHabits(runs_for_s=5), None, id="forever, against the habit"),
+        pytest.param(owned("batch/v1"), {EXIT_CODE: "1"}, PodHabits(), End(0.0, 1), id="a failure is at once"),
+        pytest.param(owned("batch.volcano.sh/v1alpha1"), {}, PodHabits(), None, id="Volcano's"),
+        pytest.param(owned("batch/v1", controller=False), {}, PodHabits(), None, id="of no controller"),
+        pytest.param(owned("apps/v1", "ReplicaSet"), {}, PodHabits(), None, id="a ReplicaSet's"),
+    ],
+)
+def test_pods_of_jobs_end_by_themselves(
+    meta: dict[str, Any], annotations: dict[str, str], habits: PodHabits, expected: End | None
+) -> None:
+    one = pod(metadata=meta, annotations=annotations)
+    assert end_of(one, life_of(one, habits), 0) == expected
+
+
 def test_without_a_memory_the_start_time_of_the_status_counts() -> None:
     assert step_of(pod(annotations={RUNS_FOR: "90s"}, status=RUNNING)) == Wait(29.5)
 
@@ -205,7 +235,7 @@ def test_a_server_that_knows_no_resize_is_not_told_of_one() -> None:
 
 def test_authors_are_told_what_to_correct() -> None:
     problems = annotation_problems(pod(annotations={RUNS_FOR: "soon", STOPS_AFTER: "1s"}))
-    assert problems == ["bayplan.dev/runs-for: 'soon' is no duration; write one such as 90s or 1h30m"]
+    assert problems == ["bayplan.dev/runs-for: 'soon' is no duration; write one such as 90s or 1h30m, or forever"]
 
 
 def test_a_pod_on_its_nodes_network_has_its_nodes_address() -> None:
