@@ -8,7 +8,8 @@ a write that is refused costs a delay and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from bayplan.client.informer import EVERYTHING, Selection
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.seen import Tree, Whole
 from bayplan.controllers.world import Feed, Key, World, changes, reference
-from bayplan.errors import BayplanError, NotFound
+from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.objects.meta import KubeObject
 from bayplan.telemetry.events import NORMAL, WARNING
 
@@ -124,16 +125,17 @@ class Controller:
         return True
 
     async def write(self, resource: Resource, item: KubeObject, patch: Tree, *, subresource: str = "") -> bytes:
-        """Merge into the object as it was seen; refused when it has changed since."""
+        """Merge into the object as it was seen; refused when it has changed since, or is gone."""
         meta = {**patch.get("metadata", {}), "resourceVersion": item.metadata.resource_version}
-        return await self.client.patch(
-            resource,
-            {**patch, "metadata": meta},
-            namespace=item.namespace,
-            name=item.name,
-            subresource=subresource,
-            kind=MERGE_PATCH,
-        )
+        with gone_is_changed():
+            return await self.client.patch(
+                resource,
+                {**patch, "metadata": meta},
+                namespace=item.namespace,
+                name=item.name,
+                subresource=subresource,
+                kind=MERGE_PATCH,
+            )
 
     async def delete(self, resource: Resource, item: KubeObject, *, propagation: str = "") -> bool:
         """Delete this very object; false when it is gone already."""
@@ -145,6 +147,17 @@ class Controller:
         except NotFound:
             return False
         return True
+
+
+@contextmanager
+def gone_is_changed() -> Iterator[None]:
+    """An object that is gone has changed since it was seen, and no more than that: the watch is on its way to say so.
+
+    Nobody is to read of a failure whenever something is deleted while its status is being written."""
+    try:
+        yield
+    except NotFound as gone:
+        raise Conflict(str(gone), code=gone.code, reason=gone.reason, details=gone.details) from gone
 
 
 async def slowly(

@@ -6,14 +6,11 @@ after the last change, and a write for each slice that is not as it should be.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from bayplan.controllers.controller import Controller
 from bayplan.controllers.endpoint_sums import MANAGED_BY, MANAGER, SERVICE_NAME, served, slice_bodies, slice_labels
 from bayplan.controllers.owning import owner_reference
 from bayplan.controllers.seen import NODES, PODS, SERVICES, SLICES, SeenPod, SeenSlice, Tree, Whole
 from bayplan.controllers.world import Key, World
-from bayplan.errors import NotFound
 from bayplan.objects.core import Node
 
 BREATH_S = 0.1
@@ -72,8 +69,7 @@ class EndpointSlices(Controller):
             return
         stale = {key: None for key in found.metadata.labels if key not in labels}
         content = {"endpoints": body["endpoints"], "ports": body["ports"]}
-        with suppress(NotFound):
-            await self.write(SLICES, found, {"metadata": {"labels": {**stale, **labels}}, **content})
+        await self.write(SLICES, found, {"metadata": {"labels": {**stale, **labels}}, **content})
 
     async def _make(self, service: Whole, body: Tree) -> None:
         meta = {

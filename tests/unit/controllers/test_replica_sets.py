@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
-from bayplan.controllers.seen import PODS, REPLICA_SETS, Tree
-from controlled import Controlled, controlled
-from wire_server import on_loop
+import msgspec
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.controllers.replica_sets import ReplicaSets
+from bayplan.controllers.seen import PODS, REPLICA_SETS, Tree, Whole
+from bayplan.controllers.world import World
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import ObjectMeta
+from controlled import Controlled, controlled, tell
+from wire_server import WireServer, on_loop, status, until
 
 ONLY = ("replicaset-controller",)
 
@@ -75,3 +85,26 @@ async def test_orphans_that_fit_are_adopted_and_what_no_longer_fits_is_let_go(tm
         await world.when(PODS, "stray", lambda found: not found["metadata"].get("ownerReferences"))
         await world.when(REPLICA_SETS, "web", full(2))
         assert "stray" not in [each["metadata"]["name"] for each in await owned(world, "web")]
+
+
+@on_loop
+async def test_a_set_that_is_gone_when_its_status_is_told_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """The deletion is on its way through the watch; whoever reads the log has nothing to mend."""
+    clock = ManualClock()
+    made = convert(replica_set("web", 0), Whole)
+    gone = msgspec.structs.replace(made, metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
+    refused = status(404, "NotFound", 'replicasets.apps "web" not found')
+    async with WireServer(lambda _: refused) as server, server.client(clock) as client:
+        sets = ReplicaSets(World(client))
+        tell(sets.owners, None, gone)
+        running = asyncio.create_task(sets.queue.run())
+        await until(lambda: len(server.requests) == 2, tick=lambda: clock.advance(0.1))
+        tell(sets.owners, gone, None)
+        for _ in range(20):
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert {each.path.rpartition("/")[2] for each in server.requests} == {"status"}
+    told = [each for each in caplog.records if each.name.startswith("bayplan") and each.levelno >= logging.WARNING]
+    assert told == []

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from bayplan.client import JSON_PATCH, Resource
-from bayplan.controllers.controller import Controller
+from bayplan.controllers.controller import Controller, gone_is_changed
 from bayplan.controllers.seen import Tree, Whole
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 
@@ -35,20 +35,21 @@ class BatchController(Controller):
     async def replace(
         self, resource: Resource, item: Whole, members: dict[str, object], *, subresource: str = ""
     ) -> Whole:
-        """Replace members of an object, by their paths; refused when it has changed since."""
+        """Replace members of an object, by their paths; refused when it has changed since, or is gone."""
         version = item.metadata.resource_version
         body = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
             *({"op": "add", "path": path, "value": value} for path, value in members.items()),
         ]
-        answer = await self.client.patch(
-            resource,
-            msgspec.json.encode(body),
-            namespace=item.namespace,
-            name=item.name,
-            subresource=subresource,
-            kind=JSON_PATCH,
-        )
+        with gone_is_changed():
+            answer = await self.client.patch(
+                resource,
+                msgspec.json.encode(body),
+                namespace=item.namespace,
+                name=item.name,
+                subresource=subresource,
+                kind=JSON_PATCH,
+            )
         return self.answered(answer)
 
     async def ensure(self, resource: Resource, namespace: str, body: Tree) -> bool:
