@@ -84,11 +84,12 @@ class FakePods:
 
     def _take(self, pod: SeenPod) -> None:
         key = (pod.namespace, pod.name)
-        memory = self._memories.get(key)
-        if memory is None:
-            memory = Memory(seen=self._clock.now())
-            for problem in annotation_problems(pod):
+        memory = self._memories.get(key) or Memory(seen=self._clock.now())
+        if new := [each for each in annotation_problems(pod) if each not in memory.problems]:
+            memory = replace(memory, problems=memory.problems.union(new))
+            for problem in new:
                 log.warning("pod %s: %s", pod.key, problem)
+                self._say(pod, Note("BadAnnotation", problem))
         if pod.terminating and memory.stopping is None:
             memory = replace(memory, stopping=self._clock.now())
         self._memories[key] = memory

@@ -85,6 +85,8 @@ class Memory:
     tries: int | None = None
     """How often they were started again since they last ran for long; None: as often as the pod says."""
     stopping: datetime | None = None
+    problems: frozenset[str] = frozenset()
+    """What its author was told to correct."""
 
 
 def next_step(pod: SeenPod, *, now: datetime, memory: Memory, habits: PodHabits) -> Step:

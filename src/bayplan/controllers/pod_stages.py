@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from bayplan.config.duration import SECOND, DurationError, parse_duration
@@ -107,6 +108,11 @@ STAGES = (
 )
 
 
+_BY_ANNOTATION = {stage.annotation: stage for stage in STAGES}
+_SHORT = [stage.annotation.removeprefix(_PREFIX) for stage in STAGES]
+_ALMOST = 0.75
+
+
 def life_of(pod: Pod, habits: PodHabits) -> PodHabits:
     """The habits with what the pod says itself; nonsense counts for nothing."""
     annotations = pod.metadata.annotations
@@ -123,10 +129,16 @@ def life_of(pod: Pod, habits: PodHabits) -> PodHabits:
 def annotation_problems(pod: Pod) -> list[str]:
     """What the pod's author has to correct; until then the annotation counts for nothing."""
     problems = []
-    for stage in STAGES:
-        text = pod.metadata.annotations.get(stage.annotation)
-        if text is not None and stage.read(text) is None:
-            problems.append(f"{stage.annotation}: {text!r} {stage.advice}")
+    for key, text in pod.metadata.annotations.items():
+        if not key.startswith(_PREFIX):
+            continue
+        stage = _BY_ANNOTATION.get(key)
+        if stage is None:
+            # Others of this prefix are none of a kubelet's business, unless they were meant to be.
+            if near := get_close_matches(key.removeprefix(_PREFIX), _SHORT, n=1, cutoff=_ALMOST):
+                problems.append(f"{key}: there is no such annotation; did you mean {_PREFIX}{near[0]}?")
+        elif stage.read(text) is None:
+            problems.append(f"{key}: {text!r} {stage.advice}")
     return problems
 
 

@@ -300,6 +300,27 @@ async def test_a_container_that_crashes_waits_and_a_warning_tells_of_it() -> Non
 
 
 @on_loop
+async def test_what_is_wrong_with_an_annotation_is_told_to_the_author_once() -> None:
+    async with world() as w:
+        await w.kubelet.ready()
+        path = w.api.pod("p", metadata={"annotations": {RUNS_FOR: "5 seconds"}})
+        told = lambda: [each["message"] for at, each in w.api.objects.items() if "/events/" in at]  # noqa: E731
+        await until(lambda: w.api.phase(path) == "Running" and told())
+        advice = "is no duration; write one such as 90s or 1h30m, or forever"
+        assert told() == [f"bayplan.dev/runs-for: '5 seconds' {advice}"]
+        await w.later(1)
+        pod = w.api.objects[path]
+        w.api.put(path, pod | {"metadata": pod["metadata"] | {"annotations": {"bayplan.dev/run-for": "5s"}}})
+        await until(lambda: len(told()) == 2)
+        assert told()[1] == "bayplan.dev/run-for: there is no such annotation; did you mean bayplan.dev/runs-for?"
+        w.api.put(path, w.api.objects[path])
+        await w.later(5)
+        assert w.asked("POST", "events") == 2
+        (event, _) = [each for at, each in w.api.objects.items() if "/events/" in at]
+        assert (event["type"], event["reason"], event["involvedObject"]["name"]) == ("Warning", "BadAnnotation", "p")
+
+
+@on_loop
 async def test_pods_of_other_nodes_are_not_touched() -> None:
     async with world() as w:
         await w.kubelet.ready()

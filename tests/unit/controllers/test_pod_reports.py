@@ -238,6 +238,22 @@ def test_authors_are_told_what_to_correct() -> None:
     assert problems == ["bayplan.dev/runs-for: 'soon' is no duration; write one such as 90s or 1h30m, or forever"]
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("bayplan.dev/run-for", "runs-for"),
+        ("bayplan.dev/exitcode", "exit-code"),
+        ("bayplan.dev/start-after", "starts-after"),
+        ("bayplan.dev/binder", None),
+        ("bayplan.dev/pool", None),
+        ("example.com/run-for", None),
+    ],
+)
+def test_what_is_almost_an_annotation_of_ours_is_told(key: str, near: str | None) -> None:
+    told = [f"{key}: there is no such annotation; did you mean bayplan.dev/{near}?"] if near else []
+    assert annotation_problems(pod(annotations={key: "5s"})) == told
+
+
 def test_a_pod_on_its_nodes_network_has_its_nodes_address() -> None:
     assert status(pod(spec={"hostNetwork": True}))["podIP"] == "127.0.0.1"
 
