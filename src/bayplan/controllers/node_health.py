@@ -29,8 +29,13 @@ MANAGED = {
 
 
 def readiness(node: Node) -> str:
-    """`True`, `False` or `Unknown`; a node that has never said is unknown."""
-    return next((each.status for each in node.status.conditions if each.type == "Ready"), "Unknown")
+    """`True`, `False` or `Unknown`; nothing of a node that has never said: it may be about to, and has a while to."""
+    return next((each.status for each in node.status.conditions if each.type == "Ready"), "")
+
+
+def down(node: Node) -> bool:
+    """Whether the node said that it is not ready, or others say that nobody hears of it."""
+    return readiness(node) in ("False", "Unknown")
 
 
 def silent_conditions(node: Node, now: datetime) -> list[Tree]:
@@ -64,7 +69,7 @@ def wanted_taints(node: Node, *, evicting: bool, at_all: bool = True) -> set[tup
         for each in node.status.conditions
         if each.type in _PRESSURES and each.status == "True"
     }
-    if ready != "True":
+    if down(node):
         key = NOT_READY if ready == "False" else UNREACHABLE
         wanted.add((key, NO_SCHEDULE))
         if at_all and (evicting or (key, NO_EXECUTE) in _ours(node.spec.taints)):

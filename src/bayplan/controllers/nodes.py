@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from bayplan.client import STRATEGIC_PATCH
 from bayplan.controllers.controller import Controller
-from bayplan.controllers.node_health import NO_EXECUTE, readiness, silent_conditions, wanted_taints, with_taints
+from bayplan.controllers.node_health import NO_EXECUTE, down, readiness, silent_conditions, wanted_taints, with_taints
 from bayplan.controllers.node_pools import REGION_LABEL, ZONE_LABEL
 from bayplan.controllers.node_reports import LEASE_NAMESPACE
 from bayplan.controllers.seen import NODE_LEASES, NODES, PODS, SeenPod, Whole
@@ -23,6 +23,7 @@ from bayplan.objects.meta import whole_time
 
 GRACE_S = 50.0
 STARTUP_GRACE_S = 60.0
+"""What a node has that never said how it is: whoever made it may be starting it."""
 EVICTIONS_EACH_S = 10.0
 SLOW_EVICTIONS_EACH_S = 100.0
 LARGE_ZONE = 50
@@ -78,7 +79,7 @@ class NodeLifecycle(Controller):
             self.queue.forget(("", name))
             return
         self._sizes[_zone(new)] += 1
-        if readiness(new) != "True":
+        if down(new):
             self._down[name] = _zone(new)
         if old is None:
             self._since[name] = self.clock.monotonic_s()
@@ -105,7 +106,7 @@ class NodeLifecycle(Controller):
         if node is None:
             return None
         silent_s = self.clock.monotonic_s() - self._heard.get(node.name, self._since.get(node.name, 0.0))
-        grace_s = GRACE_S if node.status.conditions else STARTUP_GRACE_S
+        grace_s = GRACE_S if readiness(node) else STARTUP_GRACE_S
         now = self.clock.now()
         if silent_s >= grace_s and (told := silent_conditions(node, now)):
             await self._tell_silence(node, told)
@@ -116,7 +117,7 @@ class NodeLifecycle(Controller):
             await self.write(NODES, node, {"spec": {"taints": taints or None}})
             if any(each["effect"] == NO_EXECUTE for each in taints) and wait_s == 0.0:
                 self._next_eviction[_zone(node)] = self.clock.monotonic_s() + self._pace_s(_zone(node))
-        if readiness(node) != "True":
+        if down(node):
             await self._mark_pods(node)
         return min(grace_s - silent_s if silent_s < grace_s else grace_s, wait_s or grace_s)
 
@@ -147,8 +148,8 @@ class NodeLifecycle(Controller):
     # How fast nodes may be emptied.
 
     def _eviction_wait_s(self, node: Node) -> float:
-        """How long until pods may be driven off this node; 0 for now, or for a node that is well."""
-        if readiness(node) == "True":
+        """How long until pods may be driven off this node; 0 for now, or for a node that is not down."""
+        if not down(node):
             return 0.0
         pace_s = self._pace_s(_zone(node))
         if pace_s == float("inf"):
@@ -159,8 +160,8 @@ class NodeLifecycle(Controller):
         if self._blind:
             return float("inf")
         size = self._sizes[zone]
-        down = sum(1 for each in self._down.values() if each == zone)
-        if down > 2 and size and down / size >= UNHEALTHY_SHARE:
+        silent = sum(1 for each in self._down.values() if each == zone)
+        if silent > 2 and size and silent / size >= UNHEALTHY_SHARE:
             return SLOW_EVICTIONS_EACH_S if size > LARGE_ZONE else float("inf")
         return EVICTIONS_EACH_S
 

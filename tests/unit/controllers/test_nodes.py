@@ -111,6 +111,36 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
 
 
 @on_loop
+async def test_a_node_that_never_said_how_it_is_has_a_minute_for_it(tmp_path: Path) -> None:
+    async with silent_world(tmp_path, 2) as (world, clock):
+        (manifest,) = NodePool("new", 1).nodes()
+        await world.make(NODES, manifest)
+        started, quiet = clock.monotonic_s(), 0.0
+
+        async def unknown() -> bool:
+            nonlocal quiet
+            await renew(world, clock, "node-0", "node-1")
+            found = await world.get(NODES, "new-0")
+            if found["status"].get("conditions"):
+                return True
+            assert taints(found) <= {("not-ready", "NoSchedule")}, "which the server gives to every new one"
+            quiet = clock.monotonic_s() - started
+            return False
+
+        await passing(clock, unknown, step_s=0.5)
+        assert quiet >= 59
+        found = await world.get(NODES, "new-0")
+        assert {each["reason"] for each in found["status"]["conditions"]} == {"NodeStatusNeverUpdated"}
+
+        async def tainted() -> bool:
+            await renew(world, clock, "node-0", "node-1")
+            found = taints(await world.get(NODES, "new-0"))
+            return found == {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
+
+        await passing(clock, tainted, step_s=0.5)
+
+
+@on_loop
 async def test_where_nothing_is_heard_of_any_node_nobody_is_driven_off(tmp_path: Path) -> None:
     async with silent_world(tmp_path, 2) as (world, clock):
 
@@ -161,7 +191,7 @@ def node(*told: tuple[str, str], held: tuple[Taint, ...] = (), cordoned: bool = 
             node(("Ready", "False")), True, {("not-ready", "NoSchedule"), ("not-ready", "NoExecute")}, id="ill"
         ),
         pytest.param(node(("Ready", "Unknown")), False, {("unreachable", "NoSchedule")}, id="silent, no hurry"),
-        pytest.param(node(), False, {("unreachable", "NoSchedule")}, id="never heard of"),
+        pytest.param(node(), True, set(), id="never heard of"),
         pytest.param(node(("Ready", "True"), cordoned=True), True, {("unschedulable", "NoSchedule")}, id="cordoned"),
         pytest.param(
             node(("Ready", "True"), ("DiskPressure", "True")), True, {("disk-pressure", "NoSchedule")}, id="full"
