@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -98,6 +101,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as fault:
+        _leave_output()
+        with contextlib.suppress(OSError):  # a device that is full may be both of ours
+            click.echo(f"error: {_on_one_line(_of_the_system(fault))}", err=True)
+        sys.exit(1)
+
+
+def _of_the_system(fault: OSError) -> str:
+    """What the system refused, and where; without a file it was what we print into."""
+    why = fault.strerror or str(fault)
+    if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+        return f"cannot write the output: {why}; send it where there is room"
+    if fault.filename is None:
+        return f"the system refused: {why}; try again, and report it if it stays"
+    return f"cannot use {fault.filename}: {why}; make it readable and writable for you, or name another"
+
+
+def _leave_output() -> None:
+    """What is still waiting to be printed is dropped: the interpreter would try once more at its end, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _on_one_line(text: str) -> str:

@@ -72,8 +72,10 @@ class ClusterFolder:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Be the one process that runs this cluster."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.path / "lock").open("w") as lock:
+        with self._writable():
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (self.path / "lock").open("w")
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -90,8 +92,9 @@ class ClusterFolder:
 
     def tell(self, running: Running) -> None:
         new = self._record.with_suffix(".new")
-        new.write_text(json.dumps(asdict(running)))
-        new.replace(self._record)
+        with self._writable():
+            new.write_text(json.dumps(asdict(running)))
+            new.replace(self._record)
 
     def running(self) -> Running | None:
         """The cluster that runs here now, if one does."""
@@ -103,6 +106,8 @@ class ClusterFolder:
         except BlockingIOError:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 return Running(**json.loads(self._record.read_text()))
+        except OSError as fault:
+            raise self._unusable(fault) from None
         return None
 
     def must_run(self) -> Running:
@@ -138,6 +143,20 @@ class ClusterFolder:
             if time.monotonic() > deadline:
                 raise ClusterFolderError(f'the cluster "{self.name}" {complaint}')
             time.sleep(_STEP_S)
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as fault:
+            raise self._unusable(fault) from None
+
+    def _unusable(self, fault: OSError) -> ClusterFolderError:
+        """A folder that cannot be made, read or written is told with its path, and how another one is chosen."""
+        return ClusterFolderError(
+            f"cannot use {fault.filename or self.path} for what clusters of this user keep: {fault.strerror}; "
+            "set XDG_STATE_HOME to a folder that you may write to"
+        )
 
     @property
     def _record(self) -> Path:

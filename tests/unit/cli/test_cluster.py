@@ -18,6 +18,7 @@ from bayplan.cli.cluster_folder import ClusterFolder, ClusterFolderError
 from bayplan.cli.pod_habit_options import habits_of
 from bayplan.controllers.pod_stages import FOREVER, PodHabits
 from bayplan.errors import UsageError
+from command_runs import Run
 
 
 def bayplan(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -130,3 +131,33 @@ def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
     with folder.held(), pytest.raises(ClusterFolderError, match="is up already"), folder.held():
         pass
     assert folder.running() is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["cluster", "up"], ["cluster", "up", "-d"], ["demo", "--keep"], ["cluster", "down"], ["get", "pods"]],
+    ids=" ".join,
+)
+def test_a_state_folder_that_is_none_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    state = tmp_path / "state"
+    state.write_text("notes")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    ended = run(*arguments)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: cannot use {state}/bayplan/clusters")
+    assert ended.err.endswith("Not a directory; set XDG_STATE_HOME to a folder that you may write to\n")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc")
+    ended = run("cluster", "up", "--nodes", "1")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "error: cannot use /proc/bayplan for what clusters of this user keep: No such file or directory; "
+        "set XDG_STATE_HOME to a folder that you may write to\n"
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -667,3 +670,24 @@ def test_an_interrupted_command_says_so(run: Run, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("bayplan.cli.cli.main", stopped)
     assert run() == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("arguments", [["demo"], ["plugin", "list"], ["completion", "bash"]], ids=" ".join)
+def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "bayplan", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: cannot write the output: No space left on device; send it where there is room\n"
+
+
+def test_a_file_that_the_system_refuses_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/thing")
+
+    monkeypatch.setattr("bayplan.cli.crds.command.callback", refuse)
+    monkeypatch.setattr("bayplan.cli.crds.command.params", [])
+    ended = run("crds")
+    assert one_sentence(ended).startswith("cannot use /var/lib/thing: Permission denied; make it readable")
+    assert ended.code == 1
