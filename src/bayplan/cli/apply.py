@@ -11,10 +11,12 @@ import click
 from bayplan.cli.connection import Connection, asked, connection_options, namespace_option
 from bayplan.cli.terminal import progress
 from bayplan.client import Applier, Client
-from bayplan.errors import ApiError, UsageError
+from bayplan.errors import ApiError, ObjectError, UsageError
 from bayplan.objects.manifests import RawObject, raw_objects
 
 _STDIN = Path("/dev/stdin")
+_OF_NO_OBJECT = (0, 401, 429, 503, 504)
+"""Nobody answers, knows us or has time: the next object would fare no better."""
 
 filenames = click.option(
     "-f",
@@ -57,7 +59,14 @@ def command(
     objects = read_objects(files)
 
     async def work(client: Client) -> None:
-        applier = Applier(client, namespace=namespace, force=force_conflicts, dry_run=dry_run, manager=field_manager)
+        applier = Applier(
+            client,
+            namespace=namespace,
+            everything_there=bool(namespace),
+            force=force_conflicts,
+            dry_run=dry_run,
+            manager=field_manager,
+        )
         await _apply(applier, objects, dry_run=dry_run)
 
     asked(connection, work)
@@ -71,14 +80,27 @@ async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: boo
             try:
                 applied = await applier.apply(raw.tree, raw.place)
             except ApiError as fault:
-                if not 400 <= fault.code < 500 or fault.code in (401, 403):
+                if fault.code in _OF_NO_OBJECT:
                     raise
-                refused += 1
-                click.echo(f"error: {raw.place}: {fault.details}", err=True)
+                told = f"{raw.place}: {raw.kind} {raw.name}: {' '.join(fault.details.split())}{_advice(fault)}"
+            except ObjectError as fault:
+                told = str(fault)
+            else:
+                click.echo(f"{applied}{' (server dry run)' if dry_run else ''}")
                 continue
-            click.echo(f"{applied}{' (server dry run)' if dry_run else ''}")
+            refused += 1
+            click.echo(f"error: {told}", err=True)
     if refused:
         raise ApiError(f"{refused} of {len(objects)} object(s) were refused; correct them and apply again")
+
+
+def _advice(fault: ApiError) -> str:
+    """What to do, where the server's sentence does not say it."""
+    if "failed to create typed patch object" in fault.details:
+        return "; write the field as its kind has it: a number or true that is meant as a text needs quotes"
+    if fault.code == 403:
+        return "; ask for that right, or choose another --context or --namespace"
+    return ""
 
 
 def read_objects(files: Sequence[Path]) -> list[RawObject]:

@@ -101,7 +101,7 @@ def command(
 
     async def work(client: Client) -> None:
         if objects:
-            applier = Applier(client, namespace=namespace)
+            applier = Applier(client, namespace=namespace, everything_there=bool(namespace))
             # Backwards: a namespace or a definition stands above what is in it.
             found = [_Doomed(*await applier.located(raw.tree, raw.place)) for raw in reversed(objects)]
         else:

@@ -41,24 +41,26 @@ class Applied:
         return f"<{self}>"
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
-
-
 class Applier:
     """Applies manifests to one server, one after another."""
 
     def __init__(
-        self, client: Client, *, namespace: str = "", force: bool = False, dry_run: bool = False, manager: str = ""
+        self,
+        client: Client,
+        *,
+        namespace: str = "",
+        everything_there: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        manager: str = "",
     ) -> None:
-        """`namespace`: for manifests that name none; the one of the client's context when it is left out."""
+        """`namespace`: for manifests that name none; the one of the client's context when it is left out.
+
+        `everything_there`: manifests that name another one are refused, as `kubectl --namespace` refuses them."""
         self._client = client
         self._clock: LoopClock = client.clock
         self._namespace = namespace or client.target.namespace
+        self._everything_there = everything_there
         self._force = force
         self._dry_run = dry_run
         self._manager = manager or FIELD_MANAGER
@@ -69,7 +71,7 @@ class Applier:
         """Make the server have what the manifest says."""
         kind, namespace, name = await self.located(tree, place)
         path = kind.resource.path(namespace, name)
-        before = await self._version(path)
+        before = await self._known(path)
         options = query(
             {
                 "fieldManager": self._manager,
@@ -86,9 +88,9 @@ class Applier:
             told = f"{told}; others own these fields: leave them out, or take them with --force-conflicts"
             raise Conflict(f"{place}: {told}", code=fault.code, reason=fault.reason, details=told) from None
         self._definitions = self._definitions or kind.resource.plural == "customresourcedefinitions"
-        after = msgspec.json.decode(answer.body, type=_Versioned).metadata.resource_version
-        outcome = "created" if before is None else "unchanged" if before == after else "configured"
-        return Applied(kind, namespace, name, outcome, msgspec.json.decode(answer.body))
+        after: dict[str, Any] = msgspec.json.decode(answer.body)
+        outcome = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
+        return Applied(kind, namespace, name, outcome, after)
 
     async def located(self, tree: Mapping[str, Any], place: str = "the manifest") -> tuple[NamedKind, str, str]:
         """The kind, the namespace and the name of a manifest."""
@@ -100,7 +102,14 @@ class Applier:
         if not isinstance(meta, Mapping) or not isinstance(name, str) or not name:
             raise ObjectError(f"{place}: the {word} has no metadata.name; write one")
         kind = await self._kind(api_version, word, place)
-        namespace = str(meta.get("namespace") or self._namespace) if kind.resource.namespaced else ""
+        if not kind.resource.namespaced:
+            return kind, "", name
+        namespace = str(meta.get("namespace") or self._namespace)
+        if self._everything_there and namespace != self._namespace:
+            raise ObjectError(
+                f'{place}: {word} {name}: the namespace from the provided object "{namespace}" does not match the '
+                f"namespace \"{self._namespace}\". You must pass '--namespace={namespace}' to perform this operation."
+            )
         return kind, namespace, name
 
     async def _kind(self, api_version: str, word: str, place: str) -> NamedKind:
@@ -120,9 +129,17 @@ class Applier:
                 )
             await self._clock.sleep(_STEP_S)
 
-    async def _version(self, path: str) -> str | None:
+    async def _known(self, path: str) -> dict[str, Any] | None:
         try:
             answer = await self._client.transport.request("GET", path)
         except NotFound:
             return None
-        return msgspec.json.decode(answer.body, type=_Versioned).metadata.resource_version
+        tree: dict[str, Any] = msgspec.json.decode(answer.body)
+        return tree
+
+
+def _content(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without who owns its fields: where a manifest sets none, the server notes an owner of those that it
+    filled in itself at the second apply, and nothing else is new."""
+    books = ("managedFields", "resourceVersion")
+    return {**tree, "metadata": {key: value for key, value in tree["metadata"].items() if key not in books}}

@@ -198,10 +198,56 @@ def test_a_definition_and_its_object_in_one_file(bayplan: CommandLine, manifest:
 def test_one_that_is_refused_does_not_keep_others(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
     bad, good = tree("Pod", "bad", spec={"containers": []}), tree("ConfigMap", "good")
     ended = bayplan("apply", "-f", manifest(f"{bad}\n{good}\n"))
-    assert (ended.code, ended.out) == (1, "configmap/good created\n")
+    assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
     assert "spec.containers: Required value" in ended.err
     assert "1 of 2 object(s) were refused" in ended.err
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
+
+
+def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
+    bayplan: CommandLine, manifest: Callable[[str], Path]
+) -> None:
+    container = {"name": "main", "image": "nginx", "env": [{"name": "PORT", "value": 8080}]}
+    bad, good = tree("Pod", "bad", spec={"containers": [container]}), tree("ConfigMap", "good")
+    path = manifest(f"{bad}\n{good}\n")
+    ended = bayplan("apply", "-f", path)
+    assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
+    first, last = ended.err.splitlines()
+    assert first.startswith(f"error: {path}, document 1: Pod bad: failed to create typed patch object ")
+    assert first.endswith("; write the field as its kind has it: a number or true that is meant as a text needs quotes")
+    assert last == "error: 1 of 2 object(s) were refused; correct them and apply again"
+    assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
+
+
+def test_a_kind_that_nobody_serves_does_not_keep_others(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+    unknown = WEB.replace("apps/v1", "example.com/v1")
+    ended = bayplan("apply", "-f", manifest(f"{unknown}---\n{tree('ConfigMap', 'good')}\n"))
+    assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
+    assert 'the server has no kind "Deployment" in example.com/v1; apply its definition first' in ended.err
+    assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
+
+
+def test_a_namespace_that_is_not_the_one_of_the_command_is_refused(
+    bayplan: CommandLine, manifest: Callable[[str], Path]
+) -> None:
+    elsewhere = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "away", "namespace": "kube-public"}}
+    path = manifest(f"{json.dumps(elsewhere)}\n{tree('ConfigMap', 'here')}\n")
+    ended = bayplan("apply", "-f", path, "-n", "default")
+    words = (
+        'ConfigMap away: the namespace from the provided object "kube-public" does not match the namespace "default". '
+        "You must pass '--namespace=kube-public' to perform this operation."
+    )
+    assert (ended.code, ended.out) == (1, "configmap/here created\n")
+    assert words in ended.err
+    assert words in sentence(bayplan("delete", "-f", path, "-n", "default"))
+    assert bayplan.lines("delete", "cm", "here") == ["configmap/here deleted"]
+
+
+def test_a_namespace_as_it_is_is_unchanged(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+    path = manifest("apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n")
+    assert bayplan.lines("apply", "-f", path) == ["namespace/team created"]
+    assert bayplan.lines("apply", "-f", path) == ["namespace/team unchanged"]
+    assert bayplan.lines("delete", "ns", "team", "--no-wait") == ["namespace/team deleted"]
 
 
 def test_fields_of_others_are_not_taken(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
