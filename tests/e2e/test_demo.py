@@ -89,13 +89,27 @@ def on_terminal(env: dict[str, str], columns: int) -> Iterator[tuple[subprocess.
             process.wait()
 
 
-def test_on_a_narrow_terminal_without_colours(env: dict[str, str]) -> None:
-    *_, (process, said) = on_terminal({**env, "TERM": "xterm", "NO_COLOR": "1"}, 40)
-    assert process.returncode == 0
-    assert b"\x1b[3" not in said.replace(b"\x1b[3A", b"")  # a colour; to go up three lines is none
-    assert b"zone-0 " in said
+@pytest.mark.parametrize(
+    ("columns", "settings"),
+    [(40, {"TERM": "xterm"}), (100, {"TERM": "xterm", "NO_COLOR": "1"}), (100, {"TERM": "dumb"})],
+    ids=["narrow", "NO_COLOR", "dumb"],
+)
+def test_plain_lines_where_a_picture_cannot_be_redrawn(
+    env: dict[str, str], columns: int, settings: dict[str, str]
+) -> None:
+    *_, (process, said) = on_terminal({**env, **settings}, columns)
+    assert process.returncode == 0, said.decode()
+    assert b"\x1b" not in said
+    assert b"4 of 4 training pods Running" in said
     assert b"Traceback" not in said
-    assert b"\x1b[?25h" in said  # the cursor is there again
+
+
+def test_on_a_terminal_it_is_redrawn_and_the_cursor_comes_back(env: dict[str, str]) -> None:
+    *_, (process, said) = on_terminal({**env, "TERM": "xterm"}, 100)
+    assert process.returncode == 0, said.decode()
+    assert b"zone-0 " in said
+    assert b"\x1b[3" in said
+    assert said.rfind(b"\x1b[?25l") < said.rfind(b"\x1b[?25h")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import click
 
 from bayplan import __version__
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder
+from bayplan.cli.completing import complete_contexts, complete_namespaces
 from bayplan.cli.stopping import run_until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
@@ -84,7 +85,12 @@ def connection_options(command: F) -> F:
     joined.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
         click.option("--cluster", metavar="NAME", default="", help="The cluster of `bayplan cluster up --name NAME`."),
-        click.option("--context", default="", help="A context of the kubeconfig other than the current one."),
+        click.option(
+            "--context",
+            default="",
+            shell_complete=complete_contexts,
+            help="A context of the kubeconfig other than the current one.",
+        ),
         click.option(
             "--kubeconfig",
             type=click.Path(path_type=Path),
@@ -96,9 +102,13 @@ def connection_options(command: F) -> F:
 
 
 def namespace_option(command: F) -> F:
-    return click.option("-n", "--namespace", default="", help="Default: the one of the context, usually `default`.")(
-        command
-    )
+    return click.option(
+        "-n",
+        "--namespace",
+        default="",
+        shell_complete=complete_namespaces,
+        help="Default: the one of the context, usually `default`.",
+    )(command)
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """How does the demo look? A plan of the nodes that fills as pods land, or plain lines where nobody looks on.
 
 On a terminal the plan stays at the bottom and what was said moves up; each node is one sign, the fuller the higher.
-In a pipe, a log or a dumb terminal every placement of the first few is a line, then counts. Cost: ten frames a second.
+In a pipe, a log, a dumb or narrow terminal and with NO_COLOR every placement of the first few is a line, then counts.
+Cost: ten frames a second.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from bayplan.cli.cluster_view import ClusterView, NodeUse
-from bayplan.cli.terminal import output
+from bayplan.cli.terminal import can_be_redrawn, output, plain_output
 from bayplan.objects.resources import CPU
 
 _FRAME_S = 0.1
@@ -28,10 +29,10 @@ _LEVELS = "·▁▂▃▄▅▆▇█"
 class Screen:
     """Where the demo speaks. Enter it, `run` it, and say things."""
 
-    def __init__(self, view: ClusterView, console: Console | None = None) -> None:
+    def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._console = console or output()
-        self.watched = self._console.is_terminal and not self._console.is_dumb_terminal
+        self.watched = can_be_redrawn(output())
+        self._console = output() if self.watched else plain_output()
         self._live: Live | None = None
         self._waiting = ""
         self._told = 0

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 _UNBOUNDED = 100_000
+_LEAST_TO_REDRAW = 60
 _PATIENCE_S = 1.0
 _GAP = 3
 
@@ -33,9 +34,22 @@ _BAD = re.compile(r"Failed|NotReady.*|Error|.*BackOff|Evicted|OOMKilled|Unschedu
 def output() -> Console:
     """Standard output."""
     console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = _UNBOUNDED
-    return console
+    return console if console.is_terminal else plain_output()
+
+
+def plain_output() -> Console:
+    """Standard output as a file gets it, wherever it goes: no colours, nothing redrawn, lines as long as they are."""
+    return Console(highlight=False, soft_wrap=False, force_terminal=False, color_system=None, width=_UNBOUNDED)
+
+
+def can_be_redrawn(console: Console) -> bool:
+    """Whether a picture that changes in place can be looked at: not by who wants no colours, or has no room for it."""
+    return (
+        console.is_terminal
+        and not console.is_dumb_terminal
+        and not console.no_color
+        and console.width >= _LEAST_TO_REDRAW
+    )
 
 
 def errors() -> Console:

@@ -12,6 +12,7 @@ import msgspec
 
 from bayplan.app import filled_cache
 from bayplan.cli.cluster_folder import ClusterFolder
+from bayplan.cli.completing import complete_pods
 from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
 from bayplan.cli.options import chosen_plugins, running_engine
 from bayplan.cli.plugin_options import plugin_options
@@ -44,7 +45,7 @@ class Way:
 
 
 @click.command("why")
-@click.argument("pod")
+@click.argument("pod", shell_complete=complete_pods)
 @namespace_option
 @click.option("--now", is_flag=True, help="Ask afresh about a pod that waits; else what was decided last is told.")
 @click.option(

@@ -398,9 +398,22 @@ def test_scripts_for_shells(bayplan: CommandLine, shell: str, words: str) -> Non
         pytest.param("bayplan get namesp", ["namespaces"], id="kind"),
         pytest.param("bayplan get node node-", ["node-0", "node-1", "node-2"], id="name"),
         pytest.param("bayplan get pots a", [], id="no-kind"),
+        pytest.param("bayplan delete node/node-", ["node/node-0", "node/node-1", "node/node-2"], id="kind/name"),
+        pytest.param("bayplan delete node/node-1 name", ["namespaces"], id="after kind/name"),
+        pytest.param("bayplan why pending", ["pending-one"], id="pod"),
+        pytest.param("bayplan why -n kube-public p", [], id="pod of another namespace"),
+        pytest.param("bayplan get pods -n kube-p", ["kube-public"], id="namespace"),
+        pytest.param("bayplan get pods --context CONTEXT", ["CONTEXT"], id="context"),
+        pytest.param("bayplan get pods --context nope -n k", [], id="no-context"),
     ],
 )
-def test_what_could_come_next(cluster: Cluster, line: str, offered: list[str]) -> None:
+def test_what_could_come_next(
+    cluster: Cluster, bayplan: CommandLine, manifest: Callable[[str], Path], line: str, offered: list[str]
+) -> None:
+    [context] = [each["name"] for each in yaml.safe_load(cluster.kubeconfig.read_text())["contexts"]]
+    line, offered = line.replace("CONTEXT", context), [each.replace("CONTEXT", context) for each in offered]
+    waits = {"containers": [{"name": "main", "image": "nginx"}], "schedulerName": "nobody"}
+    bayplan.lines("apply", "-f", manifest(tree("Pod", "pending-one", spec=waits)))
     env = {
         **os.environ,
         "KUBECONFIG": str(cluster.kubeconfig),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from bayplan.cli import demo_story
-from bayplan.cli.cluster_view import NodeUse
+from bayplan.cli.cluster_view import ClusterView, NodeUse, Waiting
 from bayplan.cli.demo_run import reasons
+from bayplan.cli.demo_screen import Screen
 from bayplan.cli.terminal import Grid, cell_text
 from bayplan.cli.top import gauge, ordered
 from bayplan.controllers import NodePool, nodes_of
@@ -48,6 +51,31 @@ def test_no_color_means_none(terminal: pytest.MonkeyPatch, capsys: pytest.Captur
     out = shown(capsys)
     assert "\x1b[3" not in out
     assert "Running" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "drawn"),
+    [
+        ({"COLUMNS": "100"}, True),
+        ({"COLUMNS": "59"}, False),
+        ({"COLUMNS": "100", "NO_COLOR": "1"}, False),
+        ({"COLUMNS": "100", "TERM": "dumb"}, False),
+    ],
+    ids=["wide", "narrow", "NO_COLOR", "dumb"],
+)
+def test_the_demo_draws_where_there_is_room_and_nobody_minds(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: dict[str, str], drawn: bool
+) -> None:
+    for name, value in settings.items():
+        terminal.setenv(name, value)
+    view = cast(
+        ClusterView, SimpleNamespace(nodes={}, placements=0, placed=[], waiting=Waiting, decisions_a_second=float)
+    )
+    with Screen(view) as screen:
+        screen.step("a step")
+        screen.say("a word")
+    assert screen.watched is drawn
+    assert ("\x1b" in capsys.readouterr().out) is drawn
 
 
 def test_a_narrow_terminal_folds_and_keeps_names(
