@@ -16,9 +16,13 @@ from bayplan.cli.connection import Connection, asked, connection_options, namesp
 from bayplan.cli.printing import print_value
 from bayplan.cli.terminal import Grid, cell_text, progress
 from bayplan.client import Client, NamedKind, Table, Wanted, read_catalogue, read_table, watch_objects, watch_table
-from bayplan.errors import ApiError, Gone, UsageError
+from bayplan.clock import LoopClock
+from bayplan.errors import ApiError, Gone, Unreachable, UsageError
 
 _AGAIN_S = 1.0
+_MOST_UNANSWERED = 5
+"""So many times in a row nobody is there at all: then the server has ended, and is not just busy."""
+_MOST_AWAY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,9 +236,10 @@ def _tidied(tree: dict[str, Any], request: Request) -> dict[str, Any]:
 
 
 async def _watch(client: Client, kind: NamedKind, wanted: Wanted, request: Request) -> None:
-    """Show what is there and what changes, over the ends of single watches too."""
+    """Show what is there and what changes, over the ends of single watches too; who stays away is not waited for."""
     printer = _Printer(kind, request)
     version = ""
+    away = _Away(client.clock)
     while True:
         if not version:
             table = await read_table(client.transport, wanted)
@@ -244,14 +249,40 @@ async def _watch(client: Client, kind: NamedKind, wanted: Wanted, request: Reque
             elif table.rows:
                 printer.show(table)
         try:
+            began_s = client.clock.monotonic_s()
             version = await _follow(client, kind, wanted, request, printer, version)
+            away.back()
         except Gone:
             version = ""  # too much has happened since: what is there is shown anew
         except ApiError as fault:
             if 400 <= fault.code < 500:
                 raise
-            click.echo(f"the watch was cut ({fault}); going on", err=True)
+            if client.clock.monotonic_s() - began_s > _AGAIN_S:
+                away.back()  # the watch stood for a while before it was cut
+            away.met(fault)
             await client.clock.sleep(_AGAIN_S)
+
+
+class _Away:
+    """How long has nobody answered? Told once a time, and no longer waited for when it lasts."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+        self._unanswered = 0
+
+    def met(self, fault: ApiError) -> None:
+        """Say that the watch was cut, or raise what keeps it so."""
+        now_s = self._clock.monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+            click.echo(f"the watch was cut ({fault}); going on", err=True)
+        self._unanswered += isinstance(fault, Unreachable) and not fault.sent
+        if self._unanswered >= _MOST_UNANSWERED or now_s - self._since_s >= _MOST_AWAY_S:
+            raise fault
+
+    def back(self) -> None:
+        self._since_s, self._unanswered = None, 0
 
 
 async def _follow(

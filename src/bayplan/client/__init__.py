@@ -20,6 +20,7 @@ from bayplan.client.elections import Elections
 from bayplan.client.event_sink import EventSink, event_resource
 from bayplan.client.informer import EVERYTHING, Informer, Selection
 from bayplan.client.informers import Informers
+from bayplan.client.lasting import LastingFaults
 from bayplan.client.leaders import FORWARDED_TOKEN, leader_marks, path_to_leader
 from bayplan.client.lists import Listed
 from bayplan.client.pool import EAGER
@@ -65,6 +66,7 @@ __all__ = [
     "Guard",
     "Informer",
     "Informers",
+    "LastingFaults",
     "Listed",
     "NamedKind",
     "NotPosted",

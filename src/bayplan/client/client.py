@@ -18,6 +18,7 @@ from bayplan.client.backoff import Backoff
 from bayplan.client.decoding import Unreadable, decoder_of
 from bayplan.client.discovery import Offered, discover
 from bayplan.client.informer import EVERYTHING, Complaint, Handler, Informer, Selection
+from bayplan.client.lasting import SERVER, LastingFaults
 from bayplan.client.lists import Listed, list_all
 from bayplan.client.pool import EAGER, LIMIT
 from bayplan.client.resources import PODS, Resource, query, resource_of
@@ -98,6 +99,7 @@ class Client:
     ) -> None:
         self.target = target
         self.clock = clock
+        self._faults = LastingFaults(log, clock)
         self.chance = chance
         self.transport = Transport(
             target,
@@ -148,7 +150,6 @@ class Client:
         do not trust, is not waited for: somebody has to mend something, and is told what.
         """
         backoff = Backoff(self.clock, self.chance)
-        told = ""
         kinds, also = list(kinds), list(also)
         while True:
             try:
@@ -159,9 +160,7 @@ class Client:
                 advice = f"{fault}; {_TO_MEND[type(fault)]}"
                 raise type(fault)(advice, code=fault.code, reason=fault.reason, details=fault.details) from None
             except (ServerError, TooManyRequests, Unreachable) as fault:
-                if str(fault) != told:
-                    told = str(fault)
-                    log.warning("waiting for the API server: %s", fault)
+                self._faults.tell(SERVER, f"waiting for the API server: {fault}")
             await backoff.wait()
 
     def informer(
@@ -183,6 +182,7 @@ class Client:
             selection=selection,
             complaint=complaint,
             streaming=streaming,
+            faults=self._faults,
         )
 
     async def list(self, resource: Resource, selection: Selection = EVERYTHING, *, since: str = "") -> Listed:

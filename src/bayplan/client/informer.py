@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from bayplan.client.backoff import Backoff
 from bayplan.client.decoding import Decoder, Key, Unreadable, WatchEvent, ends_initial
+from bayplan.client.lasting import SERVER, LastingFaults
 from bayplan.client.lists import list_all
 from bayplan.client.resources import Resource
 from bayplan.client.statuses import Status, fault, too_large_version
@@ -68,7 +69,9 @@ class Informer:
         complaint: Complaint | None = None,
         streaming: bool = True,
         quiet_s: float = QUIET_S,
+        faults: LastingFaults | None = None,
     ) -> None:
+        """`faults`: where several informers of one server complain together."""
         self.resource = resource
         self.resource_version = ""
         """The last version that was told; the next watch goes on from it."""
@@ -84,6 +87,7 @@ class Informer:
         self._quiet_s = quiet_s
         self._decoder = Decoder(resource)
         self._backoff = Backoff(clock, chance)
+        self._faults = faults or LastingFaults(log, clock)
         self._store: dict[Key, KubeObject] = {}
         self._unreadable: dict[Key, Unreadable] = {}
         self._synced = asyncio.Event()
@@ -133,7 +137,7 @@ class Informer:
         if isinstance(error, Gone) or (isinstance(error, ApiError) and too_large_version(error)):
             self._latest = True
         self.trouble = str(error)
-        log.warning("%s: cannot list or watch: %s; trying again", self.resource, error)
+        self._faults.tell_of(self.resource, f"{self.resource}: cannot list or watch", error)
 
     def _since(self) -> str:
         """The oldest version that may be listed: never one before what was told already."""
@@ -173,6 +177,8 @@ class Informer:
         self._latest = False
         self._failed_streams = 0
         self.trouble = ""
+        self._faults.cured(self.resource)
+        self._faults.cured(SERVER)
         self._synced.set()
 
     # Watching.

@@ -61,14 +61,14 @@ def read_status(body: bytes) -> Status | None:
 
 
 def refusal(asked: str, answer: Answer) -> ApiError:
-    """The exception for an answer of 400 and above. `asked` is the method and the path."""
+    """The exception for an answer of 400 and above. `asked` is the method and the path; a query is not told."""
     status = read_status(answer.body) or Status(message=answer.body[:200].decode("utf-8", "replace").strip())
     return fault(asked, msgspec.structs.replace(status, code=answer.status), retry_after(answer))
 
 
 def fault(asked: str, status: Status, retry_after_s: float = 0.0) -> ApiError:
     """The exception for a Status."""
-    text = f"{asked}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
+    text = f"{asked.partition('?')[0]}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
     told = {"code": status.code, "reason": status.reason, "details": status.message}
     if status.code == 429:
         return TooManyRequests(text, retry_after_s=retry_after_s or _asked_for(status), **told)  # type: ignore[arg-type]

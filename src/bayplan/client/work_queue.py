@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from bayplan.client.lasting import SERVER, LastingFaults
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict
 
@@ -63,6 +64,7 @@ class WorkQueue(Generic[K]):
         self._order = itertools.count()
         self._sooner = asyncio.Event()
         self._failures: dict[K, int] = {}
+        self._faults = LastingFaults(log, clock)
 
     def add(self, key: K, *, after_s: float = 0.0) -> None:
         """The key wants work. The earlier of two moments counts."""
@@ -122,7 +124,7 @@ class WorkQueue(Generic[K]):
         except Conflict as fault:
             log.debug("%s %s: %s; looking at it again", self._name, key, fault)  # somebody was quicker: daily bread
         except BayplanError as fault:
-            log.warning("%s %s: %s; trying again", self._name, key, fault)
+            self._faults.tell_of(key, f"{self._name} {key}", fault)
         except asyncio.CancelledError:
             if asked_to_end():
                 raise
@@ -130,7 +132,9 @@ class WorkQueue(Generic[K]):
         except Exception:
             log.exception("%s %s: the work on it failed", self._name, key)
         else:
-            self._failures.pop(key, None)
+            if self._failures.pop(key, None):
+                self._faults.cured(key)
+            self._faults.cured(SERVER)
             return again_s
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay_s: float = min(self._first_retry_s * 2 ** min(failures - 1, 16), self._last_retry_s)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from bayplan.client import Resource
+from bayplan.client import LastingFaults, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, ServingError
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 AGAIN_S = 60.0
+_REFUSALS, _LOOKUPS = "refusals", "lookups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +68,6 @@ class Reader(Protocol):
     async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...
 
 
-class _Complaints:
-    """Tells the log of a fault that lasts once, each text of it, until it is cured: it is met again every minute."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            log.warning("%s", text)
-
-    def cured(self) -> None:
-        self._told.clear()
-
-
 class TrustKeeper:
     """Tells the server whom to trust, at start and whenever it changes."""
 
@@ -93,8 +80,7 @@ class TrustKeeper:
         self._tell = tell
         self._told: Trust | None = None
         self._found: Mapping[str, str] = {}
-        self._refusals = _Complaints()
-        self._lookups = _Complaints()
+        self._faults = LastingFaults(log, clock, again_s=math.inf)
 
     async def run(self) -> None:
         """Look again now and then; `refresh` has looked once before."""
@@ -102,9 +88,9 @@ class TrustKeeper:
             await self._clock.sleep(AGAIN_S)
             try:
                 await self.refresh()
-                self._refusals.cured()
+                self._faults.cured(_REFUSALS)
             except ServingError as fault:
-                self._refusals.tell(f"{fault}; what was trusted stays trusted")
+                self._faults.tell(_REFUSALS, f"{fault}; what was trusted stays trusted")
 
     async def refresh(self) -> None:
         """Look once, and tell if something is new."""
@@ -128,10 +114,10 @@ class TrustKeeper:
                     "--authentication-tolerate-lookup-failure"
                 ) from None
             if not self._found:
-                self._lookups.tell(f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}")
+                self._faults.tell(_LOOKUPS, f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}")
             return
         self._found = tree.get("data") or {}
-        self._lookups.cured()
+        self._faults.cured(_LOOKUPS)
 
     def _read(self) -> Trust:
         options, found = self._options, self._found

@@ -18,8 +18,9 @@ import yaml
 from bayplan import Cluster
 from bayplan.cli.cluster_folder import ClusterFolder, Running
 from bayplan.cli.connection import Connection
-from bayplan.cli.get import pairs
-from bayplan.errors import KubeconfigError, UsageError
+from bayplan.cli.get import _Away, pairs
+from bayplan.clock import ManualClock
+from bayplan.errors import KubeconfigError, ServerError, UsageError
 from live_cluster import CommandLine, Ended, live_cluster
 
 WEB = """
@@ -145,6 +146,40 @@ def test_a_watch_goes_on_until_it_is_stopped(cluster: Cluster) -> None:
             watch.send_signal(signal.SIGINT)
             _, said = watch.communicate(timeout=60)
     assert (watch.returncode, said) == (130, "stopped\n")
+
+
+def test_a_watch_ends_when_the_server_has(tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": str(tmp_path)}
+    with Cluster(nodes=0) as short:
+        env["KUBECONFIG"] = str(tmp_path / "config")
+        (tmp_path / "config").write_bytes(short.kubeconfig.read_bytes())
+        command = [sys.executable, "-u", "-m", "bayplan", "get", "namespaces", "--watch"]
+        watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        assert watch.stdout is not None
+        assert watch.stdout.readline().startswith("NAME ")
+    _, said = watch.communicate(timeout=60)
+    first, last = said.splitlines()
+    assert first.startswith("the watch was cut (")
+    assert last.startswith("error: ")
+    assert "is it running? The address is from" in last
+    assert watch.returncode == 1
+
+
+def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    away = _Away(clock)
+    fault = ServerError("GET /api/v1/pods: 500 refused: etcd is away", code=500)
+    for _ in range(2):
+        for _ in range(29):
+            away.met(fault)
+            clock.advance(1.0)
+        away.back()
+    for _ in range(30):
+        away.met(fault)
+        clock.advance(1.0)
+    with pytest.raises(ServerError):
+        away.met(fault)
+    assert capsys.readouterr().err.count("the watch was cut") == 3
 
 
 @pytest.mark.parametrize(

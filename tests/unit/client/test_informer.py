@@ -248,6 +248,17 @@ async def test_a_server_that_is_not_ready_yet_says_when_to_ask_again(caplog: pyt
 
 
 @on_loop
+async def test_a_right_that_lacks_is_told_once_and_without_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    words = 'nodes is forbidden: User "me" cannot watch resource "nodes" in API group "" at the cluster scope'
+    refused = [status(403, "Forbidden", words)] * 5
+    async with world(*refused, Feed(added(node("a", 11)), bookmark(11, initial_end=True)), streaming=True) as w:
+        await w.tells("add a@11")
+    assert caplog.messages == [
+        f"nodes: cannot list or watch: {words}; let this user do that, or use a kubeconfig of one who may; trying again"
+    ]
+
+
+@on_loop
 async def test_the_server_may_be_away_for_a_while() -> None:
     feed = Feed()
     async with world(listed(10, node("a", 1)), feed) as w:
