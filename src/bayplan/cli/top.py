@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bayplan.cli import terminal
 from bayplan.cli.cluster_view import ClusterView, NodeUse
 from bayplan.cli.connection import Connection, asked, connection_options
-from bayplan.cli.terminal import output, progress
+from bayplan.cli.printing import print_value
+from bayplan.cli.terminal import progress
 from bayplan.client import Client
-from bayplan.objects.resources import CPU, MEMORY, PODS
+from bayplan.objects.resources import CPU, MEMORY, PODS, is_extended_resource_name
 
 _BAR = 12
 _NARROW = 60
 _WIDE = 100
+_UNBOUNDED = 100_000
 _GIB = 1 << 30
 SORTS = ("cpu", "memory", "pods", "name")
 
@@ -29,32 +34,37 @@ SORTS = ("cpu", "memory", "pods", "name")
 @click.option("--interval", type=click.FloatRange(0.1, 60.0), default=1.0, show_default=True, help="Seconds.")
 @click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Which nodes come first.")
 @click.option("--once", is_flag=True, help="Print it once and end; without a terminal that is what it does.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: all of it, once.")
 @connection_options
-def command(interval: float, sort: str, once: bool, connection: Connection) -> None:
+def command(interval: float, sort: str, once: bool, output: str, connection: Connection) -> None:
     """Watch a cluster: nodes with what is used and free, pods that wait, decisions a second. Ctrl-C ends it.
 
     What is used is what pods ask for, as a scheduler counts it. A decision is a pod that got a node, or one that was
-    told why it gets none.
+    told why it gets none. GPUs and other devices have a column each, as many as fit.
 
     \b
     Examples:
       bayplan top
       bayplan top --sort memory --interval 0.5
       bayplan top --once --context staging
+      bayplan top -o json
     """
     with suppress(click.Abort):  # that is how it ends
-        asked(connection, lambda client: _top(client, interval, sort, once=once))
+        asked(connection, lambda client: _top(client, interval, sort, once=once, as_json=output == "json"))
 
 
-async def _top(client: Client, interval: float, sort: str, *, once: bool) -> None:
+async def _top(client: Client, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
     view = ClusterView(client)
-    console = output()
+    console = terminal.output()
     with progress(f"reading {client.target.server}"):
         await _reached(client)
     following = asyncio.create_task(view.run())
     try:
         with progress(f"reading {client.target.server}"):
             await _synced(view, following)
+        if as_json:
+            print_value(told(view, sort), "json")
+            return
         if once or not console.is_terminal:
             console.print(picture(view, sort, console, rows=None), crop=False)
             return
@@ -86,10 +96,52 @@ def picture(view: ClusterView, sort: str, console: Console, *, rows: int | None)
     """All of it, as wide as the terminal lets it be; at most so many nodes."""
     nodes = ordered((each for each in view.nodes.values() if each.known), sort)
     shown = nodes if rows is None else nodes[: max(rows, 1)]
-    parts: list[RenderableType] = [_headline(nodes), _waiting(view), Text(), _table(shown, console)]
+    devices = devices_of(nodes)
+    table, fit = _fitting(shown, devices, console)
+    parts: list[RenderableType] = [_headline(nodes), _waiting(view), Text(), table]
+    if fit < len(devices):
+        parts.append(Text(f"no room for {', '.join(devices[fit:])}; -o json has all", style="dim"))
     if len(shown) < len(nodes):
         parts.append(Text(f"and {len(nodes) - len(shown)} more nodes", style="dim"))
     return Group(*parts)
+
+
+def told(view: ClusterView, sort: str) -> dict[str, Any]:
+    """The same for programs: CPUs in cores, memory in bytes, everything else in its own units."""
+    waiting = view.waiting()
+    nodes = ordered((each for each in view.nodes.values() if each.known), sort)
+    return {
+        "nodes": [_told_node(node) for node in nodes],
+        "waiting": {"active": waiting.active, "unschedulable": waiting.unschedulable, "gated": waiting.gated},
+        "decisionsPerSecond": view.decisions_a_second(),
+    }
+
+
+def _told_node(node: NodeUse) -> dict[str, Any]:
+    amounts = {
+        name: {
+            "used": node.pods if name == PODS else _units(name, node.used.get(name, 0)),
+            "total": _units(name, total),
+        }
+        for name, total in node.offered.items()
+    }
+    well = {"ready": node.ready, "unschedulable": node.unschedulable}
+    return {"name": node.name, "zone": node.zone, **well, "resources": amounts}
+
+
+def _units(resource: str, amount: int) -> float:
+    return amount / 1000 if resource == CPU else amount
+
+
+def devices_of(nodes: Iterable[NodeUse]) -> list[str]:
+    """Resources that somebody else than Kubernetes has named, such as nvidia.com/gpu."""
+    return sorted({name for node in nodes for name in node.offered if is_extended_resource_name(name)})
+
+
+def state_of(node: NodeUse) -> str:
+    """What keeps pods from it, in kubectl's words; nothing where nothing does."""
+    marks = ("" if node.ready else "NotReady", "SchedulingDisabled" if node.unschedulable else "")
+    return ",".join(filter(None, marks))
 
 
 def ordered(nodes: Iterable[NodeUse], sort: str) -> list[NodeUse]:
@@ -119,10 +171,23 @@ def _waiting(view: ClusterView) -> Text:
     )
 
 
-def _table(nodes: Sequence[NodeUse], console: Console) -> Table:
+def _fitting(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> tuple[Table, int]:
+    """The table with as many devices as there is room for, and how many these are."""
+    endless = Console(width=_UNBOUNDED)
+    for count in range(len(devices), -1, -1):
+        table = _table(nodes, devices[:count], console)
+        if not count or Measurement.get(endless, endless.options, table).maximum <= console.width:
+            break
+    return table, count
+
+
+def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> Table:
     narrow, wide = console.width < _NARROW, console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("NODE", no_wrap=True)
+    marked = any(map(state_of, nodes))
+    if marked:
+        table.add_column("STATUS", no_wrap=True)
     if wide:
         table.add_column("ZONE", no_wrap=True)
     for title in ("PODS", "CPU", "MEMORY"):
@@ -130,9 +195,13 @@ def _table(nodes: Sequence[NodeUse], console: Console) -> Table:
         if not narrow and title != "PODS":
             table.add_column("", no_wrap=True)
             table.add_column("FREE", no_wrap=True, justify="right")
+    for name in devices:
+        table.add_column(_title(name, devices), no_wrap=True, justify="right")
     for node in nodes:
-        style = "" if node.ready and not node.unschedulable else "dim" if node.unschedulable else "red"
+        style = "red" if not node.ready else "dim" if node.unschedulable else ""
         cells: list[RenderableType] = [Text(node.name, style=style)]
+        if marked:
+            cells.append(Text(state_of(node) or "Ready", style=style))
         if wide:
             cells.append(node.zone)
         cells.append(f"{node.pods}/{node.offered.get(PODS, 0)}")
@@ -140,8 +209,21 @@ def _table(nodes: Sequence[NodeUse], console: Console) -> Table:
             cells.append(f"{node.share(resource):.0%}")
             if not narrow:
                 cells += [gauge(node.share(resource)), _free(node, resource)]
+        cells += [_used_of(node, name) for name in devices]
         table.add_row(*cells)
     return table
+
+
+def _title(device: str, devices: Sequence[str]) -> str:
+    """Without its domain, where no other one is called so: there is little room."""
+    own = device.rpartition("/")[2]
+    alone = sum(each.rpartition("/")[2] == own for each in devices) == 1
+    return (own if alone else device).upper()
+
+
+def _used_of(node: NodeUse, resource: str) -> str:
+    """Used and all of it; a node that offers none has none."""
+    return f"{node.used.get(resource, 0)}/{node.offered[resource]}" if resource in node.offered else "-"
 
 
 def gauge(share: float, width: int = _BAR) -> Text:

@@ -314,6 +314,8 @@ def test_top_without_a_terminal_is_one_picture(bayplan: CommandLine) -> None:
     assert "unschedulable" in lines[1]
     assert "decisions: " in lines[1]
     assert [line.split()[0] for line in lines[4:]] == ["node-0", "node-1", "node-2"]
+    nodes = json.loads(bayplan("top", "-o", "json").out)["nodes"]
+    assert sorted(node["name"] for node in nodes if node["ready"]) == ["node-0", "node-1", "node-2"]
 
 
 # what goes wrong

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from rich.console import Console
 
 from bayplan.cli import demo_story
 from bayplan.cli.cluster_view import ClusterView, NodeUse, Waiting
 from bayplan.cli.demo_run import reasons
 from bayplan.cli.demo_screen import Screen
 from bayplan.cli.terminal import Grid, cell_text
-from bayplan.cli.top import gauge, ordered
+from bayplan.cli.top import gauge, ordered, picture, told
 from bayplan.controllers import NodePool, nodes_of
 
 ROWS = [["web-8595f469dc-b59v5", "Running", "a text that is rather long"], ["web-2", "Pending", "short"]]
@@ -112,6 +113,72 @@ def test_the_fullest_nodes_come_first() -> None:
     assert [each.name for each in ordered(nodes, "name")] == ["a", "b", "c"]
     assert gauge(0.5, 4).plain == "██░░"
     assert gauge(2.0, 4).plain == "████"
+
+
+def view_of(*nodes: NodeUse) -> ClusterView:
+    known = {node.name: node for node in nodes}
+    return cast(ClusterView, SimpleNamespace(nodes=known, waiting=Waiting, decisions_a_second=float))
+
+
+def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeUse:
+    offered = {"cpu": 8000, "memory": 1 << 34, "pods": 110} | {f"example.com/{each}": 8 for each in devices}
+    used = {"cpu": 500} | {f"example.com/{each}": used for each, used in devices.items()}
+    return NodeUse(name, "z", ready, cordoned, known=True, offered=offered, used=used, pods=2)
+
+
+def drawn(console: Console, *nodes: NodeUse) -> list[str]:
+    with console.capture() as picture_of:
+        console.print(picture(view_of(*nodes), "name", console, rows=None))
+    return [line.rstrip() for line in picture_of.get().splitlines()]
+
+
+def test_top_has_devices_and_marks_nodes_that_take_no_pods() -> None:
+    nodes = [
+        machine("a", gpu=3),
+        machine("b"),
+        machine("c", ready=False, gpu=0),
+        machine("d", cordoned=True),
+        machine("e", ready=False, cordoned=True),
+    ]
+    head, *rows = drawn(Console(width=1000), *nodes)[3:]
+    assert head.split()[:2] == ["NODE", "STATUS"]
+    assert head.split()[-1] == "GPU"
+    assert [(row.split()[1], row.split()[-1]) for row in rows] == [
+        ("Ready", "3/8"),
+        ("Ready", "-"),
+        ("NotReady", "0/8"),
+        ("SchedulingDisabled", "-"),
+        ("NotReady,SchedulingDisabled", "-"),
+    ]
+    assert "STATUS" not in drawn(Console(width=1000), machine("a"))[3]
+
+
+def test_top_has_as_many_devices_as_fit() -> None:
+    node = machine("a", fpga=1, gpu=2, nic=3)
+    lines = drawn(Console(width=78), node)
+    assert (lines[3].split()[-2:], lines[4].split()[-2:]) == (["FPGA", "GPU"], ["1/8", "2/8"])
+    assert lines[5] == "no room for example.com/nic; -o json has all"
+    assert not any("no room" in line for line in drawn(Console(width=140), node))
+    assert any(line.startswith("no room for") for line in drawn(Console(width=25), node))
+
+
+def test_devices_of_one_name_keep_their_domains() -> None:
+    node = machine("a", gpu=2)
+    node.offered["other.com/gpu"] = 4
+    assert drawn(Console(width=140), node)[3].split()[-2:] == ["EXAMPLE.COM/GPU", "OTHER.COM/GPU"]
+
+
+def test_top_for_programs() -> None:
+    found = told(view_of(machine("a", cordoned=True, gpu=3)), "name")
+    (node,) = found["nodes"]
+    assert (node["name"], node["ready"], node["unschedulable"]) == ("a", True, True)
+    assert node["resources"] == {
+        "cpu": {"used": 0.5, "total": 8.0},
+        "memory": {"used": 0, "total": 1 << 34},
+        "pods": {"used": 2, "total": 110},
+        "example.com/gpu": {"used": 3, "total": 8},
+    }
+    assert found["waiting"] == {"active": 0, "unschedulable": 0, "gated": 0}
 
 
 def test_reasons_stand_one_by_one() -> None:
