@@ -20,7 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from bayplan.app.batch import BatchSettings
+from bayplan.app.together import BothEngines
 from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.batch.conf import load
 from bayplan.client import Applied, Applier, Client, Informer, Selection, resource_of
 from bayplan.cluster.embedded import credentials_for
 from bayplan.controllers import NodePool, NodeTemplate, PodHabits, nodes_of
@@ -58,16 +61,21 @@ class Cluster:
         plugins_dir: str | Path | None = None,
         scheduler: bool = True,
         controllers: bool = True,
+        batch: bool | str | Path = False,
         habits: PodHabits | None = None,
         port: int = 0,
     ) -> None:
         """`nodes`: how many, a pool (`gpu=4:cpu=96,nvidia.com/gpu=8`), or a list of pools and Node manifests.
 
-        `config`: a KubeSchedulerConfiguration, as text or as a file. `plugins`: classes of your own that it may name.
+        `config`: a KubeSchedulerConfiguration, as text or as a `Path`. `plugins`: classes of your own that it may name.
+        `batch`: Volcano's kinds, and the engine that schedules gangs and queues; also a volcano-scheduler.conf for it.
         `habits`: how long pods take to start, run and stop, where their annotations do not say.
         """
         self._manifests = _manifests(nodes, zones)
-        self._config = config.read_text(encoding="utf-8") if isinstance(config, Path) else config
+        self._config = _text_of(config, "config") if config is not None else None
+        self._batch = _sessions(batch)
+        if self._batch is not None and not scheduler:
+            raise UsageError("batch is a part of the scheduler; leave out scheduler=False")
         self._plugins = tuple(plugins)
         self._folders = [Path(plugins_dir)] if plugins_dir is not None else []
         self._scheduler, self._controllers = scheduler, controllers
@@ -95,7 +103,7 @@ class Cluster:
             raise UsageError("this cluster is up already; make another one")
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-")))
-            setup = SchedulerSetup.of(self._config, self._folders, plugins=self._plugins) if self._scheduler else None
+            setup = self._setup() if self._scheduler else None
             plan = ClusterPlan(
                 credentials=credentials_for(folder, "127.0.0.1"),
                 port=self._port,
@@ -111,6 +119,9 @@ class Cluster:
             await self._whole.ready()
             self._stack = stack.pop_all()
         return self
+
+    def _setup(self) -> SchedulerSetup:
+        return SchedulerSetup.of(self._config, self._folders, plugins=self._plugins, batch=self._batch)
 
     async def stop(self) -> None:
         """End it; nothing is left."""
@@ -169,6 +180,7 @@ class Cluster:
         if whole.scheduler is None:
             raise UsageError("this cluster has no scheduler that could say why; start it with one")
         live = whole.scheduler.live
+        live = live.pods if isinstance(live, BothEngines) else live
         assert isinstance(live, LiveScheduler), "a whole cluster has the pod engine"
         record = live.engine.records.latest(f"{namespace}/{pod}")
         return why(record) if record is not None else "nothing was decided about it"
@@ -195,7 +207,7 @@ class Cluster:
     async def refused(self, pod: str, namespace: str = "default", *, timeout_s: float = PATIENCE_S) -> str:
         """Why a pod gets no node, waiting for its scheduler to say so."""
         found = await self.wait_for(
-            lambda each: bool(_refusal(each)), pod, namespace, what="be refused", timeout_s=timeout_s
+            lambda each: bool(_refusal(each)), pod, namespace, what="get a refusal", timeout_s=timeout_s
         )
         return _refusal(found)
 
@@ -205,7 +217,7 @@ class Cluster:
         pod: str,
         namespace: str = "default",
         *,
-        what: str = "be so far",
+        what: str = "get so far",
         timeout_s: float = PATIENCE_S,
     ) -> Pod:
         """The pod as soon as the condition holds for it; `NotSoFar` when that takes too long."""
@@ -253,9 +265,37 @@ def _refusal(pod: Pod) -> str:
     return ""
 
 
+def _pool(text: str) -> NodePool:
+    """A pool; what is wrong with it is said of the argument, and not of the flag of the command line."""
+    try:
+        return NodePool.parse(text)
+    except UsageError as fault:
+        raise UsageError(str(fault).replace(f"--nodes {text}", f"nodes={text!r}")) from None
+
+
+def _text_of(given: str | Path, argument: str) -> str:
+    """The text of a configuration, which is given as such or as a `Path`."""
+    if isinstance(given, Path):
+        try:
+            return given.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as fault:
+            why = fault.strerror if isinstance(fault, OSError) else "it is not text"
+            raise UsageError(f"{argument}: {given} cannot be read: {why}; name a file that can") from None
+    if given.strip() and ":" not in given:  # every configuration has a key and a colon behind it
+        raise UsageError(f"{argument}={given!r} is no configuration; give a file as Path({given!r})")
+    return given
+
+
+def _sessions(batch: bool | str | Path) -> BatchSettings | None:
+    """How the second engine runs; None where it does not."""
+    if batch is False:
+        return None
+    return BatchSettings() if batch is True else BatchSettings(conf=load(_text_of(batch, "batch")))
+
+
 def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
     asked = [str(nodes)] if isinstance(nodes, int | str) else list(nodes)
-    pools = [NodePool.parse(each) for each in asked if isinstance(each, str)]
+    pools = [_pool(each) for each in asked if isinstance(each, str)]
     made = nodes_of(pools, zones)
     for each in asked:
         if isinstance(each, str):

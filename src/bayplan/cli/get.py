@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from bayplan.cli.printing import print_value
 from bayplan.cli.terminal import Grid, cell_text, progress
 from bayplan.client import Client, NamedKind, Table, Wanted, read_catalogue, read_table, watch_objects, watch_table
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, Gone, Unreachable, UsageError
+from bayplan.errors import ApiError, Gone, Invalid, Unreachable, UsageError
 
 _AGAIN_S = 1.0
 _MOST_UNANSWERED = 5
@@ -105,6 +105,23 @@ def command(
     asked(connection, lambda client: _get(client, what, request))
 
 
+@contextmanager
+def _selected(request: Request) -> Iterator[None]:
+    """A selection that the server cannot make, as a sentence with what it can."""
+    try:
+        yield
+    except Invalid as fault:
+        advice = "correct what you ask for"
+        if request.fields and "field" in fault.details:
+            advice = (
+                "--field-selector takes metadata.name and metadata.namespace, and some fields more of some kinds, such "
+                "as spec.nodeName and status.phase of pods; -l selects by labels"
+            )
+        elif request.labels:
+            advice = "-l takes labels such as app=web,tier!=cache or 'tier in (web,api)'"
+        raise ApiError(f"{fault.details}; {advice}", code=fault.code, reason=fault.reason) from None
+
+
 async def _get(client: Client, what: Sequence[str], request: Request) -> None:
     with progress(f"asking {client.target.server}"):
         catalogue = await read_catalogue(client.transport)
@@ -112,14 +129,15 @@ async def _get(client: Client, what: Sequence[str], request: Request) -> None:
     if any(name for _, name in chosen) and request.everywhere:
         raise UsageError("an object of one name is in one namespace; leave out -A, or the name")
     wanted = [(kind, request.wanted(kind, name, client.target.namespace)) for kind, name in chosen]
-    if request.watch:
-        if len(wanted) != 1:
-            raise UsageError("--watch shows one kind, or one object; name one")
-        await _watch(client, *wanted[0], request)
-    elif request.output in ("json", "yaml"):
-        await _print_objects(client, wanted, request)
-    else:
-        await _print_tables(client, wanted, request)
+    if request.watch and len(wanted) != 1:
+        raise UsageError("--watch shows one kind, or one object; name one")
+    with _selected(request):
+        if request.watch:
+            await _watch(client, *wanted[0], request)
+        elif request.output in ("json", "yaml"):
+            await _print_objects(client, wanted, request)
+        else:
+            await _print_tables(client, wanted, request)
 
 
 def pairs(what: Sequence[str]) -> Iterator[tuple[str, str]]:

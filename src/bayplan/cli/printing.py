@@ -14,6 +14,8 @@ from rich.table import Table
 from bayplan.objects.yaml_scalars import resolved
 
 _UNBOUNDED = 100_000
+_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
+"""What YAML reads as the end of a line, or not at all, unless it is escaped; only double quotes let it be."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -26,7 +28,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     plain = resolved(text, "", plain=True)[0] == "!!str"
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+    escaped = not _BREAKS.isdisjoint(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if escaped else None if plain else "'")
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -24,6 +24,13 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     }
 
 
+def gang(name: str, size: int) -> dict[str, Any]:
+    """Pods of which two do not fit on one node."""
+    task = {"name": "worker", "replicas": size, "template": {"spec": pod(name, "3", restartPolicy="Never")["spec"]}}
+    spec = {"schedulerName": "volcano", "minAvailable": size, "tasks": [task]}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
 def stateful_set(name: str, replicas: int) -> dict[str, Any]:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": pod(name)["spec"]}
@@ -49,6 +56,8 @@ async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
         assert [each.name for each in await cluster.pods()] == ["big", "giant", "of-a-file", "small"]
         with pytest.raises(NotSoFar, match=r"default/giant did not have a node within 0\.01 s"):
             await cluster.placed("giant", timeout_s=0.01)
+        with pytest.raises(NotSoFar, match=r"default/small did not get a refusal within 0\.01 s"):
+            await cluster.refused("small", timeout_s=0.01)
 
 
 @on_loop
@@ -115,7 +124,8 @@ async def test_what_it_cannot_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        pytest.param("many", "is no number of nodes", id="no-pool"),
+        pytest.param("many", "^nodes='many': 'many' is no number of nodes", id="no-pool"),
+        pytest.param(["a=1", "B_=2"], "^nodes='B_=2': 'B_' is no name for nodes", id="no-pool-name"),
         pytest.param([7], "a Node manifest as a mapping", id="no-manifest"),
         pytest.param([{"kind": "Node"}], "has no metadata.name", id="no-name"),
         pytest.param(["a=1", "a=2"], "two pools of the name a", id="twins"),
@@ -124,6 +134,40 @@ async def test_what_it_cannot_be_asked_for() -> None:
 def test_nodes_that_are_none(nodes: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Cluster(nodes=nodes)
+
+
+def test_configurations_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"config='nope.yaml' is no configuration; give a file as Path\('nope.yaml'\)"):
+        Cluster(config="nope.yaml")
+    with pytest.raises(UsageError, match=r"batch='nope.conf' is no configuration; give a file as Path"):
+        Cluster(batch="nope.conf")
+    with pytest.raises(UsageError, match=r"config: .*/nope cannot be read: No such file or directory; name a file"):
+        Cluster(config=tmp_path / "nope")
+    with pytest.raises(UsageError, match="leave out scheduler=False"):
+        Cluster(batch=True, scheduler=False)
+
+
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: gang}, {name: predicates}, {name: nodeorder}]
+"""
+
+
+@pytest.mark.parametrize("batch", [True, CONF], ids=["default", "text"])
+@on_loop
+async def test_gangs_start_whole_or_not_at_all(batch: bool | str) -> None:
+    async with Cluster(nodes="node=2:cpu=4", batch=batch) as cluster:
+        await cluster.apply(pod("single"), gang("large", 3), gang("small", 2))
+        assert await cluster.placed("single")
+        assert cluster.why("single").startswith("best of 2")
+        nodes = {await cluster.placed(f"small-worker-{number}") for number in range(2)}
+        assert nodes == {"node-0", "node-1"}
+        assert [each.name for each in await cluster.pods() if each.spec.node_name] == [
+            "single",
+            "small-worker-0",
+            "small-worker-1",
+        ]
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

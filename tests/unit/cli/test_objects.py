@@ -333,6 +333,13 @@ def test_top_without_a_terminal_is_one_picture(bayplan: CommandLine) -> None:
             ["get", "pods", "--context", "nope"], 1, "has no context 'nope'; it has: bayplan", id="no-context"
         ),
         pytest.param(["get", "pods", "--cluster", "nope"], 1, 'the cluster "nope" is not up', id="no-cluster"),
+        pytest.param(
+            ["get", "pods", "--field-selector", "foo=bar"],
+            1,
+            "error: field label not supported: foo; --field-selector takes metadata.name and metadata.namespace",
+            id="no-field",
+        ),
+        pytest.param(["get", "pods", "-l", "a=b=c"], 1, "; -l takes labels such as app=web", id="no-labels"),
         pytest.param(["delete", "pods"], 2, "which pods? name them", id="delete-what"),
         pytest.param(["delete"], 2, "name what to delete", id="delete-nothing"),
         pytest.param(["apply", "-f", "/no/such/file"], 1, "/no/such/file does not exist", id="no-manifest"),

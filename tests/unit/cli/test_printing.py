@@ -1,11 +1,12 @@
-"""Tables for people: whatever the width of the terminal, nothing of a text is lost."""
+"""Tables for people and YAML for programs: nothing of a text is lost, whatever the width of the terminal."""
 
 from __future__ import annotations
 
 import pytest
+import yaml
 from rich.table import Table
 
-from bayplan.cli.printing import print_table
+from bayplan.cli.printing import print_table, yaml_text
 
 WHERE = "big-0 (node-2 without the change)"
 WHY = "best of 3 with 467, 3 ahead of node-2 (NodeResourcesBalancedAllocation +3)"
@@ -25,3 +26,9 @@ def test_a_long_text_behind_columns_that_do_not_wrap_is_whole(
     printed = capsys.readouterr().out
     assert WHERE in printed.splitlines()[0]
     assert " ".join(printed.split()) == f"default/web-0 {WHERE} {WHY}"
+
+
+@pytest.mark.parametrize("text", ["\x85x", "a\u2028b", "a\u2029", "\ufeffx", "plain", "yes", "two\nlines\x85"])
+def test_yaml_reads_back_as_it_was(text: str) -> None:
+    tree = {"text": text, text: [text]}
+    assert yaml.safe_load(yaml_text(tree)) == tree
