@@ -12,6 +12,7 @@ import click
 
 from bayplan import __version__
 from bayplan.app.controlling import LEASE_NAME, LEASE_NAMESPACE, ControllersProcess, controllers_process
+from bayplan.cli.controller_flags import KUBE_CONTROLLER_FLAGS, in_full
 from bayplan.cli.go_command import CHART_WORDS, GoCommand
 from bayplan.cli.stopping import until_stopped
 from bayplan.cli.volcano_flags import CONTROLLER_FLAGS, start_volcano_logs, warn_of_idle_flags
@@ -24,7 +25,14 @@ _METRICS = ":8081"
 """Where vc-controller-manager serves its metrics unless it is told otherwise."""
 
 
-@click.command("controllers", cls=GoCommand, flags=CONTROLLER_FLAGS, ignored=CHART_WORDS, others="Options")
+@click.command(
+    "controllers",
+    cls=GoCommand,
+    flags=(*CONTROLLER_FLAGS, *KUBE_CONTROLLER_FLAGS),
+    ignored=CHART_WORDS,
+    others="Options",
+    suggests=True,
+)
 @click.option(
     "--controllers",
     "patterns",
@@ -32,7 +40,7 @@ _METRICS = ":8081"
     show_default=True,
     metavar="LIST",
     help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that. Names "
-    "are Kubernetes' or Volcano's.",
+    "are Kubernetes' or Volcano's, short ones too.",
 )
 @click.option("--list", "listing", is_flag=True, help="Print their names and end.")
 @click.option(
@@ -88,7 +96,7 @@ def command(
 
     They are plain API clients in the place of kube-controller-manager, under its names. Do not run them where another
     controller manager does the same work, unless --controllers leaves that work to it. The flags of
-    vc-controller-manager are taken, too.
+    vc-controller-manager are taken, too, and those of kube-controller-manager that manifests have.
 
     \b
     Examples:
@@ -106,7 +114,7 @@ def command(
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
     warn_of_idle_flags(ctx, given)
-    only = chosen(patterns.split(","))
+    only = chosen(in_full(patterns.split(",")))
     if not all(schedulers):
         raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)

@@ -102,10 +102,13 @@ class GoCommand(click.Command):
         flags: Sequence[Flag],
         ignored: Collection[str] = (),
         others: str = "Bayplan's own",
+        suggests: bool = False,
         **more: Any,
     ) -> None:
-        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`."""
+        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`. `suggests`: a
+        flag that nobody knows is a wrong call with advice, and not kube-scheduler's words and exit code."""
         super().__init__(*args, **more)
+        self._suggests = suggests
         self.flags, self._ignored, self._others = flags, ignored, others
         self.params = [*(flag.option() for flag in flags), *self.params]
 
@@ -115,6 +118,10 @@ class GoCommand(click.Command):
         try:
             rest = super().parse_args(ctx, list(self._in_click_words(words)))
         except click.NoSuchOption as fault:
+            if self._suggests:
+                near = f"; did you mean {fault.possibilities[0]}?" if fault.possibilities else ""
+                told = f"unknown flag: {fault.option_name}{near or '; leave it out'} See bayplan {self.name} --help"
+                raise UsageError(told) from None
             raise FlagError(f"unknown flag: {fault.option_name}") from None
         if any(ctx.args) and not isinstance(self, click.Group):
             raise FlagError(f'"{ctx.command_path}" does not take any arguments, got {json.dumps(ctx.args)}')
