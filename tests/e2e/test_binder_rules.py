@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import yaml
 from audited import KUSTOMIZE, Deployed, Right, audited, denied, used
 from batch_corner import install
 from binder_corner import BinderCorner
+from cluster.api import Tree
 from cluster.run import Cluster, ClusterError
+from docs.fences import ROOT
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import quick
 from scheduling import node_of, until
@@ -84,6 +87,8 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "noting.py").write_text(NOTING)
+    shutil.copy(ROOT / "examples" / "binder" / "node_state.py", plugins)
+    (plugins / "node_state.py").chmod(0o600)
     binder = (
         f"--kubeconfig={cluster.kubeconfig(BINDER.name)}",
         f"--plugins-dir={plugins}",
@@ -95,7 +100,9 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
         corner.api.create(corner.pod("web", schedulerName="bayplan"))
         corner.bound(["web"])
         binds_a_volume(corner)
+        looks_at_a_node_again(corner)
         reserves_a_device(corner)
+        makes_a_claim(corner)
         shares_a_device(corner)
         corner.requested("gone", corner.nodes[0], podName="nobody")
         corner.ends("gone", "Failed")
@@ -140,27 +147,51 @@ def binds_a_volume(corner: BinderCorner) -> None:
     until(lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named")
 
 
+def looks_at_a_node_again(corner: BinderCorner) -> None:
+    """As the shipped example does where the scheduler saw a later version of the node."""
+    later = {"nodestate.kai.scheduler/handler": "nodestate", "nodestate.kai.scheduler/resource-version": str(10**15)}
+    corner.requested("early", corner.nodes[0], annotations=later)
+    assert "is known in a version before" in corner.ends("early", "Failed")["status"]["reason"]
+
+
 def reserves_a_device(corner: BinderCorner) -> None:
     kind = f"{corner.label[:40]}-gpu"
-    made = devices(corner, corner.nodes[0], kind, count=1)
-    corner.api.create(*made)
-    slices = next(each for each in made if each["kind"] == "ResourceSlice")["spec"]
+    corner.api.create(*devices(corner, corner.nodes[0], kind, count=3))
     corner.api.create(device_claim("mine", kind))
     user = corner.pod("mine", schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     (pod,) = corner.api.create(user)
-    asked = corner.api.get("ResourceClaim", "mine")["spec"]["devices"]["requests"][0]["name"]
-    result = {
-        "request": asked,
-        "driver": slices["driver"],
-        "pool": slices["pool"]["name"],
-        "device": slices["devices"][0]["name"],
-    }
-    given = [{"name": "gpu", "allocation": {"devices": {"results": [result]}}}]
+    given = [{"name": "gpu", "allocation": device(corner, 0)}]
     corner.api.create(corner.request(pod, corner.nodes[0], resourceClaimAllocations=given))
     corner.bound(["mine"])
     (reserved,) = corner.api.get("ResourceClaim", "mine")["status"]["reservedFor"]
     assert reserved["uid"] == pod["metadata"]["uid"]
+
+
+def device(corner: BinderCorner, number: int) -> Tree:
+    """One of the node's, as an engine allocates it."""
+    result = {"request": "gpu", "driver": "gpu.example.com", "pool": corner.nodes[0], "device": f"gpu-{number}"}
+    return {"devices": {"results": [result]}}
+
+
+def makes_a_claim(corner: BinderCorner) -> None:
+    """For pods that ask for devices as for any resource; taken away again where a plugin fails."""
+    wanted = {"deviceClassName": f"{corner.label[:40]}-gpu", "allocationMode": "ExactCount", "count": 1}
+    for number, (name, phase) in enumerate((("extended", "Succeeded"), ("refused", "Failed")), start=1):
+        given = {
+            "allocation": device(corner, number),
+            "deviceRequests": [{"name": "gpu", "exactly": wanted}],
+            "containerMappings": [{"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}],
+        }
+        asking = corner.pod(name, schedulerName="nobody", asks={"example.com/gpu": "1"})
+        (pod,) = corner.api.create(asking)
+        fail = {"noting.kai.scheduler/fail": "yes"} if phase == "Failed" else {}
+        more: Tree = {"extendedResourceClaimAllocation": given, "backoffLimit": 1}
+        corner.api.create(corner.request(pod, corner.nodes[0], annotations=fail, **more))
+        corner.ends(name, phase)
+    claims = {each["metadata"]["name"] for each in corner.api.list("ResourceClaim")} - {"mine"}
+    told = corner.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    assert claims == {told}
 
 
 def shares_a_device(corner: BinderCorner) -> None:
