@@ -7,19 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from batch_corner import BatchCorner
 from bayplan.framework.steps import VARIABLE
+from binder_invariants import Scene, pod_uid
+from binder_witness import RESERVATIONS, Witness
 from cluster.api import Api, Refused, Tree
+from cluster.run import Cluster
+from needs import device_claim
 from scenario import quick
 from scheduling import condition, node_of, running, until
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
-RESERVATIONS = "kai-resource-reservation"
 BY_BINDER = """
 profiles:
 - schedulerName: default-scheduler
@@ -45,16 +48,36 @@ def armed(step: str) -> Iterator[None]:
         del os.environ[VARIABLE]
 
 
+def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it stands still, by SIGSTOP."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 class BinderCorner(BatchCorner):
     """Pods, requests and binders of one test."""
+
+    folded: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
+    """What the plugins of a test's engine put on a request, all of them together."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        super().__init__(cluster, namespace, folder)
+        self._handed: dict[str, Tree] = {}  # by uid of the pod: what the test itself has put on requests
 
     # objects ----------------------------------------------------------------------------------------------------
 
     def request(
-        self, pod: Tree, node: str, *, labels: Tree | None = None, annotations: Tree | None = None, **spec: Any
+        self,
+        pod: Tree,
+        node: str,
+        *,
+        labels: Tree | None = None,
+        annotations: Tree | None = None,
+        owned: bool = True,
+        **spec: Any,
     ) -> Tree:
-        """A request for a pod, as an engine makes it."""
+        """A request for a pod, as an engine makes it. Not `owned`: nobody collects it when the pod goes."""
         meta = pod["metadata"]
+        self._handed[meta["uid"]] = annotations or {}
         owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         return {
             "apiVersion": REQUESTS,
@@ -64,9 +87,15 @@ class BinderCorner(BatchCorner):
                 "namespace": self.namespace,
                 "labels": {"bayplan.dev/binder": "bayplan"} if labels is None else labels,
                 "annotations": annotations or {},
-                "ownerReferences": [owner],
+                "ownerReferences": [owner] if owned else [],
             },
-            "spec": {"podName": meta["name"], "selectedNode": node, "backoffLimit": 3, **spec},
+            "spec": {
+                "podName": meta["name"],
+                "selectedNode": node,
+                "backoffLimit": 3,
+                **({} if owned else {"podUID": meta["uid"]}),
+                **spec,
+            },
         }
 
     def requested(self, name: str, node: str, **more: Any) -> Tree:
@@ -110,6 +139,17 @@ class BinderCorner(BatchCorner):
         self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
         return made
 
+    def claiming(self, name: str, **more: Any) -> Tree:
+        """A pod with a device claim, and the request to bind it, which says what device that is."""
+        self.api.create(device_claim(name, "gpus"))
+        pod = self.pod(name, schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
+        pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+        (made,) = self.api.create(pod)
+        result = {"request": "gpu", "driver": "gpu.example.com", "pool": self.nodes[0], "device": "gpu-0"}
+        given = [{"name": "gpu", "allocation": {"devices": {"results": [result]}}}]
+        self.api.create(self.request(made, self.nodes[0], resourceClaimAllocations=given, **more))
+        return made
+
     def ensure_reservations(self) -> None:
         """The namespace of pods that hold devices."""
         with suppress(Refused):
@@ -148,6 +188,13 @@ class BinderCorner(BatchCorner):
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
 
+    @property
+    def patient(self) -> str:
+        """For a process that stands still for as long as it takes: nobody is to call that a fault."""
+        settings = self.folder / "patient.yaml"
+        settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
+        return f"--settings={settings}"
+
     def dies_at(self, step: str, *arguments: str) -> None:
         """A binder that ends itself, by SIGKILL, when it reaches a step."""
         with armed(step), self.binder(*arguments) as process:
@@ -168,21 +215,26 @@ class BinderCorner(BatchCorner):
 
     # what must hold ---------------------------------------------------------------------------------------------
 
+    def witness(self) -> Witness:
+        """Somebody who looks on, and plays the part of nodes whose devices are reserved."""
+        return Witness(self.cluster, self.namespace)
+
+    def faults(self) -> list[str]:
+        """What is not as it must be, once all is quiet: see `binder_invariants`."""
+        reservations = Api(self.cluster, RESERVATIONS).list("Pod")
+        return Scene(
+            nodes=[each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes],
+            pods=self.api.list("Pod"),
+            requests=self.api.list("BindRequest"),
+            reservations=[each for each in reservations if node_of(each) in self.nodes],
+            claims=self.api.list("ResourceClaim"),
+            handed=lambda request: self._handed.get(pod_uid(request)) or self.folded(request),
+        ).faults()
+
     def holds(self) -> None:
-        """What must be true whoever died and when: one live request a pod, nobody bound elsewhere, none too often."""
-        live: Counter[str] = Counter()
-        pods = self.api.pods()
-        for request in self.api.list("BindRequest"):
-            spec, status = request["spec"], request.get("status", {})
-            uid, limit = request["metadata"]["ownerReferences"][0]["uid"], spec.get("backoffLimit", 0)
-            given_up = status.get("phase") == "Failed" and status.get("failedAttempts", 0) >= limit
-            live[uid] += not given_up
-            assert status.get("failedAttempts", 0) <= limit + 1, request
-            pod = pods.get(spec["podName"])
-            if pod is not None and pod["metadata"]["uid"] == uid and status.get("phase") == "Succeeded":
-                assert node_of(pod) == spec["selectedNode"], request
-        assert all(count <= 1 for count in live.values()), live
-        self.fits()
+        """What must be true whoever died and when."""
+        found = self.faults()
+        assert not found, found
 
     def asked_and_given(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """The node of each pod by its request, and by itself."""

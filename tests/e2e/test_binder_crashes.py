@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner, armed
+from binder_corner import BinderCorner, armed, is_stopped
+from binder_witness import DEVICE, Witness
 from cluster.api import Tree
 from cluster.run import Cluster
 from scheduling import node_of, until
@@ -41,6 +42,23 @@ class Notes:
             pass
 '''
 
+STANDING = '''
+import os, pathlib, signal
+
+FLAG = pathlib.Path("A_FILE")
+
+
+class Standing:
+    """Comes last and stops its process, once: all is prepared, and the binding not written."""
+
+    name = "standing"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        if not FLAG.exists():
+            FLAG.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+'''
+
 REFUSING = '''
 from bayplan.binder.plugin import RejectBind
 
@@ -62,7 +80,7 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "notes.py").write_text(NOTES)
-    mine.add_nodes(2)
+    mine.add_nodes(2, room={"nvidia.com/gpu": "4"})
     yield mine
     mine.close()
 
@@ -110,18 +128,141 @@ def test_nothing_is_left_of_a_failure(corner: BinderCorner, step: str) -> None:
     corner.holds()
 
 
-def test_a_pod_deleted_meanwhile_is_not_tried_again(corner: BinderCorner) -> None:
-    pod = corner.requested("web", corner.nodes[0])
-    corner.dies_at("prepared", plugins(corner))
-    corner.api.delete("Pod", "web", now=True)
-    corner.api.delete_all("BindRequest", ["web"])
-    again = corner.request(pod, corner.nodes[0], podUID=pod["metadata"]["uid"])
-    del again["metadata"]["ownerReferences"]  # nobody collects it
-    corner.api.create(again)
-    with corner.binder(plugins(corner)):
+@pytest.fixture
+def group(corner: BinderCorner) -> Iterator[str]:
+    corner.ensure_reservations()
+    name = f"group-{corner.label[-40:]}".strip("-")
+    yield name
+    corner.release(name)
+
+
+@pytest.fixture
+def witness(corner: BinderCorner, group: str) -> Iterator[Witness]:  # noqa: ARG001
+    with corner.witness() as looking_on:
+        yield looking_on
+
+
+@pytest.mark.parametrize("step", ["prepared", "bound"])
+def test_a_shared_device_is_found_again_with_all_that_is_told(
+    corner: BinderCorner, witness: Witness, group: str, step: str
+) -> None:
+    corner.sharing("web", group)
+    corner.dies_at(step)
+    left = left_for_containers(corner, group)
+    with corner.binder():
+        corner.ends("web", "Succeeded")
+        assert left_for_containers(corner, group) == left
+        pod = corner.api.pod("web")
+        assert (node_of(pod), pod["metadata"]["labels"]["runai-gpu-group"]) == (corner.nodes[0], group)
+        corner.holds()
+    assert len(witness.reserved) == 1
+    assert witness.faults() == []
+
+
+def left_for_containers(corner: BinderCorner, group: str) -> dict[str, str]:
+    """The objects by which containers get their device: each with its uid, so that another one is seen."""
+    (reservation,) = corner.reservations(group)
+    device = reservation["metadata"]["annotations"][DEVICE]
+    found = {"reservation": reservation["metadata"]["uid"]}
+    for name in ("web-gpu-0", "web-gpu-0-evar"):
+        told = corner.api.get("ConfigMap", name)
+        assert told["data"]["NVIDIA_VISIBLE_DEVICES"] == device
+        found[name] = told["metadata"]["uid"]
+    return found
+
+
+@pytest.mark.parametrize("step", ["prepared", "bound"])
+def test_the_next_binder_finds_the_claim_reserved(corner: BinderCorner, step: str) -> None:
+    pod = corner.claiming("web")
+    corner.dies_at(step)
+    left = corner.api.get("ResourceClaim", "web")
+    assert [user["uid"] for user in left["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    assert left["status"]["allocation"]["devices"]["results"][0]["device"] == "gpu-0"
+    with corner.binder():
+        corner.ends("web", "Succeeded")
+    assert corner.api.get("ResourceClaim", "web") == left  # nothing was left to write
+    assert node_of(corner.api.pod("web")) == corner.nodes[0]
+    corner.holds()
+
+
+def standing(corner: BinderCorner) -> tuple[str, str]:
+    """Flags of a binder that stands still before its first binding."""
+    text = STANDING.replace("A_FILE", str(corner.folder / "stood"))
+    (corner.folder / "plugins" / "standing.py").write_text(text)
+    return plugins(corner), corner.patient
+
+
+def wanted(corner: BinderCorner, kind: str, group: str) -> Tree:
+    """A pod of this kind, and a request that nobody collects when the pod goes."""
+    if kind == "shared":
+        return corner.sharing("web", group, owned=False)
+    if kind == "claim":
+        return corner.claiming("web", owned=False)
+    return corner.requested("web", corner.nodes[0], owned=False)
+
+
+@pytest.mark.parametrize("kind", ["plain", "shared", "claim"])
+def test_a_pod_deleted_while_it_is_bound_is_not_tried_again(
+    corner: BinderCorner, witness: Witness, group: str, kind: str
+) -> None:
+    """The server refuses the binding: what was prepared is given back, and the request is given up at once."""
+    pod = wanted(corner, kind, group)
+    with corner.binder(*standing(corner)) as process:
+        until(lambda: is_stopped(process), "all is prepared", why=corner.binder_log)
+        if kind == "claim":
+            assert "allocation" in corner.api.get("ResourceClaim", "web")["status"]
+        assert len(corner.reservations(group)) == (kind == "shared")
+        corner.api.delete("Pod", "web", now=True)
+        process.send_signal(signal.SIGCONT)
         request = corner.ends("web", "Failed")
+        until(lambda: corner.reservations(group) == [], "the device is given back")
+        until(lambda: corner.faults() == [], "nothing is left", why=lambda: str(corner.faults()))
     assert request["status"]["reason"] == "the pod is gone"
-    assert corner.find("Pod", "web") == {}
+    assert request["status"]["failedAttempts"] == request["spec"]["backoffLimit"]  # over: it was tried once
+    assert pod["metadata"]["uid"] not in witness.nodes
+    if kind == "claim":
+        assert corner.api.get("ResourceClaim", "web").get("status", {}) == {}
+    assert witness.faults() == []
+
+
+def test_a_pod_made_anew_while_the_old_one_is_bound_gets_a_request_of_its_own(
+    corner: BinderCorner, witness: Witness
+) -> None:
+    with corner.by_requests(), corner.binder(*standing(corner)) as process:
+        corner.api.create(corner.pod("web"))
+        until(lambda: is_stopped(process), "all is prepared", why=corner.binder_log)
+        old = corner.find("BindRequest", "web")
+        corner.api.delete("Pod", "web", now=True)
+        until(lambda: corner.find("Pod", "web") == {}, "the pod is gone")
+        (fresh,) = corner.api.create(corner.pod("web"))
+        process.send_signal(signal.SIGCONT)
+        corner.bound(["web"])
+        until(lambda: corner.phase_of("web") == "Succeeded", "the new request is carried out")
+        until(lambda: witness.has_seen(corner.api.pods()), "that was seen")
+    request = corner.find("BindRequest", "web")
+    assert request["spec"]["podUID"] == fresh["metadata"]["uid"] != old["spec"]["podUID"]
+    assert set(witness.nodes) == {fresh["metadata"]["uid"]}
+    assert witness.faults() == []
+    corner.holds()
+
+
+def test_a_pod_whose_node_is_removed_goes_elsewhere(corner: BinderCorner, witness: Witness) -> None:
+    """The engine deletes the request, whatever the binder says of it, and places the pod anew."""
+    with corner.by_requests():
+        corner.api.create(corner.pod("web"))
+        until(lambda: bool(corner.find("BindRequest", "web")), "the request is made")
+        first = corner.find("BindRequest", "web")
+        corner.dies_at("taken")
+        corner.api.delete("Node", first["spec"]["selectedNode"])
+        with corner.binder():
+            corner.bound(["web"])
+            second = corner.ends("web", "Succeeded")
+            until(lambda: witness.has_seen(corner.api.pods()), "that was seen")
+    (other,) = set(corner.nodes) - {first["spec"]["selectedNode"]}
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert node_of(corner.api.pod("web")) == second["spec"]["selectedNode"] == other
+    assert witness.faults() == []
+    corner.holds()
 
 
 def test_a_pod_made_anew_is_left_alone(corner: BinderCorner) -> None:
@@ -130,9 +271,7 @@ def test_a_pod_made_anew_is_left_alone(corner: BinderCorner) -> None:
     corner.api.delete("Pod", "web", now=True)
     until(lambda: corner.find("Pod", "web") == {}, "the pod is gone")
     corner.api.create(corner.pod("web", schedulerName="nobody"))
-    old = corner.request(pod, corner.nodes[0], podUID=pod["metadata"]["uid"])
-    del old["metadata"]["ownerReferences"]
-    corner.api.create(old)
+    corner.api.create(corner.request(pod, corner.nodes[0], owned=False))
     with corner.binder(plugins(corner)):
         assert corner.ends("web", "Failed")["status"]["reason"] == "the pod is gone; another pod has its name"
     assert node_of(corner.api.pod("web")) == ""
@@ -190,14 +329,6 @@ def test_a_pod_given_up_goes_elsewhere(corner: BinderCorner) -> None:
 
 
 # devices that are shared
-
-
-@pytest.fixture
-def group(corner: BinderCorner) -> Iterator[str]:
-    corner.ensure_reservations()
-    name = f"group-{corner.label[-40:]}".strip("-")
-    yield name
-    corner.release(name)
 
 
 @pytest.mark.parametrize("step", ["reserved", "labelled"])

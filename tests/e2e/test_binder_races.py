@@ -9,7 +9,7 @@ from subprocess import Popen
 
 import pytest
 
-from binder_corner import BY_BINDER, SETTINGS, BinderCorner, armed
+from binder_corner import BY_BINDER, SETTINGS, BinderCorner, armed, is_stopped
 from cluster.api import Tree
 from cluster.run import Cluster
 from fault_proxy import Fault, faulty, refusal
@@ -92,10 +92,7 @@ def plugin(corner: BinderCorner, text: str) -> str:
 
 
 def stopping(corner: BinderCorner) -> tuple[str, str]:
-    """For a process that stands still for as long as it takes: nobody is to call that a fault."""
-    settings = corner.folder / "patient.yaml"
-    settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
-    return plugin(corner, STOPPING), f"--settings={settings}"
+    return plugin(corner, STOPPING), corner.patient
 
 
 def scheduled(corner: BinderCorner) -> list[str]:
@@ -108,10 +105,6 @@ def requests(corner: BinderCorner) -> dict[str, Tree]:
 
 def killed(process: Popen[bytes], corner: BinderCorner) -> None:
     assert process.wait(60) == -signal.SIGKILL, corner.log()
-
-
-def is_stopped(process: Popen[bytes]) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_scheduler_dies_after_two_of_four_requests_of_a_gang(corner: BinderCorner) -> None:
@@ -246,6 +239,7 @@ def test_a_request_replaced_under_the_binder_gets_a_status_of_its_own(corner: Bi
         request = corner.ends("web", "Succeeded")
     assert request["metadata"]["annotations"]["example.com/second"] == "yes"
     assert node_of(corner.api.pod("web")) == corner.nodes[0]
+    corner.folded = lambda request: {"example.com/second": "yes"}  # noqa: ARG005
     corner.holds()
 
 

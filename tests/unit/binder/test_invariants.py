@@ -1,0 +1,131 @@
+"""Each fault that a crash might leave behind is seen: a check that never fails says nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from binder_invariants import Scene
+from scheduling import node, pod
+
+Tree = dict[str, Any]
+GROUP = {"runai-gpu-group": "g"}
+
+
+def placed(name: str, where: str = "n1", **more: Any) -> Tree:
+    tree = pod(name, "default", nodeName=where, **more)
+    tree["metadata"]["uid"] = name
+    return tree
+
+
+def request(name: str, where: str = "n1", **spec: Any) -> Tree:
+    return {
+        "metadata": {"name": name, "annotations": {}},
+        "spec": {"podName": name, "podUID": name, "selectedNode": where, "backoffLimit": 3, **spec},
+        "status": {"phase": "Succeeded"},
+    }
+
+
+def in_order() -> Scene:
+    """A plain pod, one that shares a device, one with a claim: all as it must be."""
+    room = node("n1", cpu="4")
+    room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
+    shared, holder = placed("shared"), placed("holder")
+    shared["metadata"]["labels"] = holder["metadata"]["labels"] = dict(GROUP)
+    holder["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "1"}}
+    part = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": {"portion": "0.60"}}
+    claiming = placed("claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
+    device = {"driver": "d", "pool": "n1", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [device]}}, "reservedFor": [{"uid": "claiming"}]}
+    return Scene(
+        nodes=[room],
+        pods=[placed("plain"), shared, claiming],
+        requests=[request("plain"), request("shared", **part), request("claiming")],
+        reservations=[holder],
+        claims=[{"metadata": {"name": "c"}, "status": status}],
+    )
+
+
+def test_what_is_in_order_has_no_faults() -> None:
+    assert in_order().faults() == []
+
+
+def second_share(scene: Scene) -> None:
+    another = copy.deepcopy(scene.pods[1])
+    another["metadata"].update(name="second", uid="second")
+    scene.pods.append(another)
+    scene.requests.append(request("second", **{**scene.requests[1]["spec"], "podUID": "second", "podName": "second"}))
+
+
+def waiting(scene: Scene) -> None:
+    """A pod that is on its way to a node without room for it."""
+    large = placed("large", "", cpu="4")
+    scene.pods.append(large)
+    scene.requests.append({**request("large"), "status": {}})
+
+
+FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
+    "two-requests": (lambda scene: scene.requests.append(request("plain")), "pod plain has 2 live requests"),
+    "other-node": (
+        lambda scene: scene.requests[0]["spec"].update(selectedNode="n2"),
+        'pod plain is on "n1", not on the node of its request',
+    ),
+    "too-often": (
+        lambda scene: scene.requests[0]["status"].update(failedAttempts=5),
+        "request plain was tried 5 times, of 4",
+    ),
+    "annotations": (
+        lambda scene: scene.requests[0]["metadata"].update(annotations={"a": "b"}),
+        "request plain says {'a': 'b'}, its plugins {}",
+    ),
+    "no-room": (waiting, "n1: 4300 of 4000 cpu"),
+    "no-device": (
+        lambda scene: scene.nodes[0]["status"]["allocatable"].pop("nvidia.com/gpu"),
+        "n1: 1000 of 0 nvidia.com/gpu",
+    ),
+    "too-many-shares": (second_share, "group g is given out to 120 %"),
+    "leaked-reservation": (
+        lambda scene: scene.pods.pop(1),
+        "the device of group g on n1 is reserved, and nobody uses it",
+    ),
+    "no-reservation": (
+        lambda scene: scene.reservations.pop(),
+        'a pod on "n1" is of group g, and nobody reserves the device',
+    ),
+    "going-reservation": (
+        lambda scene: scene.reservations[0]["metadata"].update(deletionTimestamp="now"),
+        'a pod on "n1" is of group g, and nobody reserves the device',
+    ),
+    "no-label": (
+        lambda scene: scene.pods[1]["metadata"].pop("labels"),
+        "pod shared is of groups set(), its request says {'g'}",
+    ),
+    "left-label": (
+        lambda scene: scene.pods[0]["metadata"].update(labels={"runai-gpu-group": "old"}),
+        'a pod on "n1" is of group old, and nobody reserves the device',
+    ),
+    "dead-user": (lambda scene: scene.pods.pop(2), "claim c is reserved for claiming, which is gone"),
+    "unused-claim": (
+        lambda scene: scene.claims[0]["status"].pop("reservedFor"),
+        "claim c has devices, and nobody uses them",
+    ),
+    "not-reserved": (
+        lambda scene: scene.claims[0].pop("status"),
+        "pod claiming is bound, and claim c is not reserved for it",
+    ),
+    "device-twice": (
+        lambda scene: scene.claims.append({**scene.claims[0], "metadata": {"name": "d"}}),
+        "device ('d', 'n1', 'gpu-0') is given out 2 times",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_seen(name: str) -> None:
+    scene = in_order()
+    spoil, sentence = FAULTS[name]
+    spoil(scene)
+    assert sentence in scene.faults()
