@@ -34,7 +34,7 @@ help:
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
 	@echo "make bench-sim   one OpenB run on one core, and a year-long trace; ARGS=--sweep for all workloads and policies"
-	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, older servers, all that was published"
+	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, two hundred of binder and scheduler, older servers, all that was published"
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -104,7 +104,7 @@ bench-binder: .venv/.dev
 # The second half: end-to-end tests that take too long for every day, such as those against other API servers.
 soak: .venv/.dev
 	$(BIN)/python benchmarks/soak.py $(ARGS)
-	$(BIN)/python -m pytest -p no:xdist -m soak tests/e2e
+	$(BIN)/python -m pytest -p no:xdist -m soak --cluster=real --durations=0 tests/e2e
 	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100
 	$(BIN)/python -m pytest -p no:xdist -m soak tests/unit/sim
 

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="What the end-to-end suite runs on: Bayplan's own API server, a real kube-apiserver, or both.",
     )
-    parser.addoption("--kills", type=int, default=3, help="How often the API server is killed in the test of that.")
+    parser.addoption("--kills", type=int, help="How often a process is killed in the tests of that.")
     parser.addoption("--within", type=float, metavar="MINUTES", help="Begin no further test once so much time is over.")
 
 

@@ -14,7 +14,7 @@ import pytest
 from cluster.api import Api, Refused
 from cluster.embedded import API_SERVER, Embedded
 
-WRITERS = 4
+WRITERS, KILLS = 4, 3
 
 
 class Writer(threading.Thread):
@@ -61,7 +61,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, request: pytest.F
     acknowledged: dict[str, tuple[str, int]] = {}
     gone: set[str] = set()
     with Embedded(tmp_path) as cluster:
-        for turn in range(request.config.getoption("--kills")):
+        for turn in range(request.config.getoption("--kills") or KILLS):
             writers = [Writer(cluster, number, turn) for number in range(WRITERS)]
             for writer in writers:
                 writer.start()
