@@ -23,6 +23,8 @@ from scenario import quick
 from scheduling import node_of, until
 
 OVERLAY = KUSTOMIZE / "binder-gpu-sharing"
+BATCH_OVERLAY = KUSTOMIZE / "batch-binder"
+BATCH = Deployed("batch", "volcano-system", "bayplan-batch")
 BINDER, SCHEDULER = (Deployed("binder", "bayplan-system", name) for name in ("bayplan-binder", "bayplan"))
 NOTING = """
 class Noting:
@@ -60,9 +62,9 @@ def cluster_of_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
         yield cluster
 
 
-def rights(cluster: Cluster, account: Deployed) -> set[Right]:
+def rights(cluster: Cluster, account: Deployed, overlay: Path = OVERLAY) -> set[Right]:
     """What the roles of an account allow."""
-    trees = [tree for tree in yaml.safe_load_all(cluster.kubectl("kustomize", str(OVERLAY))) if tree]
+    trees = [tree for tree in yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))) if tree]
     roles = {(each["kind"], each["metadata"]["name"]): each for each in trees if "Role" in each["kind"]}
     bound = [
         (each["roleRef"]["kind"], each["roleRef"]["name"])
@@ -231,3 +233,44 @@ def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Pat
     assert node_of(corner.api.pod("web")) == ""
     assert corner.find("BindRequest", "web") == {}
     corner.close()
+
+
+REFUSING = """
+from bayplan.binder.plugin import RejectBind
+
+
+class Refusing:
+    name = "refusing"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        if node.name == "BAD":
+            raise RejectBind("not here")
+"""
+
+
+def test_the_batch_engine_makes_requests_and_binds_nothing(tmp_path: Path) -> None:
+    """With the settings that are deployed; requests that are given up on one node are cleared away and made anew."""
+    with audited(tmp_path, BATCH_OVERLAY, BINDER, BATCH) as cluster:
+        cluster.kubectl("create", "namespace", "work")
+        corner = BinderCorner(cluster, "work", tmp_path)
+        bad, good = corner.add_nodes(2, cpu="4")
+        plugins = tmp_path / "plugins"
+        plugins.mkdir(mode=0o755)
+        (plugins / "refusing.py").write_text(REFUSING.replace("BAD", bad))
+        given = yaml.safe_load((BATCH_OVERLAY / "settings.yaml").read_text())["data"]["settings.yaml"]
+        engine = corner.gangs_by_requests(f"--kubeconfig={cluster.kubeconfig(BATCH.name)}", settings=given)
+        with engine, corner.binder(f"--kubeconfig={cluster.kubeconfig(BINDER.name)}", f"--plugins-dir={plugins}"):
+            names = corner.gang("ring", 3)
+            corner.bound(names)
+            for name in names:
+                corner.ends(name, "Succeeded")
+        assert corner.nodes_of(names) == [good] * 3
+        for account in (BATCH, BINDER):
+            entries = account.log(cluster)
+            assert denied(entries) == []
+            assert used(entries) - rights(cluster, account, BATCH_OVERLAY) == set()
+        asked = {right[2] for right in used(BATCH.log(cluster)) if right[1] == "bindrequests"}
+        assert asked >= {"list", "watch", "create", "delete"}  # get: where one of an earlier pod has its name
+        assert ("", "pods/binding", "create") not in rights(cluster, BATCH, BATCH_OVERLAY)
+        corner.holds()
+        corner.close()

@@ -51,7 +51,8 @@ def prepared(cluster: Cluster) -> Iterator[Cluster]:
     cluster.apply(MONITORS)
     cluster.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
     cluster.kubectl("create", "namespace", "bayplan-system")
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
+    for name in ("volcano-system", "kai-resource-reservation"):
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield cluster
     cluster.kubectl("delete", "namespace", "bayplan-system", "--wait=false")
 
@@ -102,7 +103,10 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("batch", -2),
         ("batch-controllers", -4),
         ("batch-admission", -5),
-        ("binder", 8),
+        ("binder", 9),
+        ("binder-gpu-sharing", 13),
+        ("binder-program", -4),
+        ("batch-binder", 8),
     ],
 )
 def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:
@@ -125,12 +129,67 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
         ("monitoring", "serviceMonitor"),
         ("pod-groups", "podGroups"),
         ("shared-gpus", "sharedGpus"),
+        ("binder", "binder"),
     ):
         values = tmp_path / "values.yaml"
         values.write_text(f"{value}: {{enabled: true}}")
         wanted = comparable(kustomized(prepared, overlay))
         del wanted["Namespace", "", "bayplan-system"]
         assert comparable(rendered(values)) == wanted, overlay
+
+
+def test_the_chart_gives_the_binder_what_shared_devices_need(prepared: Cluster, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("binder: {enabled: true, gpuSharing: true}")
+    wanted = comparable(kustomized(prepared, "binder-gpu-sharing"))
+    del wanted["Namespace", "", "bayplan-system"]
+    assert comparable(rendered(values)) == wanted
+
+
+def test_the_charts_binder_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    own = {"multiPoint": {"enabled": [{"name": "GpuSharing"}, {"name": "BindRequestBinder"}]}}
+    chosen = {
+        "config": {"profiles": [{"schedulerName": "mine"}, {"schedulerName": "theirs", "plugins": own}]},
+        "binder": {
+            "enabled": True,
+            "replicas": 3,
+            "plugins": {"mine.py": 'class Mine:\n    """A {{ brace }}."""\n'},
+            "extraArgs": ["--all"],
+        },
+    }
+    values.write_text(yaml.safe_dump(chosen))
+    trees = rendered(values, name="second")
+    accepted(prepared, trees)
+    found, ns = comparable(trees), "bayplan-system"
+    spec = found["Deployment", ns, "second-binder"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert spec["replicas"] == 3
+    assert container["args"][-2:] == ["--plugins-dir=/etc/bayplan-plugins", "--all"]
+    assert found["ConfigMap", ns, "second-binder-plugins"]["data"] == chosen["binder"]["plugins"]
+    mine, theirs = found["ConfigMap", ns, "second"]["data"]["config.yaml"]["profiles"]
+    assert [each["name"] for each in mine["plugins"]["multiPoint"]["enabled"]] == ["BindRequestBinder"]
+    assert theirs["plugins"] == own
+
+
+def test_a_profile_that_binds_itself_is_refused_beside_a_binder(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    profile = {"schedulerName": "mine", "plugins": {"score": {"disabled": [{"name": "*"}]}}}
+    values.write_text(yaml.safe_dump({"config": {"profiles": [profile]}, "binder": {"enabled": True}}))
+    done = helm(CHART, "second", "bayplan-system", values)
+    assert done.returncode != 0
+    assert "config.profiles: mine has plugins of its own: with binder.enabled it must enable" in done.stderr
+
+
+def test_the_batch_engines_chart_makes_requests_where_that_is_wanted(prepared: Cluster, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("bindRequests: {enabled: true}\n")
+    wanted = comparable(kustomized(prepared, "batch-binder"))
+    for each in comparable(kustomized(prepared, "binder-program")):
+        del wanted[each]  # the other chart's
+    del wanted["Namespace", "", "volcano-system"], wanted["Namespace", "", "bayplan-system"]
+    ours: dict[str, Any] = {"name": "bayplan-batch", "namespace": "volcano-system", "chart": BATCH_CHART}
+    assert comparable(rendered(values, **ours)) == wanted
 
 
 def test_the_batch_engines_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from bayplan.cli.admission import command as admission_command
 from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.binder import command as binder_command
 from bayplan.cli.controllers import command as controllers_command
+from bayplan.config.own_settings import load_settings
 from bayplan.controllers import chosen
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES
 from bayplan.objects.kinds import KINDS, Kind
@@ -169,6 +170,7 @@ def test_the_chart_explains_its_values() -> None:
         "serviceMonitor",
         "podGroups",
         "sharedGpus",
+        "binder",
     ]
 
 
@@ -230,13 +232,12 @@ def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
 
 # the binder
 
-BINDER = DEPLOY / "kustomize" / "binder"
+BINDER_FOLDERS = ("binder", "binder-program", "binder-gpu-sharing")
 
 
-def binder_trees() -> list[dict[str, Any]]:
-    files = sorted(
-        path for folder in (BINDER, DEPLOY / "kustomize" / "binder-gpu-sharing") for path in folder.glob("*")
-    )
+def binder_trees(*folders: str) -> list[dict[str, Any]]:
+    """All that the binder, and the scheduler beside it, are deployed with; or what some folders hold."""
+    files = sorted(path for name in folders or BINDER_FOLDERS for path in (DEPLOY / "kustomize" / name).glob("*"))
     return [tree for path in files for tree in yaml.safe_load_all(path.read_text(encoding="utf-8")) if tree]
 
 
@@ -267,13 +268,22 @@ def test_the_binder_has_no_wide_rule_and_each_engine_what_is_its_own() -> None:
     assert ("pods/binding", "create") in granted["bayplan-binder"]
 
 
-def test_the_scheduler_beside_a_binder_loses_the_right_to_bind() -> None:
+@pytest.mark.parametrize(("overlay", "beneath"), [("binder", "base"), ("batch-binder", "batch")])
+def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath: str) -> None:
     """The patch names a rule by its place, and says which one it means."""
-    (kustomization,) = [tree for tree in binder_trees() if tree["kind"] == "Kustomization" and "patches" in tree]
+    (kustomization,) = [tree for tree in binder_trees(overlay) if tree["kind"] == "Kustomization"]
     (patch,) = [each for each in kustomization["patches"] if each.get("target", {}).get("kind") == "ClusterRole"]
+    (role,) = [tree for tree in binder_trees(beneath) if tree["kind"] == "ClusterRole"]
     tested, removed = yaml.safe_load(patch["patch"])
     number = int(removed["path"].rpartition("/")[2])
-    assert rules()[number]["resources"] == tested["value"] == ["pods/binding"]
+    assert role["rules"][number]["resources"] == tested["value"] == ["pods/binding"]
+
+
+def test_the_batch_engines_settings_are_taken_and_ask_for_requests() -> None:
+    (settings,) = [
+        tree["data"]["settings.yaml"] for tree in binder_trees("batch-binder") if tree["kind"] == "ConfigMap"
+    ]
+    assert load_settings(settings, "settings.yaml").bind_requests
 
 
 # Volcano's controllers and webhooks

@@ -3,6 +3,11 @@ app.kubernetes.io/name: bayplan
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "bayplan.binder-labels" -}}
+app.kubernetes.io/name: bayplan-binder
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "bayplan.subjects" -}}
 - kind: ServiceAccount
   name: {{ .Release.Name }}
@@ -36,5 +41,24 @@ of the user for something left out. */}}
 {{- $_ := set $config $key $value }}
 {{- end }}
 {{- $_ := set $config "leaderElection" $election }}
+{{- if .Values.binder.enabled }}
+{{- $_ := set $config "profiles" (include "bayplan.requesting" . | fromYamlArray) }}
+{{- end }}
 {{- toYaml $config }}
+{{- end }}
+
+{{- /* Beside a binder the scheduler may not bind: each profile makes requests, as it says itself or as is added here. */}}
+{{- define "bayplan.requesting" -}}
+{{- $plugins := dict "multiPoint" (dict "enabled" (list (dict "name" "BindRequestBinder")) "disabled" (list (dict "name" "DefaultBinder"))) }}
+{{- $profiles := list }}
+{{- range .Values.config.profiles | default (list (dict "schedulerName" .Release.Name)) }}
+{{- $profile := deepCopy . }}
+{{- if not .plugins }}
+{{- $_ := set $profile "plugins" $plugins }}
+{{- else if not (contains "BindRequestBinder" (toYaml .plugins)) }}
+{{- fail (printf "config.profiles: %s has plugins of its own: with binder.enabled it must enable BindRequestBinder at multiPoint and disable DefaultBinder there" .schedulerName) }}
+{{- end }}
+{{- $profiles = append $profiles $profile }}
+{{- end }}
+{{- toYaml $profiles }}
 {{- end }}
