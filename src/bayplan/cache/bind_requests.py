@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from bayplan.cache.cache import Cache
 from bayplan.clock import Clock
+from bayplan.devices.claims import entries_by_claim
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import SUCCESS, Status, error
@@ -90,6 +91,9 @@ class BindRequests:
     _handed_over: set[str] = field(default_factory=set)  # uids of pods whose requests nobody has asked about yet
     _waiting: dict[str, Outcome] = field(default_factory=dict)  # by the uid of the pod
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
+    _promised: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by uid of the pod: claims whose devices we hold
     _gone: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _deleting: set[str] = field(default_factory=set)
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
@@ -122,16 +126,19 @@ class BindRequests:
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod) or not request.is_live:
             return False
+        self._hold_devices(request, pod)
         return self._restore(request, pod)
 
     def pod_placed(self, pod: Pod) -> None:
         """The API server shows the pod on a node."""
         if self._forget(pod):
             self._bound_s = self.clock.monotonic_s()
+        self._release_devices(pod.metadata.uid, kept=True)
         self._settle(pod.metadata.uid, SUCCESS)
 
     def pod_gone(self, pod: Pod) -> None:
         self._forget(pod)
+        self._release_devices(pod.uid)
         self._settle(pod.uid, error(f"pod {pod.key} is gone"))
 
     def still_there(self, uids: frozenset[str], known_before: frozenset[str]) -> None:
@@ -241,6 +248,8 @@ class BindRequests:
             self.stale.discard(request.metadata.uid)
         if pod is None or not request.is_for(pod):
             return
+        if request.is_live and not request.has_succeeded:
+            self._hold_devices(request, pod)
         if not request.status.phase and self.cache.pod(pod.metadata.uid) is not None:
             return  # as we made it: nobody has said anything of it yet
         if request.is_given_up and not was_given_up:
@@ -261,6 +270,7 @@ class BindRequests:
         self._drop(key)
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
+            self._release_devices(pod.uid)
             self._free(pod, _LOST)
 
     def _forget(self, pod: Pod) -> bool:
@@ -284,10 +294,31 @@ class BindRequests:
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason
         pause_s = self.failures.note(pod.uid, node, reason)
+        self._release_devices(pod.uid)
         self._free(pod, error(f"the binder could not bind the pod to node {node}: {reason}"))
         self._kept_until_s[pod.uid] = self.clock.monotonic_s() + pause_s
         if request.is_ours:
             self._delete(request)
+
+    def _hold_devices(self, request: BindRequest, pod: Pod) -> None:
+        """The binder writes what the request says of claims when it comes to that, and between two attempts nothing is
+        written: nobody else may get these devices meanwhile."""
+        if not request.spec.resource_claim_allocations or pod.uid in self._promised:
+            return
+        entries = {entry: f"{pod.namespace}/{claim}" for claim, entry in entries_by_claim(pod).items()}
+        brought = {
+            entries[each.name]: each.allocation
+            for each in request.spec.resource_claim_allocations
+            if each.name in entries
+        }
+        for key, allocation in brought.items():
+            if allocation is not None:
+                self.cache.devices.promise(key, pod.uid, allocation)
+        self._promised[pod.uid] = tuple(brought)
+
+    def _release_devices(self, uid: str, *, kept: bool = False) -> None:
+        for key in self._promised.pop(uid, ()):
+            self.cache.devices.release(key, uid, kept=kept)
 
     def _restore(self, request: BindRequest, pod: Pod) -> bool:
         if self.cache.pod(pod.uid) is None:

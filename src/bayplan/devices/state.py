@@ -1,8 +1,9 @@
 """Which devices are taken, by whom, and what do we know that the API server does not know yet?
 
 `DeviceAssumptions` is the scheduler's own view of all claims: what the API server told, what we have written and not
-seen come back (`assume`), and allocations that are decided but not written (`begin`). The cache owns one, passes claim
-events on to it, and hands it to plugins; `revision` changes whenever an answer of it may.
+seen come back (`assume`), allocations that are decided but not written (`begin`), and those that a BindRequest carries:
+the binder writes them, takes them back where an attempt fails, and writes them again (`promise`). The cache owns one,
+passes claim events on to it, and hands it to plugins; `revision` changes whenever an answer of it may.
 
 `InUse` is the ledger of devices that follows from it. Each claim counts once, however many of these stages it is in.
 Cost: an event costs as much as the allocation it changes, questions are lookups. `sync` is for those whose catalog
@@ -129,6 +130,10 @@ class DeviceAssumptions:
         self._known: dict[str, ResourceClaim] = {}  # by key: told by the API server, or written by us since
         self._told: dict[str, ResourceClaim | None] = {}  # by key, where we know better: what the API server told
         self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by us and not written yet
+        self._promised: dict[
+            str, dict[str, AllocationResult]
+        ] = {}  # by key, and by the uid of the pod that is to use it
+        self._kept: set[tuple[str, str]] = set()  # promises that end with the next word on the claim
         self._counted: dict[str, AllocationResult] = {}  # by uid: what the ledger holds for a claim
         self._seen = -1  # the revision of the catalog's claims up to which we know them
         for claim in claims:
@@ -222,9 +227,38 @@ class DeviceAssumptions:
             self._settle(uid, claim.key)
         return claim is not None
 
+    # what others are to write
+
+    def promise(self, key: str, uid: str, allocation: AllocationResult) -> None:
+        """Somebody else is to write this allocation, for the pod of this uid: until then nobody gets the devices."""
+        self._promised.setdefault(key, {})[uid] = allocation
+        self._kept.discard((key, uid))
+        self._settle_known(key)
+
+    def release(self, key: str, uid: str, *, kept: bool = False) -> None:
+        """No longer. `kept`: it was written, and if we were not told yet the devices are held until we are."""
+        known = self._known.get(key)
+        if kept and known is not None:
+            self._pending.pop(known.metadata.uid, None)  # who decided it has left the writing to others
+        if kept and uid in self._promised.get(key, ()) and known is not None and known.status.allocation is None:
+            self._kept.add((key, uid))
+            return
+        self._kept.discard((key, uid))
+        promised = self._promised.get(key, {})
+        promised.pop(uid, None)
+        if not promised:
+            self._promised.pop(key, None)
+        self._settle_known(key)
+
+    def _settle_known(self, key: str) -> None:
+        if (known := self._known.get(key)) is not None:
+            self._settle(known.metadata.uid, key)
+
     # the ledger
 
     def _set(self, key: str, claim: ResourceClaim | None) -> None:
+        for _, uid in [each for each in self._kept if each[0] == key]:
+            self.release(key, uid)
         old = self._known.pop(key, None) if claim is None else self._known.get(key)
         if claim is not None:
             self._known[key] = claim
@@ -232,12 +266,14 @@ class DeviceAssumptions:
             self._settle(uid, key)
 
     def _settle(self, uid: str, key: str) -> None:
-        """Make the ledger hold what the claim holds now: its written allocation, else the one in flight."""
+        """Make the ledger hold what the claim holds now: its written allocation, else the one in flight or promised."""
         self.revision += 1
         known = self._known.get(key)
         allocation = known.status.allocation if known is not None and known.metadata.uid == uid else None
         if allocation is None:
             allocation = self.pending(uid)
+        if allocation is None and known is not None and known.metadata.uid == uid and key in self._promised:
+            allocation = next(iter(self._promised[key].values()))
         counted = self._counted.get(uid)
         if counted is allocation:
             return

@@ -14,13 +14,16 @@ from bayplan.binder.reporting import Reports
 from bayplan.cache import Cache
 from bayplan.cache.bind_requests import LONGEST_PAUSE_S, BindRequests
 from bayplan.clock import ManualClock
+from bayplan.devices.identity import DeviceId
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import Status
-from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
-from bayplan.objects.core import Pod
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, ClaimAllocation, new_request
+from bayplan.objects.core import Pod, PodResourceClaim
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
+from builders import changed
+from device_builders import DRIVER, make_allocation, make_claim
 
 
 class Engine:
@@ -211,7 +214,7 @@ def stale_and_refused() -> tuple[World, DeleteBindRequest]:
     return world, refused
 
 
-def changed(refused: DeleteBindRequest, version: int = 100, **status: Any) -> BindRequest:
+def edited(refused: DeleteBindRequest, version: int = 100, **status: Any) -> BindRequest:
     was = refused.request
     meta = msgspec.structs.replace(was.metadata, resource_version=str(version), annotations={"x": "y"})
     return msgspec.structs.replace(was, metadata=meta, status=BindRequestStatus(**status))
@@ -220,11 +223,11 @@ def changed(refused: DeleteBindRequest, version: int = 100, **status: Any) -> Bi
 def test_a_stale_request_that_somebody_has_edited_is_deleted_in_its_new_version() -> None:
     world, refused = stale_and_refused()
     assert refused.otherwise is not None
-    refused.otherwise(changed(refused))
+    refused.otherwise(edited(refused))
     (again,) = world.engine.deleted
     assert (again.request.metadata.resource_version, again.unchanged) == ("100", True)
     assert again.otherwise is not None
-    again.otherwise(changed(again, 101))
+    again.otherwise(edited(again, 101))
     assert [each.request.metadata.resource_version for each in world.engine.deleted] == ["100", "101"]
 
 
@@ -250,7 +253,7 @@ def test_a_stale_request_that_the_binder_has_taken_up_meanwhile_is_followed(
 ) -> None:
     world, refused = stale_and_refused()
     assert refused.otherwise is not None
-    refused.otherwise(changed(refused, **status))
+    refused.otherwise(edited(refused, **status))
     assert world.node_of(WEB) == node
     assert not world.book.stale
     assert [each.unchanged for each in world.engine.deleted] == [False] * deleted
@@ -524,3 +527,66 @@ def test_a_binder_that_is_quicker_than_the_answer_leaves_nobody_waiting() -> Non
         return status
 
     assert asyncio.run(run()).ok
+
+
+# devices
+
+
+def with_device(world: World, pod: Pod, **status: Any) -> BindRequest:
+    """A request that brings a device for the pod's claim."""
+    made = world.request(pod, **status)
+    given = ClaimAllocation("gpu", make_allocation({"pool": "n1", "device": "a"}))
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, resource_claim_allocations=(given,)))
+
+
+def claiming_pod() -> Pod:
+    entry = PodResourceClaim("gpu", resource_claim_name="c")
+    return changed(make_pod("web"), spec={"resource_claims": (entry,)})
+
+
+@pytest.mark.parametrize(
+    ("status", "held"),
+    [
+        pytest.param({}, True, id="waiting"),
+        pytest.param({"phase": "Failed", "failed_attempts": 1}, True, id="tried-again"),
+        pytest.param({"phase": "Failed", "failed_attempts": 3}, False, id="given-up"),
+    ],
+)
+def test_the_device_of_a_live_request_is_nobody_elses(status: dict[str, Any], held: bool) -> None:
+    """Whatever its claim says: between two attempts of the binder, and after our restart, it says nothing."""
+    pod = claiming_pod()
+    world = World(pod)
+    world.cache.put(make_claim(name="c"))
+    first = with_device(world, pod)
+    world.book.hear(None, first)
+    assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+    world.book.hear(first, with_device(world, pod, **status))
+    assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a")) is held
+
+
+@pytest.mark.parametrize("end", ["gone", "deleted"])
+def test_the_device_is_free_when_nobody_is_to_get_it(end: str) -> None:
+    pod = claiming_pod()
+    world = World(pod)
+    world.cache.put(make_claim(name="c"))
+    request = with_device(world, pod)
+    world.book.hear(None, request)
+    if end == "gone":
+        world.book.pod_gone(pod)
+    else:
+        world.book.hear(request, None)
+    assert not world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+
+
+def test_the_device_stays_the_pods_own_when_it_is_placed() -> None:
+    pod, claim = claiming_pod(), make_claim(name="c", version="1")
+    world = World(pod)
+    world.cache.put(claim)
+    world.book.hear(None, with_device(world, pod))
+    world.book.pod_placed(changed(pod, spec={"node_name": "n1"}))
+    assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))  # the word on the claim is still to come
+    given = make_allocation({"pool": "n1", "device": "a"})
+    world.cache.put(make_claim(name="c", version="2", allocation=given))
+    assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+    world.cache.put(make_claim(name="c", version="3"))
+    assert not world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))

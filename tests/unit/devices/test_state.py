@@ -247,3 +247,54 @@ def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
     devices.withdraw(ALLOCATED.key, revision=catalog.revision(ResourceClaim))
     devices.sync(catalog)
     assert (taken(devices), catalog.looks) == ([], before)
+
+
+# what others are to write
+
+
+def test_a_promised_device_is_held_whether_or_not_its_claim_says_so() -> None:
+    """The binder writes, takes back and writes again; between two attempts the device is nobody else's."""
+    claim = make_claim(name="c")
+    written = changed(claim, status={"allocation": holding("a")})
+    known = DeviceAssumptions([claim])
+    known.promise(claim.key, "pod", holding("a"))
+    for told in (written, claim, written, claim):
+        assert known.in_use == InUse([holding("a")])
+        known.observe(told)
+    assert known.in_use == InUse([holding("a")])
+    known.release(claim.key, "pod")
+    assert known.in_use == InUse()
+
+
+def test_a_promise_holds_before_its_claim_is_known() -> None:
+    known, claim = DeviceAssumptions(), make_claim(name="c")
+    known.promise(claim.key, "pod", holding("a"))
+    assert known.in_use == InUse()
+    known.observe(claim)
+    assert known.in_use == InUse([holding("a")])
+    known.withdraw(claim.key)
+    assert known.in_use == InUse()
+
+
+def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))  # decided by us, written by somebody else
+    known.promise(claim.key, "pod", holding("a"))
+    known.release(claim.key, "pod", kept=True)
+    assert known.in_use == InUse([holding("a")])
+    known.observe(changed(claim, status={"allocation": holding("a")}))
+    assert known.in_use == InUse([holding("a")])
+    known.observe(claim)  # given back, when the pod was gone
+    assert known.in_use == InUse()
+
+
+def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    for uid in ("one", "two"):
+        known.promise(claim.key, uid, holding("a"))
+    known.release(claim.key, "one")
+    assert known.in_use == InUse([holding("a")])
+    known.release(claim.key, "two")
+    assert known.in_use == InUse()
