@@ -247,6 +247,7 @@ def test_a_device_is_free_when_its_last_user_goes_after_the_request(tmp_path: Pa
             for group in (GROUP, "g-2"):
                 while not await is_going(rig, reservation_name("n1", group), RESERVATIONS):
                     await asyncio.sleep(0.02)
+        assert await is_going(rig, NAME, RESERVATIONS), "the first is not made anew for the second"
 
     on_rig(tmp_path, test, GpuSharing())
 
@@ -261,6 +262,7 @@ def test_who_runs_on_a_device_goes_as_soon_as_its_reservation_is_gone(tmp_path: 
             await rig.client.delete(PODS, name=NAME, namespace=RESERVATIONS, grace_s=0)
             while not await is_going(rig, "web"):
                 await asyncio.sleep(0.02)
+        assert await is_going(rig, NAME, RESERVATIONS), "nobody has reserved it again"
 
     on_rig(tmp_path, test, GpuSharing())
 
@@ -275,11 +277,13 @@ def test_devices_of_a_user_of_several_are_found_to_be_free_within_the_minute(
         await attempt(rig, "web", ("g-1", "GPU-7"), ("g-2", "GPU-8"))
         async with rig.at_work():
             await rig.client.delete(REQUESTS, name="web", namespace="default")
-            await asyncio.sleep(0.3)
+            while rig.view.requests:
+                await asyncio.sleep(0.02)
             await rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
             for group in ("g-1", "g-2"):
                 while not await is_going(rig, reservation_name("n1", group), RESERVATIONS):
                     await asyncio.sleep(0.02)
+        assert await is_going(rig, reservation_name("n1", "g-1"), RESERVATIONS)
 
     on_rig(tmp_path, test, GpuSharing())
 
