@@ -42,6 +42,9 @@ profiles:
       enabled: [{name: GpuSharing}, {name: Marking}, {name: Correcting}, {name: BindRequestBinder}]
       disabled: [{name: DefaultBinder}]
 """
+LEFT_TO_THE_BINDER = f"""{PROFILES}    preBind:
+      disabled: [{{name: DynamicResources}}]
+"""
 
 MARKING = '''
 class Marking:
@@ -152,11 +155,15 @@ class Rounds:
         self.corner, self.witness, self.chance = corner, witness, random.Random(seed)
         flags = (f"--plugins-dir={corner.folder / 'marking'}",)
         self.players = {
-            "scheduler": Player(lambda: corner.running(*flags, config=quick(PROFILES))),
+            "scheduler": Player(lambda: corner.running(*flags, config=quick(self.profiles()))),
             "binder": Player(lambda: corner.binder(f"--plugins-dir={corner.folder / 'moody'}")),
         }
         self.made = self.bound = 0
         self.killed: list[str] = []
+
+    def profiles(self) -> str:
+        """Claims are written by the scheduler before it makes the request, or by the binder after that."""
+        return self.chance.choice((PROFILES, LEFT_TO_THE_BINDER))
 
     def play(self, kills: int) -> None:
         with ExitStack() as stack:
