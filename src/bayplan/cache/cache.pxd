@@ -21,8 +21,8 @@ cdef class Cache:
     cdef public object _assumed_ttl_s, _tree, _images, _seen
     cdef public CNodeColumns _nodes
     cdef public list _slots, _free_slots, _content
-    cdef public dict _states, _strangers, _before
-    cdef public set _aside
+    cdef public dict _states, _strangers
+    cdef public object _aside
     cdef public CJournal _row_journal, _slot_journal
     cdef public Py_ssize_t assumed_count, _layout, _content_clock
     cpdef assume(self, object info)

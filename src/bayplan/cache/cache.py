@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from bayplan.cache.aside import Aside
 from bayplan.cache.images import ImageTable
 from bayplan.cache.node_tree import NodeTree
 from bayplan.devices import DeviceAssumptions
@@ -79,8 +80,7 @@ class Cache:
         self.assumed_count = 0
         """Pods that the API server has not shown on their nodes yet."""
         self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
-        self._aside: set[str] = set()  # uids of pods that are counted nowhere for a while
-        self._before: dict[str, list[str]] = {}  # by node: the order of its pods before the first was set aside
+        self._aside = Aside()
         self._free_slots: list[int] = []
         self._row_journal = Journal()
         self._slot_journal = Journal()
@@ -262,18 +262,16 @@ class Cache:
             if state is None or state.slot == _NO_SLOT:
                 continue
             row = state.row
-            self._before.setdefault(state.info.node_name, [info.uid for info in self._nodes.pods[row]])
+            self._aside.put(uid, state.info.node_name, self._nodes.pods[row])
             self._nodes.remove_pod(row, state.info)
             self._free_slot(state)
             self._touch(row)
-            self._aside.add(uid)
 
     def put_back(self, uids: Iterable[str]) -> None:
         """Count pods again that were set aside; once all are back, in the order in which they were."""
         for uid in uids:
-            if uid not in self._aside:
+            if not self._aside.take(uid):
                 continue
-            self._aside.discard(uid)
             state = self._states[uid]
             row = self._row(state.info.node_name)
             if row == _NO_ROW:
@@ -282,16 +280,10 @@ class Cache:
             self._nodes.add_pod(row, state.info)
             self._take_slot(state, row)
             self._touch(row)
-        if not self._aside:
-            self._reorder()
-
-    def _reorder(self) -> None:
-        before, self._before = self._before, {}
-        for name, uids in before.items():
+        for name, order in self._aside.orders():
             row = self._row(name)
             if row != _NO_ROW:
-                places = {uid: place for place, uid in enumerate(uids)}
-                self._nodes.pods[row].sort(key=lambda info: places.get(info.uid, len(places)))
+                self._nodes.pods[row].sort(key=order)
                 self._touch(row)
 
     def is_assumed(self, uid: str) -> bool:
@@ -556,8 +548,7 @@ class Cache:
     def _leave(self, uid: str) -> None:
         state = self._states.pop(uid)
         self.assumed_count -= state.assumed
-        if uid in self._aside:
-            self._aside.discard(uid)
+        if self._aside.take(uid):
             return
         info = state.info
         row = self._row(info.node_name)
