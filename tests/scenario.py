@@ -143,6 +143,7 @@ class Corner:
         return found
 
     def priority(self, name: str, value: int, **fields: Any) -> str:
+        """A class that may be named at once: a server that has stored one need not know it yet."""
         full = f"{self.label[:40]}-{name}"
         self.api.create(
             {
@@ -153,7 +154,15 @@ class Corner:
                 **fields,
             }
         )
+        until(lambda: self._is_known(full), f"pods of {full} are taken")
         return full
+
+    def _is_known(self, priority: str) -> bool:
+        try:
+            self.api.try_to_create(self.pod("tried", priorityClassName=priority))
+        except Refused as fault:
+            return "no PriorityClass" not in str(fault)
+        return True
 
     # the process ------------------------------------------------------------------------------------------------
 

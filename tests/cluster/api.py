@@ -58,6 +58,10 @@ class Api:
         with ThreadPoolExecutor(8) as threads:
             return list(threads.map(lambda item: self._ask("POST", self.path(item["kind"]), item), items))
 
+    def try_to_create(self, item: Tree) -> Tree:
+        """What the server would have if this were created."""
+        return self._ask("POST", f"{self.path(item['kind'])}?dryRun=All", item)
+
     def get(self, kind: str, name: str) -> Tree:
         return self._ask("GET", self.path(kind, name))
 

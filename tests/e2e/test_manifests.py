@@ -1,7 +1,8 @@
 """Manifests as people write them, on our API server and on a real one: stored, shown, changed and refused alike.
 
 Each file of `manifests/` is applied in a namespace of its own, in all the ways in which people do that. If there is a
-`crd-` file of the same name, the kinds in it are defined before.
+`crd-` file of the same name, the kinds in it are defined before; if there is a `before-` file, the limits in it hold
+before.
 """
 
 from __future__ import annotations
@@ -29,6 +30,20 @@ WAYS = (
 """What is done with every file, one after the other."""
 
 
+UNLIMITED = """
+apiVersion: v1
+kind: Pod
+metadata: {name: unlimited}
+spec: {containers: [{name: a, image: "x:1"}]}
+"""
+
+
+def _limited(namespace: str) -> list[Step]:
+    """Wait until a pod is given limits: a server that has stored a LimitRange need not know it yet."""
+    given = "-o jsonpath={.spec.containers[0].resources.limits.cpu} --allow-missing-template-keys=false"
+    return [Step(f"until create --dry-run=server -f - {given} -n {namespace}", UNLIMITED)]
+
+
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in MANIFESTS])
 def test_a_manifest(both: tuple[Terminal, Terminal], path: Path) -> None:
     text, namespace = path.read_text(encoding="utf-8"), f"manifest-{path.stem}"
@@ -39,6 +54,8 @@ def test_a_manifest(both: tuple[Terminal, Terminal], path: Path) -> None:
             Step("apply -f -", kinds),
             Step(f"wait --for=condition=Established -f - --timeout={DEADLINE_S:.0f}s", kinds),
         ]
+    if (limits := path.with_name(f"before-{path.name}")).exists():
+        steps[1:1] = [Step(f"apply -f - -n {namespace}", limits.read_text(encoding="utf-8")), *_limited(namespace)]
     differences = [difference(both, step) for step in steps]
     assert not any(differences), "\n\n".join(filter(None, differences))
 
