@@ -289,15 +289,28 @@ def test_devices_of_a_user_of_several_are_found_to_be_free_within_the_minute(
 
 
 def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "SYNC_EVERY_S", 0.01)
-    looks = []
+    monkeypatch.setattr(live, "SYNC_EVERY_S", 0.00123)
+    looks: list[str] = []
+    minutes: list[float] = []
 
     async def test(rig: BinderRig) -> None:
-        rig.reservations.sync_all = lambda: asyncio.sleep(0, looks.append("look"))  # type: ignore[method-assign]
+        sleep = rig.client.clock.sleep
+
+        async def look() -> None:
+            looks.append("look")
+
+        async def counted(duration_s: float) -> None:
+            minutes.extend([duration_s] if duration_s == live.SYNC_EVERY_S else [])
+            await sleep(duration_s)
+
+        monkeypatch.setattr(rig.reservations, "sync_all", look)
+        monkeypatch.setattr(rig.client.clock, "sleep", counted)
         async with rig.at_work():
             await rig.request(await rig.pod())
             await rig.until_phase("Succeeded")
-            await asyncio.sleep(0.1)
+            before = len(minutes)
+            while len(minutes) < before + 3:
+                await asyncio.sleep(0)
 
     on_rig(tmp_path, test, GpuSharing())
     assert looks == ["look"]  # the one at the start
