@@ -18,7 +18,12 @@ from pathlib import Path
 
 VERSION = "1.36.4"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "kube-scheduler", "kube-controller-manager", "helm")
-OF_OTHER_VERSIONS = {"kube-apiserver-1.34": "1.34.4", "volcano": "1.34.4"}
+OF_OTHER_VERSIONS = {
+    "kube-apiserver-1.30": "1.30.14",
+    "kube-apiserver-1.32": "1.32.13",
+    "kube-apiserver-1.34": "1.34.4",
+    "volcano": "1.34.4",
+}
 """Programs with Kubernetes' libraries of other versions, which only a soak needs."""
 
 MODULE = Path(__file__).resolve().parent

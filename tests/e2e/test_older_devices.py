@@ -18,12 +18,23 @@ GROUP = "resource.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+OLDER = "kube-apiserver-1.32"
+
+
+@pytest.fixture(scope="module", params=(*VERSIONS, pytest.param(OLDER, marks=pytest.mark.soak)))
 def dated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
-    """A server that offers one version of device objects, and not the one of today."""
-    served = [f"{GROUP}/{version}={str(version == request.param).lower()}" for version in ("v1", *VERSIONS)]
-    with Cluster(tmp_path_factory.mktemp("dated"), flags=[f"--runtime-config={','.join(served)}"]) as cluster:
-        yield cluster, request.param
+    """A server that offers one version of device objects, and not the one of today: told to, or because it is so old.
+
+    The old one has them on demand only."""
+    folder, offered = tmp_path_factory.mktemp("dated"), request.param
+    if offered == OLDER:
+        flags = ["--feature-gates=DynamicResourceAllocation=true", f"--runtime-config={GROUP}/v1beta1=true"]
+        with Cluster(folder, flags=flags, server=OLDER) as cluster:
+            yield cluster, "v1beta1"
+        return
+    served = [f"{GROUP}/{version}={str(version == offered).lower()}" for version in ("v1", *VERSIONS)]
+    with Cluster(folder, flags=[f"--runtime-config={','.join(served)}"]) as cluster:
+        yield cluster, offered
 
 
 def in_version(item: Tree, version: str) -> Tree:

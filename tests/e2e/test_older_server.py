@@ -1,4 +1,4 @@
-"""The scheduler on an API server of 1.34: what everybody needs every day, with what that server offers."""
+"""The scheduler on older API servers, the oldest too: what everybody needs every day, with what the server offers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from scheduling import node_of, until
 pytestmark = pytest.mark.soak
 
 
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("older"), server="kube-apiserver-1.34") as cluster:
+OLDEST, *OLDER = (f"kube-apiserver-{version}" for version in ("1.30", "1.32", "1.34"))
+
+
+@pytest.fixture(scope="module", params=(OLDEST, *OLDER))
+def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("older"), server=request.param) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Corner]:
-    name = request.node.name.replace("_", "-")[:60].strip("-")
+    name = request.node.originalname.replace("_", "-")[:60].strip("-")
     older.kubectl("create", "namespace", name)
     mine = Corner(older, name, tmp_path)
     yield mine
@@ -75,6 +78,17 @@ def test_volumes_wait_for_their_first_pod(corner: Corner) -> None:
     corner.api.delete("PersistentVolume", name)
 
 
+@pytest.mark.parametrize("older", [OLDEST], indirect=True)
+def test_what_the_server_lacks_is_said_and_missed_by_nobody(corner: Corner) -> None:
+    """Device claims of 1.30 are of a version that nobody reads any more."""
+    corner.add_nodes(1)
+    with corner.running() as process:
+        corner.api.create(corner.pod("plain"))
+        corner.settles(process)
+    assert "the API server has no resourceclaims; what needs them is switched off" in corner.log()
+
+
+@pytest.mark.parametrize("older", [OLDER[-1]], indirect=True)
 def test_devices_are_allocated(corner: Corner) -> None:
     _, second = corner.add_nodes(2)
     kind = f"{corner.label[:40]}-gpu"
