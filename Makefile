@@ -130,7 +130,7 @@ docs: .venv/.dev
 lock: .venv/.runtime
 	$(PIP) install --quiet uv
 	$(LOCK) --group build pyproject.toml --output-file requirements.lock
-	$(LOCK) --group build --group dev --group kernel --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+	$(LOCK) --group build --group dev --group kernel --extra fast --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
 
 clean:
 	rm -rf .venv build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

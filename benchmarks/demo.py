@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bayplan.app.loops import fastest_loop
 from benchmarks.calibration import Calibration
 from benchmarks.embedded_cluster import PODS, cpu_s, home_below, pod, post_all, session_with
 from benchmarks.report import kernel_in_use
@@ -170,6 +171,7 @@ def main(quick: bool, check: bool, file: Path) -> None:
     told = {
         "calibration": round(scale, 3),
         "kernel": kernel_in_use(),
+        "loop": _loop(),
         "first_pod_s": round(first, 2),
         "nodes": nodes,
         "pods": pods,
@@ -184,10 +186,16 @@ def main(quick: bool, check: bool, file: Path) -> None:
     file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     _print(first, run, parts, nodes, held)
     kernel = "compiled" if kernel_in_use() else "plain Python"
-    click.echo(f"calibration {scale:.2f}; modules of the hot path: {kernel}; written to {file}")
+    click.echo(f"calibration {scale:.2f}; modules of the hot path: {kernel}; loop: {_loop()}; written to {file}")
     broken = [name for name, holds in held.items() if not holds]
     if check and broken and not quick:
         raise click.ClickException(f"over budget: {', '.join(broken)}")
+
+
+def _loop() -> str:
+    """Whose loop the cluster runs on."""
+    with closing(fastest_loop()) as loop:
+        return type(loop).__module__.partition(".")[0]
 
 
 def _print(first: float, run: Throughput, parts: dict[str, float], nodes: int, held: dict[str, bool]) -> None:

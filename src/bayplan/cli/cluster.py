@@ -215,8 +215,10 @@ def up(detach: bool, **told: Any) -> None:
     if detach:
         _start_detached(folder, settings)
         return
-    with folder.held():
-        asyncio.run(_serve(folder, settings))
+    from bayplan.app.loops import fastest_loop
+
+    with folder.held(), asyncio.Runner(loop_factory=fastest_loop) as runner:
+        runner.run(_serve(folder, settings))
 
 
 @command.command("down")
