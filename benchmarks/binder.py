@@ -6,10 +6,14 @@
 Prints a table of medians and writes build/bench/binder.json. A machine is not the same from one minute to the next, so
 each round measures all ways and is compared with itself; the two that are compared by their processor's time take turns
 at going first. Pods are there before anybody starts; counted is from the first that the watch shows on a node to the
-last. The binder is at work before the scheduler starts: else what the scheduler decides meanwhile would be counted of
-the one way and not of the other. The loop makes the writes of scheduler and binder for each pod, events too. The
-processor's time of a process goes on until it has told everything, its events too: who is slower to bind would else pay
-for events that the other still has to send. What it takes for as long while idle is no cost of pods: it is taken off.
+last. The binder is at work before the scheduler is. The loop makes the writes of scheduler and binder for each pod,
+events too.
+
+The processor's time of a process is counted from the moment at which the scheduler may decide: it has seen everything
+and waits for a lease that is ours until then. From the first pod that is bound on it would be wrong: a scheduler has
+decided about a tenth of the pods by then, or about none, as it happens. It goes on until everything is told, events
+too: who is slower to bind would else pay for events that the other still has to send. What a process takes for as long
+while idle is no cost of pods: it is taken off.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the recipe for a cluster lives there
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bayplan.client import EVENTS, MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource, Selection, resource_of
+from bayplan.client import EVENTS, LEASES, MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource, Selection, resource_of
 from bayplan.clock import SystemClock
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest, manifest, new_request
@@ -50,6 +54,9 @@ GOAL, MOST_CPU = 0.8, 1.2
 """Of what the loop binds in a second; of what a pod costs the scheduler that binds directly."""
 WORKERS = 10
 IDLE_S = 5.0
+AT_REST = 0.02
+"""The share of a processor below which a process has seen everything, and waits."""
+LEASE, LEASE_SPACE = "kube-scheduler", "kube-system"
 SPACE = "bound"
 REQUESTS = resource_of(kind_of(BindRequest))
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
@@ -59,7 +66,7 @@ CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {{kubeconfig: {kubeconfig}, qps: 100000, burst: 100000}}
-leaderElection: {{leaderElect: false}}
+leaderElection: {{leaderElect: true, retryPeriod: 1s}}
 profiles:
 - schedulerName: default-scheduler
 {plugins}
@@ -156,6 +163,15 @@ class Stage:
             await asyncio.sleep(0.1)
         await self.client.delete(REQUESTS, name=nobody.name, namespace=SPACE)
 
+    async def keep_lease(self) -> None:
+        """Let no scheduler decide."""
+        spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 3600, "renewTime": micro_time(self.clock.now())}
+        await self.client.create(LEASES, {"metadata": {"name": LEASE}, "spec": spec}, namespace=LEASE_SPACE)
+
+    async def give_lease(self) -> None:
+        """Let a scheduler decide, and have no other that waits for it later find it taken."""
+        await self.client.delete(LEASES, name=LEASE, namespace=LEASE_SPACE)
+
     async def _count(self, resource: Resource, text: bytes) -> int:
         return (await self.client.transport.request("GET", resource.path(SPACE))).body.count(text)
 
@@ -206,8 +222,8 @@ async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measu
                 await counted(scheduler, binder)
 
     async def counted(*processes: subprocess.Popen[bytes]) -> None:
-        while not stage._seen:
-            await asyncio.sleep(0.01)
+        await at_rest(processes[0])
+        await stage.give_lease()
         before, since_s = [cpu_s(each.pid) for each in processes], stage.clock.monotonic_s()
         try:
             await asyncio.Event().wait()
@@ -218,11 +234,22 @@ async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measu
             idle = [(cpu_s(each.pid) - then) / IDLE_S for each, then in zip(processes, after, strict=True)]
             spent[:] = [now - then - busy_s * share for now, then, share in zip(after, before, idle, strict=True)]
 
+    await stage.keep_lease()
     rate = await stage.bound_by(work)
+    await stage.give_lease()  # the scheduler's by now
     each_ms = [1e3 * seconds / stage.pods for seconds in spent]
     return Measured(
         "BindRequests" if with_binder else "direct", stage.pods, rate, *each_ms, *([0.0] * (2 - len(each_ms)))
     )
+
+
+async def at_rest(process: subprocess.Popen[bytes]) -> None:
+    """Until a process has started, and has nothing left to do."""
+    share = 1.0
+    while share > AT_REST:
+        before_s = cpu_s(process.pid)
+        await asyncio.sleep(1.0)
+        share = cpu_s(process.pid) - before_s
 
 
 async def by_loop(stage: Stage) -> Measured:
