@@ -74,6 +74,7 @@ POD_SHAPES = st.fixed_dictionaries(
 )
 
 _RESIZED = ContainerStatus(name="main", resources=ResourceRequirements(requests={"cpu": "2", "x.io/gpu": "3"}))
+_AS_ASKED = ContainerStatus(name="main", resources=ResourceRequirements(requests={"cpu": "250m"}))
 VERSIONS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     (
         {"metadata": {"annotations": {"received": "Regular"}}},
@@ -83,6 +84,8 @@ VERSIONS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"status": {"conditions": (Condition(type="PodBound", status="True"),)}},
         {"status": {"conditions": (Condition(type="PodResizePending", reason="Infeasible"),)}},
         {"status": {"container_statuses": (_RESIZED,)}},
+        {"status": {"container_statuses": (_AS_ASKED,)}},
+        {"status": {"container_statuses": (ContainerStatus(name="main"),)}},
         {"status": {"phase": "Running"}},
     )
 )

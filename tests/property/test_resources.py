@@ -10,6 +10,7 @@ from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodSt
 from bayplan.objects.meta import Condition, ObjectMeta, QuantityText
 from bayplan.objects.resources import (
     NONZERO_DEFAULTS,
+    accounted_nonzero,
     accounted_requests,
     amount_of,
     asks_alike,
@@ -19,6 +20,7 @@ from bayplan.objects.resources import (
     is_accounted,
     pod_requests,
     runs_alike,
+    takes_alike,
     written_requests,
 )
 from bayplan.snapshot.pod_info import PodInfo
@@ -108,6 +110,57 @@ def test_versions_are_compared_without_writing_their_requests_down(
     later = Pod(spec=spec, status=status)
     assert asks_alike(pod, later) == (written_requests(pod) == written_requests(later))
     assert runs_alike(pod.status, status) == asks_alike(pod, Pod(spec=pod.spec, status=status))
+
+
+def statuses_of(containers: tuple[Container, ...], told: str) -> tuple[ContainerStatus, ...]:
+    """What a kubelet says of containers that run with what they asked for: nothing of that, or the very words."""
+    if told == "nothing":
+        return tuple(ContainerStatus(name=each.name) for each in containers)
+    allocated = {each.name: each.resources.requests if told == "everything" else None for each in containers}
+    return tuple(
+        ContainerStatus(name=each.name, resources=each.resources, allocated_resources=allocated[each.name])
+        for each in containers
+    )
+
+
+def started(pod: Pod, told: str) -> Pod:
+    running = {
+        "container_statuses": statuses_of(pod.spec.containers, told),
+        "init_container_statuses": statuses_of(pod.spec.init_containers, told),
+    }
+    return replace(pod, status=replace(pod.status, **running))
+
+
+WORDS = st.sampled_from(["nothing", "what runs", "everything"])
+
+
+@given(pods(), pods(), st.sets(st.sampled_from(RUNNING)), st.none() | WORDS, st.none() | WORDS)
+def test_versions_that_take_alike_take_the_same_from_their_node(
+    pod: Pod, other: Pod, running: set[str], first: str | None, then: str | None
+) -> None:
+    """Two versions with one spec, as they come or as those of pods that run with what they asked for."""
+    later = replace(pod, status=replace(pod.status, **{name: getattr(other.status, name) for name in running}))
+    before, after = started(pod, first) if first else pod, started(later, then) if then else later
+    if takes_alike(before, after):
+        assert exactly(before, use_status=True) == exactly(after, use_status=True)
+        assert accounted_requests(before) == accounted_requests(after)
+        assert accounted_nonzero(before) == accounted_nonzero(after)
+    else:
+        assert not runs_alike(before.status, after.status)
+
+
+@given(pods(), WORDS)
+def test_a_pod_that_starts_takes_what_it_took_before(pod: Pod, told: str) -> None:
+    bare = replace(pod, status=replace(pod.status, container_statuses=(), init_container_statuses=(), resources=None))
+    assert takes_alike(bare, started(bare, told))
+
+
+def test_of_two_containers_of_one_name_nobody_can_tell_which_runs() -> None:
+    small, large = (
+        Container(name="a", resources=ResourceRequirements(requests={"cpu": amount})) for amount in ("1", "4")
+    )
+    pod = Pod(spec=PodSpec(containers=(large,), init_containers=(small,)))
+    assert not takes_alike(pod, started(pod, "what runs"))
 
 
 def amounts(info: PodInfo, vocabulary: Vocabulary) -> tuple[object, ...]:

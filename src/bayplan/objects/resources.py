@@ -192,6 +192,16 @@ def runs_alike(before: PodStatus, after: PodStatus) -> bool:
     )
 
 
+def takes_alike(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod with one spec take the same from their node.
+
+    Each pod that starts has statuses all at once; they say that its containers have what they asked for, or nothing."""
+    before, after = one.status, other.status
+    if before.resources is None and after.resources is None and _runs_as_written(one) and _runs_as_written(other):
+        return True  # what was set aside for the pod as a whole, and why resizes wait, is of no account then
+    return runs_alike(before, after)
+
+
 def _resizes(status: PodStatus) -> list[str]:
     """Why resizes have to wait."""
     return [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING]
@@ -230,8 +240,14 @@ def _as_written(pod: Pod, variant: _Variant) -> _Written | None:
 
 def _runs_as_written(pod: Pod) -> bool:
     """Whether every container that runs has what it asks for: so it is with all pods but those that are resized."""
-    asked = {container.name: container.resources.requests for container in pod.spec.containers}
-    for status in pod.status.container_statuses:
+    statuses = pod.status.container_statuses + pod.status.init_container_statuses
+    if not statuses:
+        return True
+    containers = pod.spec.containers + pod.spec.init_containers
+    asked = {container.name: container.resources.requests for container in containers}
+    if len(asked) < len(containers):
+        return False  # nobody can tell of which of two namesakes a status is
+    for status in statuses:
         if status.resources is not None:
             wanted = asked.get(status.name)
             if status.resources.requests != wanted or (status.allocated_resources or wanted) != wanted:

@@ -25,7 +25,7 @@ from bayplan.objects.resources import (
     balanced_requests,
     filter_requests,
     fit_score_requests,
-    runs_alike,
+    takes_alike,
 )
 from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
 
@@ -196,9 +196,7 @@ _OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "clai
 
 def weighs_alike(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod are the same to columns: they show nothing that is different."""
-    return (
-        one.spec == other.spec and one.metadata.labels == other.metadata.labels and runs_alike(one.status, other.status)
-    )
+    return one.spec == other.spec and one.metadata.labels == other.metadata.labels and takes_alike(one, other)
 
 
 def counts_alike(one: Pod, other: Pod) -> bool:
