@@ -11,8 +11,8 @@ cdef class Kind:
 cdef class Classes:
     cdef public object _boundary
     cdef public str _name
-    cdef public list _roles, _filters, _scores, _parts, _restless, _sitting
-    cdef public dict _quiet_roles
+    cdef public list _roles, _filters, _scores, _parts, _restless, _sitting, _particular
+    cdef public dict _quiet_roles, _looks
     cdef public bint _usable
     cdef public Py_ssize_t _limit, _attempt
     cdef public CEvaluationClock _clock

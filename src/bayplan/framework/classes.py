@@ -30,6 +30,7 @@ from bayplan.framework.status import Code, Status
 from bayplan.framework.weighing import CannotShare
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
+from bayplan.snapshot.pod_info import look_of
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 MOST_KEPT = 256
 _REMEMBERED_KEYS = 4096
+_REMEMBERED_LOOKS = 256
+"""Forgotten all at once, and long before a shelf forgets a key that was not asked for: each new look asks for one."""
 
 
 class Kept(Generic[T]):
@@ -48,6 +51,10 @@ class Kept(Generic[T]):
         self.met = False  # once: whatever comes again is kept
         self.used = 0  # when it was asked for last, in attempts
         self.value: T | None = None
+
+
+Places = tuple[Kept[Part] | None, ...]
+"""Of each plugin's answers about a pod; None where it is asked about this pod alone."""
 
 
 class Shelf(Generic[T]):
@@ -143,6 +150,11 @@ class Classes:
         self.long_ways: Counter[str] = Counter()  # why pods were not helped by what others know
         self._complained: set[str] = set()
         self._parts: list[Shelf[Part]] = [Shelf(limit) for _ in self._roles]
+        # Of plugins of ours it is known that they never look at who a pod is, save those that take their word back.
+        self._particular = [
+            number for number, role in enumerate(self._roles) if role.signs and (role.outside or role.signs_anew)
+        ]
+        self._looks: dict[Hashable, tuple[int, tuple[object, ...], Places]] = {}
         self._standings: Shelf[Standing] = Shelf(limit)
 
     def __len__(self) -> int:
@@ -165,11 +177,27 @@ class Classes:
         return kind
 
     def _signed(self, info: PodInfo) -> Kind:
-        places = tuple(
-            self._place(role, shelf, info) if role.signs else None
-            for role, shelf in zip(self._roles, self._parts, strict=True)
-        )
+        """Pods of one template follow each other: only who may tell them apart is asked about the second."""
+        meta, look = info.pod.metadata, look_of(info.pod)
+        name = (meta.namespace, frozenset(meta.labels.items()))
+        known = self._looks.get(name)
+        if known is None or known[0] != self._revision or known[1] != look:
+            places = self._signed_by_all(info)
+            if len(self._looks) >= _REMEMBERED_LOOKS:
+                self._looks.clear()
+            self._looks[name] = self._revision, look, places
+        elif self._particular:
+            asked = list(known[2])
+            for number in self._particular:
+                asked[number] = self._place(self._roles[number], self._parts[number], info)
+            places = tuple(asked)
+        else:
+            places = known[2]
         return Kind(places, None if None in places else self._standings.place(places), self._clock)
+
+    def _signed_by_all(self, info: PodInfo) -> Places:
+        roles = zip(self._roles, self._parts, strict=True)
+        return tuple([self._place(role, shelf, info) if role.signs else None for role, shelf in roles])
 
     def _differs(self, kind: Kind, info: PodInfo) -> bool:
         """Whether a plugin that says more than once how it sees a pod sees it differently now."""

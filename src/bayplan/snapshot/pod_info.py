@@ -27,6 +27,7 @@ from bayplan.objects.resources import (
     fit_score_requests,
     takes_alike,
 )
+from bayplan.objects.volumes import Volume
 from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
 
 T = TypeVar("T")
@@ -197,6 +198,16 @@ _OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "clai
 def weighs_alike(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod are the same to columns: they show nothing that is different."""
     return one.spec == other.spec and one.metadata.labels == other.metadata.labels and takes_alike(one, other)
+
+
+def look_of(pod: Pod) -> tuple[object, ...]:
+    """All of a pod but who it is: its name, uid and version, when it was made, and what its volumes are called where
+    that is all that is known of them. Each pod is given such a volume, of a name like no other, with its account."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    if spec.volumes:
+        spec = replace(spec, volumes=tuple([each for each in spec.volumes if each != Volume(name=each.name)]))
+    belongs = (meta.namespace, meta.labels, meta.annotations, meta.owner_references)
+    return (*belongs, meta.deletion_timestamp, meta.finalizers, spec, status)
 
 
 def counts_alike(one: Pod, other: Pod) -> bool:
