@@ -11,7 +11,6 @@ there at the start, and what became of a request of which nobody has heard for l
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,7 +93,7 @@ class BindRequests:
     _promised: dict[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # by uid of the pod: claims whose devices we hold
-    _gone: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _gone: dict[str, None] = field(default_factory=dict)  # uids of requests, the latest last
     _deleting: set[str] = field(default_factory=set)
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
     _letting_go: bool = False
@@ -133,7 +132,8 @@ class BindRequests:
         """The API server shows the pod on a node."""
         if self._forget(pod):
             self._bound_s = self.clock.monotonic_s()
-        self._release_devices(pod.metadata.uid, kept=True)
+        if self._promised:
+            self._release_devices(pod.metadata.uid, kept=True)
         self._settle(pod.metadata.uid, SUCCESS)
 
     def pod_gone(self, pod: Pod) -> None:
@@ -240,9 +240,12 @@ class BindRequests:
         pod = self.engine.waiting_pod(request)
         if pod is None and self.only_failures:
             return  # it is bound, or gone, and nobody would tell when its request goes
-        was_given_up = known is not None and known.is_given_up
         self.known[key] = request
         self._asked_s[key] = self.clock.monotonic_s()
+        if not request.status.phase:  # as it was made: nobody has said anything of it yet
+            self._came_new(request, pod)
+            return
+        was_given_up = known is not None and known.is_given_up
         if request.is_taken_up and (known is None or known.status != request.status):  # others may write as well
             self._tried_s[key] = self._asked_s[key]
             self.stale.discard(request.metadata.uid)
@@ -250,8 +253,6 @@ class BindRequests:
             return
         if request.is_live and not request.has_succeeded:
             self._hold_devices(request, pod)
-        if not request.status.phase and self.cache.pod(pod.metadata.uid) is not None:
-            return  # as we made it: nobody has said anything of it yet
         if request.is_given_up and not was_given_up:
             self._given_up(request, pod)
         elif request.is_live and self.cache.pod(pod.uid) is None:
@@ -259,8 +260,18 @@ class BindRequests:
         elif request.has_succeeded:
             self._settle(pod.uid, SUCCESS)
 
+    def _came_new(self, request: BindRequest, pod: Pod | None) -> None:
+        """Most requests are known only so: their pods are on their nodes before anybody tells more of them."""
+        if pod is None or request.metadata.deletion_timestamp is not None or not request.is_for(pod):
+            return
+        if request.spec.resource_claim_allocations:
+            self._hold_devices(request, pod)
+        self._restore(request, pod)
+
     def _went(self, request: BindRequest) -> None:
-        self._gone.append(request.metadata.uid)
+        self._gone[request.metadata.uid] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
         self.stale.discard(request.metadata.uid)
         self._deleting.discard(request.metadata.uid)
         key = request.pod_key
@@ -321,7 +332,7 @@ class BindRequests:
             self.cache.devices.release(key, uid, kept=kept)
 
     def _restore(self, request: BindRequest, pod: Pod) -> bool:
-        if self.cache.pod(pod.uid) is None:
+        if self.cache.pod(pod.metadata.uid) is None:
             self.cache.assume(PodInfo(pod).bound_to(request.spec.selected_node))
             self._restored.add(pod.uid)
             self.engine.taken(pod)
