@@ -26,6 +26,7 @@ from bayplan.cluster.housekeeping import Housekeeping
 from bayplan.cluster.journal import SqliteJournal
 from bayplan.cluster.kinds import Resources
 from bayplan.cluster.looking import StoreLookup
+from bayplan.cluster.moulds import Moulds
 from bayplan.cluster.openapi_documents import OpenApiDocuments
 from bayplan.cluster.parts import Parts
 from bayplan.cluster.people import People
@@ -95,7 +96,8 @@ class EmbeddedCluster:
     def gateway(self) -> Gateway:
         """Everything but the sockets: what answers a request."""
         parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock)
-        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts)
+        moulds = Moulds(self.store, self._lookup, self._clock, self._chance)
+        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts, moulds)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         return Gateway(self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints)
 

@@ -19,6 +19,7 @@ from bayplan.cluster.deleting import DeleteOptions, gone_status, shows_deleted
 from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Tree
 from bayplan.cluster.metadata import settle_name, timestamp
+from bayplan.cluster.moulds import Moulds
 from bayplan.cluster.negotiating import wanted
 from bayplan.cluster.parts import Parts, is_special
 from bayplan.cluster.reading import ListOptions, Reader, asked_version, invalid_options, not_ahead
@@ -56,6 +57,7 @@ class Endpoints:
     clock: Clock
     chance: random.Random
     parts: Parts
+    moulds: Moulds
 
     async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
         if is_special(ask):
@@ -123,9 +125,15 @@ class Endpoints:
         return Writing(ask.resource, ask.namespace, ask.user, options, ask.manager, ask.path.subresource)
 
     def _create(self, ask: Ask, content: bytes) -> Reply:
+        sought = self.moulds.sought(ask, content)
+        if sought is not None and (cast := self.moulds.cast(ask, sought)) is not None:
+            return self._written(ask, cast, [])
         write = self._writing(ask, "CreateOptions")
         read = self._read(ask, content, write)
-        return self._written(ask, self.writer.create(write, read.object), write.warnings)
+        written = self.writer.create(write, read.object)
+        if sought is not None and not write.warnings:
+            self.moulds.learn(ask, sought, written)
+        return self._written(ask, written, write.warnings)
 
     def _update(self, ask: Ask, content: bytes) -> Reply:
         write = self._writing(ask, "UpdateOptions")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from bayplan.cluster import forms
 from bayplan.cluster.entries import Entry
 from bayplan.cluster.kinds import Resource, Tree
-from bayplan.cluster.store import Store
+from bayplan.cluster.store import Place, PlaceName, Store
 
 _MOST = 4096
 
@@ -20,15 +20,22 @@ class StoreLookup:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.asked: dict[PlaceName, Place] = {}
+        """Where somebody looked: who wants to know what a rule went by clears it first."""
         self._known: dict[tuple[Resource, str], tuple[Entry, Tree]] = {}
 
     def get(self, resource: Resource, namespace: str, name: str) -> Tree | None:
-        entry = self._store.place(resource.storage).get(namespace, name)
+        entry = self._place(resource).get(namespace, name)
         return None if entry is None else self._tree(resource, entry)
 
     def list(self, resource: Resource, namespace: str = "") -> Iterator[Tree]:
-        entries = self._store.place(resource.storage).entries(namespace)
+        entries = self._place(resource).entries(namespace)
         return (self._tree(resource, entry) for entry in entries)
+
+    def _place(self, resource: Resource) -> Place:
+        place = self._store.place(resource.storage)
+        self.asked[place.name] = place
+        return place
 
     def _tree(self, resource: Resource, entry: Entry) -> Tree:
         key = (resource, entry.key)

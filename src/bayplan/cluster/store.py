@@ -39,6 +39,8 @@ class Place:
         self.ring = Ring(since=since)
         self.extract: Extractor | None = None
         self.bytes = 0
+        self.changes = 0
+        """How often something in here became different: as long as it stays, so does what was read here."""
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
 
@@ -62,6 +64,7 @@ class Place:
     def put(self, entry: Entry) -> Entry | None:
         """Take the new state; what was there before."""
         key = entry.key
+        self.changes += 1
         before = self._entries.get(key)
         if before is None:
             insort(self._keys, key)
@@ -73,6 +76,7 @@ class Place:
 
     def remove(self, key: str) -> Entry:
         entry = self._entries.pop(key)
+        self.changes += 1
         del self._keys[bisect_left(self._keys, key)]
         self.bytes -= len(entry.raw)
         return entry
@@ -121,11 +125,14 @@ class Store:
 
     def put(self, place: Place, tree: Tree) -> Entry:
         """Store a new state of an object, which becomes ours."""
-        self.version += 1
         metadata = tree["metadata"]
-        entry = entry_of(
-            tree, self.version, place.extract, place.get(metadata.get("namespace") or "", metadata["name"])
-        )
+        known = place.get(metadata.get("namespace") or "", metadata["name"])
+        return self.take(place, entry_of(tree, self.version + 1, place.extract, known))
+
+    def take(self, place: Place, entry: Entry) -> Entry:
+        """The same for one that has its form already, and the next version."""
+        self.version += 1
+        assert entry.version == self.version
         before = place.put(entry)
         self._tell(place, Change("MODIFIED" if before else "ADDED", self.version, entry, before))
         return entry
