@@ -22,7 +22,7 @@ from msgspec.structs import astuple, replace
 from bayplan.clock import Clock
 from bayplan.cluster import forms
 from bayplan.cluster.asking import Ask
-from bayplan.cluster.entries import Entry, encode
+from bayplan.cluster.entries import Entry, Extractor, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.metadata import new_uid, timestamp
@@ -36,14 +36,18 @@ MOST_BYTES = 16 << 10
 _JSON = "application/json"
 _LONGEST_NOTE = 1024
 _MARK = "\ue000"
-_HOLE = re.compile(f"{_MARK}([a-z ]+){_MARK}".encode())
-_is_plain = re.compile(r"[ !#-\[\]-~]+").fullmatch
+_HOLE = re.compile(f"{_MARK}([a-z0-9 ]+){_MARK}".encode())
+is_plain = re.compile(r"[ !#-\[\]-~]+").fullmatch
 """Texts that stand in JSON as they are."""
 
 Values = dict[bytes, bytes]
 """What goes into each hole."""
 Given = dict[bytes, str]
 Path = tuple[str | int, ...]
+Seen = tuple[tuple[Place, int], ...]
+"""How often the places had changed that the rules looked at."""
+Hopeless = Literal["noted", "hopeless"]
+"""In place of a mould: one of the kind has been here, or no mould can be made of it."""
 
 
 class _Named(msgspec.Struct):
@@ -139,9 +143,23 @@ class Mould(msgspec.Struct, eq=False):
     model: Entry
     fields: Mapping[str, bytes]
     """Those by which objects are selected that are holes."""
-    seen: tuple[tuple[Place, int], ...]
-    """How the places were that the rules looked at."""
+    seen: Seen
     proven: bool = False
+
+    @classmethod
+    def of(cls, resource: Resource, entry: Entry, text: bytes, extract: Extractor | None, seen: Seen) -> Mould:
+        """Of an object, and of its text with marks where others differ."""
+        model = replace(entry, raw=text)
+        chosen_by = extract(model.tree()) if extract is not None else {}
+        fields = {field: text[1:-1].encode() for field, text in chosen_by.items() if text[:1] == _MARK}
+        return cls(with_holes(text), with_holes(forms.whole(resource, model)), entry, fields, seen)
+
+    def proves(self, values: Values, written: Written) -> bool:
+        """Whether what was made would have been cast just so."""
+        made = written.entry
+        assert made is not None
+        cast = self.entry(made.name, made.uid, made.version, values)
+        return self.holds() and astuple(cast) == astuple(made) and self.shown % values == written.text
 
     def holds(self) -> bool:
         """Whether the rules would see what they saw."""
@@ -167,7 +185,7 @@ class Moulds:
         self._lookup = lookup
         self._clock = clock
         self._chance = chance
-        self._known: dict[Key, Mould | Literal["noted", "hopeless"]] = {}
+        self._known: dict[Key, Mould | Hopeless] = {}
 
     def sought(self, ask: Ask, body: bytes) -> Sought | None:
         """What to look for; None where the object has to be made in any case."""
@@ -188,7 +206,7 @@ class Moulds:
         for hole, text in given.items():
             value = text.encode()
             quoted = b'"%b"' % value
-            if body.count(quoted) != 1 or not _is_plain(text):
+            if body.count(quoted) != 1 or not is_plain(text):
                 return None  # which of them is the one that differs could not be told
             rest = rest.replace(quoted, b"\0%b\0" % hole)
             values[hole] = value
@@ -220,7 +238,7 @@ class Moulds:
             if len(self._known) >= MOST:
                 self._known.clear()
             self._known[sought.key] = "noted"
-        elif isinstance(known, Mould) and proves(known, sought, written):
+        elif isinstance(known, Mould) and known.proves(_values(sought, made), written):
             known.proven = True
         else:
             place = self._store.place(ask.resource.storage)
@@ -228,45 +246,35 @@ class Moulds:
             self._known[sought.key] = mould_of(ask.resource, place, made, sought, seen) or "hopeless"
 
 
-def proves(mould: Mould, sought: Sought, written: Written) -> bool:
-    """Whether what was made would have been cast just so."""
-    made = written.entry
-    assert made is not None
-    values = {**sought.values, **_own(made.tree()["metadata"]["creationTimestamp"], made.uid, made.version)}
-    cast = mould.entry(made.name, made.uid, made.version, values)
-    return mould.holds() and astuple(cast) == astuple(made) and mould.shown % values == written.text
-
-
-def mould_of(
-    resource: Resource, place: Place, entry: Entry, sought: Sought, seen: tuple[tuple[Place, int], ...]
-) -> Mould | None:
+def mould_of(resource: Resource, place: Place, entry: Entry, sought: Sought, seen: Seen) -> Mould | None:
     """A mould of one object; None where something else in it may depend on what differs."""
     tree = entry.tree()
     if encode(tree) != entry.raw or len(tree["metadata"].get("managedFields", ())) != 1 or entry.deleting:
         return None
     for hole, way in _SHAPES[resource.group, resource.version, resource.plural].kept_in.items():
-        if hole in sought.values and _exchanged(tree, way, _marked(hole)).encode() != sought.values[hole]:
+        if hole in sought.values and exchanged(tree, way, marked(hole)).encode() != sought.values[hole]:
             return None
     for hole, ways in _SERVERS_OWN.items():
-        texts = {_exchanged(tree, way, _marked(hole)).encode() for way in ways}
+        texts = {exchanged(tree, way, marked(hole)).encode() for way in ways}
         # A time or a uid that stands elsewhere too was put there by a rule.
         if len(texts) != 1 or (hole != b"version" and entry.raw.count(texts.pop()) != len(ways)):
             return None
-    model = replace(entry, raw=encode(tree))
-    chosen_by = place.extract(tree) if place.extract is not None else {}
-    fields = {field: text[1:-1].encode() for field, text in chosen_by.items() if text[:1] == _MARK}
-    return Mould(_with_holes(model.raw), _with_holes(forms.whole(resource, model)), entry, fields, seen)
+    return Mould.of(resource, entry, encode(tree), place.extract, seen)
+
+
+def _values(sought: Sought, made: Entry) -> Values:
+    return {**sought.values, **_own(made.tree()["metadata"]["creationTimestamp"], made.uid, made.version)}
 
 
 def _own(now: str, uid: str, version: int) -> Values:
     return {b"now": now.encode(), b"uid": uid.encode(), b"version": b"%d" % version}
 
 
-def _marked(hole: bytes) -> str:
+def marked(hole: bytes) -> str:
     return f"{_MARK}{hole.decode()}{_MARK}"
 
 
-def _exchanged(tree: Tree, way: Path, text: str) -> str:
+def exchanged(tree: Tree, way: Path, text: str) -> str:
     """What stood there before."""
     holder: Any = tree
     for step in way[:-1]:
@@ -276,6 +284,6 @@ def _exchanged(tree: Tree, way: Path, text: str) -> str:
     return before
 
 
-def _with_holes(marked: bytes) -> bytes:
+def with_holes(marked: bytes) -> bytes:
     """A text into which values go by `%`."""
     return _HOLE.sub(rb"%(\1)b", marked.replace(b"%", b"%%"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,72 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple
 
-from bayplan.clock import ManualClock
-from bayplan.cluster.asking import Ask
 from bayplan.cluster.credentials import Credentials
-from bayplan.cluster.embedded import EmbeddedCluster, credentials_for
-from bayplan.cluster.inside import InsideDoor
-from bayplan.cluster.moulds import Moulds, Sought
-from bayplan.cluster.writing import Written
+from bayplan.cluster.embedded import credentials_for
+from mould_world import Request, World
 
 Tree = dict[str, Any]
-Request = tuple[str, str, bytes]
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 RANGES = "/api/v1/namespaces/default/limitranges"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
-
-
-class Counting(Moulds):
-    """Counts what is cast."""
-
-    count = 0
-
-    def cast(self, ask: Ask, sought: Sought) -> Written | None:
-        found = super().cast(ask, sought)
-        self.count += found is not None
-        return found
-
-
-class Never(Moulds):
-    """The naive twin: everything is made."""
-
-    def sought(self, ask: Ask, body: bytes) -> Sought | None:  # noqa: ARG002
-        return None
-
-
-class World:
-    """A cluster without sockets, on a clock and a chance that repeat."""
-
-    def __init__(self, credentials: Credentials, moulds: type[Moulds]) -> None:
-        self.clock, chance = ManualClock(), random.Random(1)
-        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, housekeeping=False)
-        self.cluster.furnish()
-        gateway = self.cluster.gateway()
-        gateway.endpoints.moulds = self.moulds = moulds(self.cluster.store, self.cluster._lookup, self.clock, chance)
-        self._door = InsideDoor(gateway, lambda: self.cluster.store.told)
-        self._token = credentials.token
-
-    def ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes, bytes]:
-        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        lines = f"Authorization: Bearer {self._token}\r\nContent-Type: {media}\r\nUser-Agent: x/1"
-        return asyncio.run(self._door.ask(method, path, lines.encode(), body))
-
-    def objects(self) -> list[Any]:
-        return [astuple(entry) for place in self.cluster.store.places() for entry in place.entries()]
-
-    def history(self) -> list[Any]:
-        places = self.cluster.store.places()
-        return [(each.type, each.version, each.entry.raw) for place in places for each in place.ring.after(0)]
-
-
-def count_of(world: World) -> int:
-    assert isinstance(world.moulds, Counting)
-    return world.moulds.count
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +135,7 @@ def requests() -> st.SearchStrategy[list[Request] | float]:
 def test_what_is_cast_is_what_would_have_been_made(
     credentials: Credentials, asked: list[list[Request] | float]
 ) -> None:
-    cast, made = World(credentials, Moulds), World(credentials, Never)
+    cast, made = World(credentials), World(credentials, naive=True)
     for each in asked:
         if isinstance(each, float):
             cast.clock.advance(each)
@@ -211,14 +155,14 @@ def test_what_is_cast_is_what_would_have_been_made(
         pytest.param(EVENTS, lambda name: event(f"{name}.1", about=name, note=f"about {name}"), id="events"),
     ],
 )
-def test_from_the_third_on_a_hundred_are_cast(credentials: Credentials, path: str, make: Callable[[str], Tree]) -> None:
-    cast, made = World(credentials, Counting), World(credentials, Never)
+def test_from_the_fourth_on_all_are_cast(credentials: Credentials, path: str, make: Callable[[str], Tree]) -> None:
+    cast, made = World(credentials), World(credentials, naive=True)
     for number in range(103):
         asked = ("POST", path, body(make(f"one-{number}")))
         assert cast.ask(*asked) == made.ask(*asked)
         for each in (cast, made):
             each.clock.advance(0.3)
-    assert count_of(cast) == 100
+    assert cast.moulds.count == 100
     assert cast.objects() == made.objects()
     assert cast.history() == made.history()
 
@@ -234,21 +178,21 @@ def test_from_the_third_on_a_hundred_are_cast(credentials: Credentials, path: st
     ],
 )
 def test_what_the_rules_went_by_breaks_a_mould_when_it_changes(credentials: Credentials, between: Request) -> None:
-    world = World(credentials, Counting)
+    world = World(credentials)
     for number in range(5):
         assert world.ask("POST", PODS, body(pod(f"one-{number}")))[0] == 201
-    assert count_of(world) == 2
+    assert world.moulds.count == 2
     assert world.ask(*between)[0] in (200, 201)
     assert world.ask("POST", PODS, body(pod("two")))[0] == 201
-    assert count_of(world) == 2
+    assert world.moulds.count == 2
 
 
 def test_a_pod_that_waits_behind_a_gate_has_its_time_in_two_places_and_is_made(credentials: Credentials) -> None:
-    world = World(credentials, Counting)
+    world = World(credentials)
     for number in range(6):
         made = pod(f"one-{number}", schedulingGates=[{"name": "example.com/wait"}])
         answer = json.loads(world.ask("POST", PODS, body(made))[2])
         told = answer["status"]["conditions"][0]["lastTransitionTime"]
         assert told == answer["metadata"]["creationTimestamp"]
         world.clock.advance(1.0)
-    assert count_of(world) == 0
+    assert world.moulds.count == 0

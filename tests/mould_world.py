@@ -1,0 +1,83 @@
+"""A cluster that casts objects, and its naive twin that makes each of them, on clocks and chances that repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from msgspec.structs import astuple
+
+from bayplan.clock import ManualClock
+from bayplan.cluster.asking import Ask
+from bayplan.cluster.credentials import Credentials
+from bayplan.cluster.embedded import EmbeddedCluster
+from bayplan.cluster.inside import InsideDoor
+from bayplan.cluster.moulds import Moulds, Sought
+from bayplan.cluster.status_moulds import SoughtState, StatusMoulds
+from bayplan.cluster.writing import Written
+
+Request = tuple[str, str, bytes]
+
+
+class CountingMoulds(Moulds):
+    """Counts what is cast."""
+
+    count = 0
+
+    def cast(self, ask: Ask, sought: Sought) -> Written | None:
+        found = super().cast(ask, sought)
+        self.count += found is not None
+        return found
+
+
+class CountingStates(StatusMoulds):
+    """Counts what is cast."""
+
+    count = 0
+
+    def cast(self, ask: Ask, sought: SoughtState) -> Written | None:
+        found = super().cast(ask, sought)
+        self.count += found is not None
+        return found
+
+
+class NoMoulds(CountingMoulds):
+    """The naive twin: every object is made."""
+
+    def sought(self, ask: Ask, body: bytes) -> Sought | None:  # noqa: ARG002
+        return None
+
+
+class NoStates(CountingStates):
+    """The naive twin: every state is made."""
+
+    def sought(self, ask: Ask, body: bytes) -> SoughtState | None:  # noqa: ARG002
+        return None
+
+
+class World:
+    """A cluster without sockets."""
+
+    def __init__(self, credentials: Credentials, *, naive: bool = False) -> None:
+        self.clock, chance = ManualClock(), random.Random(1)
+        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, housekeeping=False)
+        self.cluster.furnish()
+        gateway, store, lookup = self.cluster.gateway(), self.cluster.store, self.cluster._lookup
+        self.moulds = (NoMoulds if naive else CountingMoulds)(store, lookup, self.clock, chance)
+        self.states = (NoStates if naive else CountingStates)(store, lookup, self.clock)
+        gateway.endpoints.moulds, gateway.endpoints.status_moulds = self.moulds, self.states
+        self._door = InsideDoor(gateway, lambda: store.told)
+        self._token = credentials.token
+
+    def ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes, bytes]:
+        media = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
+        lines = f"Authorization: Bearer {self._token}\r\nContent-Type: {media}\r\nUser-Agent: x/1"
+        return asyncio.run(self._door.ask(method, path, lines.encode(), body))
+
+    def objects(self) -> list[Any]:
+        return [astuple(entry) for place in self.cluster.store.places() for entry in place.entries()]
+
+    def history(self) -> list[Any]:
+        places = self.cluster.store.places()
+        return [(each.type, each.version, each.entry.raw) for place in places for each in place.ring.after(0)]
