@@ -169,12 +169,12 @@ class Mould(msgspec.Struct, eq=False):
         return True
 
     def entry(self, name: str, uid: str, version: int, values: Values) -> Entry:
-        model = self.model
-        fields = model.fields
+        model, fields = self.model, self.model.fields
         if self.fields:
-            fields = {**fields, **{field: values[hole].decode() for field, hole in self.fields.items()}}
-        raw = self.kept % values
-        return Entry(model.namespace, name, version, raw, model.labels, fields, uid, model.owners)
+            fields = dict(fields)
+            for field, hole in self.fields.items():
+                fields[field] = values[hole].decode()
+        return Entry(model.namespace, name, version, self.kept % values, model.labels, fields, uid, model.owners)
 
 
 class Moulds:

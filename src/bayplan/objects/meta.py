@@ -9,6 +9,7 @@ Structs are not tracked by the garbage collector (`gc=False`): they form trees, 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -97,6 +98,7 @@ def micro_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
+@lru_cache(maxsize=64)
 def whole_time(moment: datetime) -> str:
-    """A Time as the API server wants it: whole seconds."""
+    """A Time as the API server wants it: whole seconds. A report tells the same moment half a dozen times."""
     return f"{moment.astimezone(UTC).isoformat(timespec='seconds')[:-6]}Z"
