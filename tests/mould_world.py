@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 from msgspec.structs import astuple
 
-from bayplan.clock import ManualClock
+from bayplan.clock import Clock, ManualClock
 from bayplan.cluster.asking import Ask
 from bayplan.cluster.credentials import Credentials
 from bayplan.cluster.embedded import EmbeddedCluster
 from bayplan.cluster.inside import InsideDoor
+from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.moulds import Moulds, Sought
-from bayplan.cluster.status_moulds import SoughtState, StatusMoulds
+from bayplan.cluster.state_moulds import SoughtState, StateMoulds
+from bayplan.cluster.store import Store
 from bayplan.cluster.writing import Written
 
 Request = tuple[str, str, bytes]
@@ -31,14 +34,16 @@ class CountingMoulds(Moulds):
         return found
 
 
-class CountingStates(StatusMoulds):
-    """Counts what is cast."""
+class CountingStates(StateMoulds):
+    """Counts what is cast, by the part that was asked for."""
 
-    count = 0
+    def __init__(self, store: Store, lookup: StoreLookup, clock: Clock) -> None:
+        super().__init__(store, lookup, clock)
+        self.counts: Counter[str] = Counter()
 
     def cast(self, ask: Ask, sought: SoughtState) -> Written | None:
         found = super().cast(ask, sought)
-        self.count += found is not None
+        self.counts[ask.path.subresource] += found is not None
         return found
 
 
@@ -52,7 +57,10 @@ class NoMoulds(CountingMoulds):
 class NoStates(CountingStates):
     """The naive twin: every state is made."""
 
-    def sought(self, ask: Ask, body: bytes) -> SoughtState | None:  # noqa: ARG002
+    def reported(self, ask: Ask, body: bytes) -> SoughtState | None:  # noqa: ARG002
+        return None
+
+    def bound(self, ask: Ask, body: bytes) -> SoughtState | None:  # noqa: ARG002
         return None
 
 
@@ -66,7 +74,8 @@ class World:
         gateway, store, lookup = self.cluster.gateway(), self.cluster.store, self.cluster._lookup
         self.moulds = (NoMoulds if naive else CountingMoulds)(store, lookup, self.clock, chance)
         self.states = (NoStates if naive else CountingStates)(store, lookup, self.clock)
-        gateway.endpoints.moulds, gateway.endpoints.status_moulds = self.moulds, self.states
+        gateway.endpoints.moulds = self.moulds
+        gateway.endpoints.states = gateway.endpoints.parts.states = self.states
         self._door = InsideDoor(gateway, lambda: store.told)
         self._token = credentials.token
 

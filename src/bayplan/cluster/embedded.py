@@ -34,7 +34,7 @@ from bayplan.cluster.rbac import Roles
 from bayplan.cluster.rulebook import Rulebook
 from bayplan.cluster.selecting import extractor
 from bayplan.cluster.serving import HttpServer
-from bayplan.cluster.status_moulds import StatusMoulds
+from bayplan.cluster.state_moulds import StateMoulds
 from bayplan.cluster.store import Store
 from bayplan.cluster.tokens import Tokens
 from bayplan.cluster.writing import Writer
@@ -96,10 +96,10 @@ class EmbeddedCluster:
 
     def gateway(self) -> Gateway:
         """Everything but the sockets: what answers a request."""
-        parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock)
+        states = StateMoulds(self.store, self._lookup, self._clock)
+        parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock, states)
         moulds = Moulds(self.store, self._lookup, self._clock, self._chance)
-        statuses = StatusMoulds(self.store, self._lookup, self._clock)
-        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts, moulds, statuses)
+        endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts, moulds, states)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         return Gateway(self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints)
 

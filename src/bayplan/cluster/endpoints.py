@@ -39,7 +39,7 @@ from bayplan.cluster.shapes import (
     reread,
 )
 from bayplan.cluster.showing import Shown
-from bayplan.cluster.status_moulds import StatusMoulds
+from bayplan.cluster.state_moulds import StateMoulds
 from bayplan.cluster.store import Store
 from bayplan.cluster.watching import Watch
 from bayplan.cluster.writing import Writer, Written
@@ -59,7 +59,7 @@ class Endpoints:
     chance: random.Random
     parts: Parts
     moulds: Moulds
-    status_moulds: StatusMoulds
+    states: StateMoulds
 
     async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
         if is_special(ask):
@@ -151,8 +151,8 @@ class Endpoints:
         return read
 
     def _patch(self, ask: Ask, content: bytes) -> Reply:
-        sought = self.status_moulds.sought(ask, content)
-        if sought is not None and (cast := self.status_moulds.cast(ask, sought)) is not None:
+        sought = self.states.reported(ask, content)
+        if sought is not None and (cast := self.states.cast(ask, sought)) is not None:
             return self._written(ask, cast, [])
         write = self._writing(ask, "PatchOptions")
         media = media_type(ask.headers.get("Content-Type", ""))
@@ -172,7 +172,7 @@ class Endpoints:
 
         written = self.writer.revise(write, ask.name, revision)
         if sought is not None and not write.warnings:
-            self.status_moulds.learn(ask, sought, written)
+            self.states.learn(sought, written)
         return self._written(ask, written, write.warnings)
 
     def _apply(self, ask: Ask, write: Writing, content: bytes) -> Reply:

@@ -26,8 +26,9 @@ from bayplan.cluster.rules import reviews, subresources
 from bayplan.cluster.rules.lookup import Lookup, built_in
 from bayplan.cluster.shapes import media_type, read_body, read_patch
 from bayplan.cluster.showing import Shown
+from bayplan.cluster.state_moulds import StateMoulds
 from bayplan.cluster.tokens import ISSUER, Tokens
-from bayplan.cluster.writing import Writer
+from bayplan.cluster.writing import Writer, Written
 
 _SCALES = Resource("autoscaling", "v1", "Scale", "scales", "scale")
 STREAMS = ("attach", "exec", "portforward")
@@ -49,13 +50,14 @@ class Parts:
     roles: Roles
     tokens: Tokens
     clock: Clock
+    states: StateMoulds
 
     def answer(self, ask: Ask, content: bytes) -> Reply:
         if not ask.resource.stored:
             return self._sent(ask, content)
         match ask.path.subresource:
             case "binding":
-                return self._bind(ask, self._read(ask, content), ask.name)
+                return self._bind_one(ask, content)
             case "eviction":
                 return self._evict(ask, content)
             case "scale":
@@ -85,12 +87,20 @@ class Parts:
 
     # Pods.
 
-    def _bind(self, ask: Ask, binding: Tree, name: str) -> Reply:
+    def _bind_one(self, ask: Ask, content: bytes) -> Reply:
+        sought = self.states.bound(ask, content)
+        if sought is not None and self.states.cast(ask, sought) is not None:
+            return json_reply(subresources.SUCCESS, 201)
+        written = self._bind(ask, self._read(ask, content), ask.name)
+        if sought is not None:
+            self.states.learn(sought, written)
+        return json_reply(subresources.SUCCESS, 201)
+
+    def _bind(self, ask: Ask, binding: Tree, name: str) -> Written:
         subresources.check_name(binding, name, "Binding")
         pods = built_in("Pod")
         write = Writing(pods, ask.namespace, ask.user, WriteOptions.of("CreateOptions", ask.query))
-        self.writer.overwrite(write, name, lambda pod: subresources.bind(pod, binding, self._now()))
-        return json_reply(subresources.SUCCESS, 201)
+        return self.writer.overwrite(write, name, lambda pod: subresources.bind(pod, binding, self._now()))
 
     def _evict(self, ask: Ask, content: bytes) -> Reply:
         eviction = self._read(ask, content)
@@ -172,7 +182,8 @@ class Parts:
             "SelfSubjectRulesReview": self._rules_review,
         }
         if ask.resource.kind == "Binding":
-            return self._bind(ask, sent, str((sent.get("metadata") or {}).get("name", "")))
+            self._bind(ask, sent, str((sent.get("metadata") or {}).get("name", "")))
+            return json_reply(subresources.SUCCESS, 201)
         return json_reply(reviewing.get(ask.resource.kind, self._access_review)(ask, sent), 201)
 
     def _token_review(self, ask: Ask, review: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""First reports about pods that are cast: the same in every byte as if each had been made."""
+"""Bindings of pods and first reports about them that are cast: the same in every byte as if each had been made."""
 
 from __future__ import annotations
 
@@ -73,14 +73,23 @@ class Twins:
         answer: Tree = json.loads(found[2])
         return answer
 
-    def bound(self, name: str, node: str, *, containers: int = 1, said: str = "", wait_s: float = 0.0) -> str:
-        """A new pod with a node: its uid."""
+    def bound(
+        self,
+        name: str,
+        node: str,
+        *,
+        containers: int = 1,
+        said: str = "",
+        wait_s: float = 0.0,
+        odd: Tree | None = None,
+    ) -> str:
+        """A new pod with a node: its uid. `odd`: what is unusual about the binding."""
         listed = [{"name": f"main-{number}", "image": "example.com/a:1"} for number in range(containers)]
         made = {"metadata": {"name": name, "annotations": {"say": said}}, "spec": {"containers": listed}}
         uid: str = self.ask("POST", PODS, made).get("metadata", {}).get("uid", "")
         self.wait(wait_s)
-        target = {"target": {"kind": "Node", "name": node}}
-        self.ask("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, **target})
+        binding = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": node}}
+        self.ask("POST", f"{PODS}/{name}/binding", {**binding, **(odd or {})})
         return uid
 
     def agree(self) -> None:
@@ -88,7 +97,21 @@ class Twins:
         assert self.cast.history() == self.made.history()
 
 
+UNPLACED = {"type": "PodScheduled", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"}
 WAITS = st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0, 2.0])
+ODD_BINDINGS: list[Tree] = [
+    {},
+    {},
+    {},
+    {"metadata": {}},
+    {"metadata": {"name": "pod-0"}},
+    {"metadata": {"name": "pod-0", "uid": "other"}},
+    {"metadata": {"name": "pod-0", "annotations": {"a": "100%"}}},
+    {"target": {"kind": "Service", "name": "n-0"}},
+    {"target": {"name": ""}},
+    {"target": {"name": "n-\u00e9"}},
+    {"strange": 1},
+]
 ODD: list[Tree] = [
     {},
     {"reason": "2020-01-01T00:00:00Z"},
@@ -101,7 +124,7 @@ ODD: list[Tree] = [
     {"qosClass": "Guaranteed"},
     {"phase": "Pending"},
     {"strange": 1},
-    {"conditions": [{"type": "PodScheduled", "status": "False", "lastTransitionTime": "2020-01-01T00:00:00Z"}]},
+    {"conditions": [UNPLACED]},
 ]
 
 
@@ -114,7 +137,11 @@ def test_what_is_cast_is_what_would_have_been_made(credentials: Credentials, dat
     for number in range(data.draw(st.integers(1, 12))):
         name = data.draw(st.sampled_from([f"pod-{number}"] * 6 + ["pod-0", "main-0", f"n-{number % 2}"]))
         node = data.draw(st.sampled_from(["n-0", "n-1", "n-0", name]))
-        uid = twins.bound(name, node, containers=containers, said=said, wait_s=0.0 if steady else data.draw(WAITS))
+        waited = 0.0 if steady else data.draw(WAITS)
+        odd = data.draw(st.sampled_from(ODD_BINDINGS)) if data.draw(st.integers(0, 5)) == 0 else {}
+        if data.draw(st.integers(0, 9)) == 0:  # somebody said before that there is no place for it
+            twins.ask("PATCH", f"{PODS}/pod-{number - 1}/status", {"status": {"conditions": [UNPLACED]}})
+        uid = twins.bound(name, node, containers=containers, said=said, wait_s=waited, odd=odd)
         told = written(twins.now, 0.0 if steady else data.draw(st.sampled_from([0.0, 0.0, -1.0, 1.0])))
         twins.wait(0.0 if steady else data.draw(WAITS))
         report = running(uid, told, address=f"10.1.0.{number}", containers=containers)
@@ -127,8 +154,24 @@ def test_what_is_cast_is_what_would_have_been_made(credentials: Credentials, dat
     twins.agree()
 
 
+def test_a_pod_that_waited_for_a_place_is_bound_as_others_are(credentials: Credentials) -> None:
+    """Its condition has a time of its own, which the binding takes away."""
+    twins = Twins(credentials)
+    for number in range(8):
+        name = f"pod-{number}"
+        made = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "example.com/a:1"}]}}
+        uid = twins.ask("POST", PODS, made)["metadata"]["uid"]
+        told = {**UNPLACED, "lastTransitionTime": written(twins.now)}
+        twins.ask("PATCH", f"{PODS}/{name}/status", {"status": {"conditions": [told]}})
+        twins.wait(1.0 + number % 2)
+        binding = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": "n"}}
+        twins.ask("POST", f"{PODS}/{name}/binding", binding)
+    twins.agree()
+    assert twins.cast.states.counts == {"binding": 5}
+
+
 @pytest.mark.parametrize("containers", [1, 2])
-def test_of_a_hundred_reports_of_one_moment_all_but_three_are_cast(credentials: Credentials, containers: int) -> None:
+def test_of_a_hundred_states_of_one_moment_all_but_three_are_cast(credentials: Credentials, containers: int) -> None:
     twins = Twins(credentials)
     for number in range(100):
         uid = twins.bound(f"pod-{number}", f"n-{number % 7}", containers=containers)
@@ -136,7 +179,7 @@ def test_of_a_hundred_reports_of_one_moment_all_but_three_are_cast(credentials: 
         assert twins.ask("PATCH", f"{PODS}/pod-{number}/status", report)["status"]["phase"] == "Running"
         twins.wait(1.0)
     twins.agree()
-    assert twins.cast.states.count == 97
+    assert twins.cast.states.counts == {"binding": 97, "status": 97}
 
 
 @pytest.mark.parametrize(
@@ -161,4 +204,4 @@ def test_times_that_differ_are_no_others_than_those_that_are_equal(
         twins.wait(heard_after_s * late)
         twins.ask("PATCH", f"{PODS}/pod-{number}/status", report)
     twins.agree()
-    assert twins.cast.states.count == 4
+    assert twins.cast.states.counts["status"] == 4
