@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from msgspec.structs import astuple
@@ -64,11 +65,18 @@ class NoStates(CountingStates):
         return None
 
 
+class WallClock(ManualClock):
+    """One that somebody may set back."""
+
+    def set_back(self, seconds: float) -> None:
+        self._start -= timedelta(seconds=seconds)
+
+
 class World:
     """A cluster without sockets."""
 
     def __init__(self, credentials: Credentials, *, naive: bool = False) -> None:
-        self.clock, chance = ManualClock(), random.Random(1)
+        self.clock, chance = WallClock(), random.Random(1)
         self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, housekeeping=False)
         self.cluster.furnish()
         gateway, store, lookup = self.cluster.gateway(), self.cluster.store, self.cluster._lookup

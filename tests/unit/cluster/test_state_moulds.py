@@ -64,8 +64,9 @@ class Twins:
         return self.made.clock.now()
 
     def wait(self, seconds: float) -> None:
-        self.cast.clock.advance(seconds)
-        self.made.clock.advance(seconds)
+        for world in (self.cast, self.made):
+            world.clock.advance(max(seconds, 0.0))
+            world.clock.set_back(max(-seconds, 0.0))
 
     def ask(self, method: str, path: str, tree: Tree) -> Tree:
         found = self.cast.ask(method, path, body(tree))
@@ -204,4 +205,18 @@ def test_times_that_differ_are_no_others_than_those_that_are_equal(
         twins.wait(heard_after_s * late)
         twins.ask("PATCH", f"{PODS}/pod-{number}/status", report)
     twins.agree()
+    assert twins.cast.states.counts["status"] == 4
+
+
+def test_managers_stand_in_the_order_of_their_times_also_after_a_clock_was_set_back(credentials: Credentials) -> None:
+    twins = Twins(credentials)
+    orders = set()
+    for number in range(10):
+        uid = twins.bound(f"pod-{number}", "n")
+        report = running(uid, written(twins.now), address=f"10.1.0.{number + 2}")
+        twins.wait(1.0 if number < 5 else -1.0)
+        answer = twins.ask("PATCH", f"{PODS}/pod-{number}/status", report)
+        orders.add(tuple(each.get("subresource", "") for each in answer["metadata"]["managedFields"]))
+    twins.agree()
+    assert orders == {("", "status"), ("status", "")}
     assert twins.cast.states.counts["status"] == 4
