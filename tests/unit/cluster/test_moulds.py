@@ -196,3 +196,44 @@ def test_a_pod_that_waits_behind_a_gate_has_its_time_in_two_places_and_is_made(c
         assert told == answer["metadata"]["creationTimestamp"]
         world.clock.advance(1.0)
     assert world.moulds.count == 0
+
+
+def gone(name: str) -> Request:
+    return ("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0", b"")
+
+
+def posts(path: str, *trees: Tree) -> list[Request | float]:
+    return [("POST", path, body(each)) for each in trees]
+
+
+GATE = {"schedulingGates": [{"name": "example.com/wait"}]}
+SAME = posts(PODS, pod("a", main="a"))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(
+            [*posts(PODS, *(pod(f"p-{n}", **GATE) for n in range(3))), 1.0, *posts(PODS, pod("p-3", **GATE))],
+            id="a-time-that-stands-elsewhere-too",
+        ),
+        pytest.param(posts(PODS, *(pod(name) for name in ("a", "b", "c", "x.y", "UP"))), id="names-that-are-warned-of"),
+        pytest.param(
+            [*SAME, gone("a"), *SAME, gone("a"), *SAME, gone("a"), *posts(PODS, pod("b", main="b"))],
+            id="a-container-that-is-called-as-its-pod",
+        ),
+        pytest.param(
+            posts(EVENTS, *(event(f"e.{n}", note=f"{n}") for n in range(4)), event("e.4", note="x" * 1025)),
+            id="a-note-that-is-too-long",
+        ),
+    ],
+)
+def test_what_looks_like_others_and_is_not_is_made(credentials: Credentials, asked: list[Request | float]) -> None:
+    cast, made = World(credentials), World(credentials, naive=True)
+    for each in asked:
+        if isinstance(each, float):
+            cast.clock.advance(each)
+            made.clock.advance(each)
+        else:
+            assert cast.ask(*each) == made.ask(*each)
+    assert cast.objects() == made.objects()

@@ -220,3 +220,25 @@ def test_managers_stand_in_the_order_of_their_times_also_after_a_clock_was_set_b
     twins.agree()
     assert orders == {("", "status"), ("status", "")}
     assert twins.cast.states.counts["status"] == 4
+
+
+def test_a_time_that_its_author_wrote_into_a_pod_stays_what_it_was(credentials: Credentials) -> None:
+    twins = Twins(credentials)
+    for number in range(6):
+        uid = twins.bound(f"pod-{number}", "n", said=written(twins.now))
+        report = running(uid, written(twins.now), address=f"10.1.0.{number + 2}")
+        twins.ask("PATCH", f"{PODS}/pod-{number}/status", report)
+        twins.wait(1.0 if number > 2 else 0.0)
+    twins.agree()
+    assert twins.cast.states.counts["status"] == 0
+
+
+def test_a_pod_that_is_called_as_its_container_is_not_taken_for_another(credentials: Credentials) -> None:
+    twins = Twins(credentials)
+    for name in ("main-0", "main-0", "main-0", "main-1"):
+        uid = twins.bound(name, name)
+        report = running(uid, written(twins.now), address="10.1.0.2")
+        twins.ask("PATCH", f"{PODS}/{name}/status", report)
+        twins.ask("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0", {})
+    twins.agree()
+    assert twins.cast.states.counts["status"] == 0
