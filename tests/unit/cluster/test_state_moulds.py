@@ -33,14 +33,14 @@ def written(now: datetime, delay_s: float = 0.0) -> str:
     return (now + timedelta(seconds=delay_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def running(uid: str, now: str, *, address: str, containers: int = 1) -> Tree:
+def running(uid: str, now: str, *, address: str, containers: int = 1, main: str = "main") -> Tree:
     """What a kubelet says of a pod that has started."""
     statuses = [
         {
-            "name": f"main-{number}",
+            "name": f"{main}-{number}",
             "image": "example.com/a:1",
             "imageID": "",
-            "containerID": f"fake://{uid}/main-{number}",
+            "containerID": f"fake://{uid}/{main}-{number}",
             "ready": True,
             "restartCount": 0,
             "state": {"running": {"startedAt": now}},
@@ -83,9 +83,10 @@ class Twins:
         said: str = "",
         wait_s: float = 0.0,
         odd: Tree | None = None,
+        main: str = "main",
     ) -> str:
         """A new pod with a node: its uid. `odd`: what is unusual about the binding."""
-        listed = [{"name": f"main-{number}", "image": "example.com/a:1"} for number in range(containers)]
+        listed = [{"name": f"{main}-{number}", "image": "example.com/a:1"} for number in range(containers)]
         made = {"metadata": {"name": name, "annotations": {"say": said}}, "spec": {"containers": listed}}
         uid: str = self.ask("POST", PODS, made).get("metadata", {}).get("uid", "")
         self.wait(wait_s)
@@ -235,9 +236,10 @@ def test_a_time_that_its_author_wrote_into_a_pod_stays_what_it_was(credentials: 
 
 def test_a_pod_that_is_called_as_its_container_is_not_taken_for_another(credentials: Credentials) -> None:
     twins = Twins(credentials)
-    for name in ("main-0", "main-0", "main-0", "main-1"):
-        uid = twins.bound(name, name)
-        report = running(uid, written(twins.now), address="10.1.0.2")
+    for main in ("a", "a", "a", "b"):
+        name = f"{main}-0"
+        uid = twins.bound(name, "n", main=main)
+        report = running(uid, written(twins.now), address="10.1.0.2", main=main)
         twins.ask("PATCH", f"{PODS}/{name}/status", report)
         twins.ask("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0", {})
     twins.agree()
