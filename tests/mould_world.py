@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -92,9 +93,25 @@ class World:
         lines = f"Authorization: Bearer {self._token}\r\nContent-Type: {media}\r\nUser-Agent: x/1"
         return asyncio.run(self._door.ask(method, path, lines.encode(), body))
 
-    def objects(self) -> list[Any]:
+    def everything(self) -> tuple[list[Any], list[Any]]:
+        """What there is, and how it came to be."""
+        return self._objects(), self._history()
+
+    def _objects(self) -> list[Any]:
         return [astuple(entry) for place in self.cluster.store.places() for entry in place.entries()]
 
-    def history(self) -> list[Any]:
+    def _history(self) -> list[Any]:
         places = self.cluster.store.places()
         return [(each.type, each.version, each.entry.raw) for place in places for each in place.ring.after(0)]
+
+
+def asked_alike(credentials: Credentials, asked: Iterable[Request | float]) -> tuple[World, World]:
+    """A cluster that casts and its twin, after both were asked the same, with pauses, and have said the same."""
+    cast, made = World(credentials), World(credentials, naive=True)
+    for each in asked:
+        if isinstance(each, float):
+            cast.clock.advance(each)
+            made.clock.advance(each)
+        else:
+            assert cast.ask(*each) == made.ask(*each)
+    return cast, made

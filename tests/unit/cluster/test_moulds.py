@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from bayplan.cluster.credentials import Credentials
 from bayplan.cluster.embedded import credentials_for
-from mould_world import Request, World
+from mould_world import Request, World, asked_alike
 
 Tree = dict[str, Any]
 
@@ -135,16 +136,9 @@ def requests() -> st.SearchStrategy[list[Request] | float]:
 def test_what_is_cast_is_what_would_have_been_made(
     credentials: Credentials, asked: list[list[Request] | float]
 ) -> None:
-    cast, made = World(credentials), World(credentials, naive=True)
-    for each in asked:
-        if isinstance(each, float):
-            cast.clock.advance(each)
-            made.clock.advance(each)
-        else:
-            for request in each:
-                assert cast.ask(*request) == made.ask(*request)
-    assert cast.objects() == made.objects()
-    assert cast.history() == made.history()
+    steps = [[each] if isinstance(each, float) else each for each in asked]
+    cast, made = asked_alike(credentials, chain.from_iterable(steps))
+    assert cast.everything() == made.everything()
 
 
 @pytest.mark.parametrize(
@@ -163,8 +157,7 @@ def test_from_the_fourth_on_all_are_cast(credentials: Credentials, path: str, ma
         for each in (cast, made):
             each.clock.advance(0.3)
     assert cast.moulds.count == 100
-    assert cast.objects() == made.objects()
-    assert cast.history() == made.history()
+    assert cast.everything() == made.everything()
 
 
 @pytest.mark.parametrize(
@@ -229,11 +222,5 @@ SAME = posts(PODS, pod("a", main="a"))
     ],
 )
 def test_what_looks_like_others_and_is_not_is_made(credentials: Credentials, asked: list[Request | float]) -> None:
-    cast, made = World(credentials), World(credentials, naive=True)
-    for each in asked:
-        if isinstance(each, float):
-            cast.clock.advance(each)
-            made.clock.advance(each)
-        else:
-            assert cast.ask(*each) == made.ask(*each)
-    assert cast.objects() == made.objects()
+    cast, made = asked_alike(credentials, asked)
+    assert cast.everything() == made.everything()
