@@ -78,6 +78,8 @@ class Ledger:
         self.is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
         self._live: LiveView | None = None  # the cache as it is while a session runs; made when others use it too
         self._live_at = (-1, -1)
+        self.promised: list[tuple[str, PodInfo]] = []
+        """Nodes, and who waits there for room that was made for them, as of the last refresh."""
         self._followed: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
         self._expected = (-1, -1)
         self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
@@ -286,11 +288,11 @@ class Ledger:
         self.cache.refresh(self.snapshot, rows=rows, slots=slots, changes=changes, images=images)
         self._stale_rows.clear()
         self._stale_slots.clear()
+        self._refresh_leaving()
         self.is_shared = False
         self.expect()
         yield
         self._refresh_volumes()
-        self._refresh_leaving()
         yield from self._refresh_rows(changes, cursor)
         regrouped = self._changed(volcano.PodGroup)
         if regrouped:
@@ -307,8 +309,13 @@ class Ledger:
         self._refresh_places()
 
     def _refresh_leaving(self) -> None:
-        """Others evict too: who leaves for somebody's sake releases room, whatever the API server shows of it yet."""
-        now = self._nominations.leaving
+        """Others evict too: who leaves for somebody's sake releases room, whatever the API server shows of it yet.
+
+        For whom they leave is read at the same moment as who is there. Of a later one the room would count as promised
+        and nobody as leaving it, and a session would evict once more for it."""
+        promised = self._nominations
+        self.promised = [(name, info) for name in promised.nodes() for info in promised.on_node(name)]
+        now = promised.leaving
         for uid in now.keys() ^ self._leaving.keys():
             task = self._tasks.get(uid)
             if task is not None:
@@ -438,7 +445,7 @@ class Ledger:
         if stranger is None or stranger.pod is not info.pod:
             stranger = self._strangers[info.uid] = self._volumes.counted(Task(info.pod, info))
             stranger.job = ""
-            if self._nominations.is_leaving(info.uid):
+            if info.uid in self._leaving or self._nominations.is_leaving(info.uid):  # it may be gone since the refresh
                 stranger.status = TaskStatus.RELEASING
         return stranger
 

@@ -20,7 +20,6 @@ from bayplan.batch.shards import Fence
 from bayplan.batch.statuses import HOLDING
 from bayplan.batch.sub_jobs import SubJob
 from bayplan.batch.view import ClusterView
-from bayplan.framework.handle import Nominations
 
 
 def opening(
@@ -29,7 +28,7 @@ def opening(
     """A session on the cluster of this moment, before any plugin has seen it."""
     yield from ledger.refreshing()
     nodes = Nodes(ledger.snapshot, ledger.room.copy(), usage=handle.usage)
-    _keep_promises(ledger, nodes, handle.nominations)
+    _keep_promises(ledger, nodes)
     queues = ledger.queues
     jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in queues}
     places = {name: _copied(place) for name, place in ledger.places.items()}
@@ -70,13 +69,12 @@ def opening(
     return session
 
 
-def _keep_promises(ledger: Ledger, nodes: Nodes, nominations: Nominations) -> None:
+def _keep_promises(ledger: Ledger, nodes: Nodes) -> None:
     """Room that others made for their pods is theirs: it counts as promised, whatever is idle there."""
-    for name in nominations.nodes():
+    for name, info in ledger.promised:
         node = nodes.get(name)
-        for info in nominations.on_node(name) if node is not None else ():
-            if node is not None and ledger.task(info.uid) is None:
-                nodes.room.promise(node.row, pod_amounts(info.pod))
+        if node is not None and ledger.task(info.uid) is None:
+            nodes.room.promise(node.row, pod_amounts(info.pod))
 
 
 def _misplaced(ledger: Ledger, counted: int) -> Iterator[str]:

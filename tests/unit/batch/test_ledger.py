@@ -13,6 +13,7 @@ from batch_world import accounts, engine_of, enter
 from bayplan.batch import ledger as ledger_module
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.outcome import Outcome
+from bayplan.batch.session import Session
 from bayplan.batch.statuses import TaskStatus
 from bayplan.objects.core import Pod
 from bayplan.objects.workloads import PriorityClass
@@ -192,6 +193,44 @@ def test_room_that_others_made_for_their_pods_is_theirs() -> None:
     assert not engine.run_session().binds
     nominations.withdraw(theirs.uid)
     assert engine.run_session().binds == {"default/p": "a"}
+
+
+def future_idle_if(engine: BatchEngine, happens: Callable[[], None], turn: int) -> float:
+    """What a session believes that the node will have where something happens in one of the turns in which it opens."""
+    opening = engine._opened(Outcome())
+    session: Session | None = None
+    while session is None:
+        if turn == 0:
+            happens()
+        turn -= 1
+        try:
+            next(opening)
+        except StopIteration as opened:
+            session = opened.value
+    assert session is not None
+    node = session.node("a")
+    assert node is not None
+    return node.future_idle.get("cpu")
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_room_is_not_promised_without_somebody_who_leaves_it(turn: int) -> None:
+    """While a session opens somebody is chosen to leave, or goes: nobody has to be evicted for that a second time."""
+    theirs, weak = PodInfo(make_pod("theirs", cpu=1)), make_pod("weak", cpu=1, node="a")
+
+    def chosen(engine: BatchEngine) -> None:
+        engine.handle.nominations.nominate(theirs, "a")
+        engine.handle.nominations.leave(weak.uid, "a", theirs.key)
+
+    def gone(engine: BatchEngine) -> None:
+        engine.handle.nominations.stays(weak.uid)
+        engine.cache.remove_pod(weak)
+
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    assert future_idle_if(engine, lambda: chosen(engine), turn) >= 0  # commits see that it is taken
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    chosen(engine)
+    assert future_idle_if(engine, lambda: gone(engine), turn) == 0
 
 
 def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
