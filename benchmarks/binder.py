@@ -133,11 +133,10 @@ class Stage:
         times = sorted(self._seen.values())
         return (len(times) - 1) / (times[-1] - times[0])
 
-    async def bound_one_by_one(self, meter: Meter) -> list[float]:
-        """What it costs that pods come one after another until all are bound, by somebody who is at work already."""
+    async def bound_one_by_one(self, processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+        """What it costs processes that are at work already that pods come one after another, until all are bound."""
         async with self._watching(), asyncio.TaskGroup() as group:
-            meter.start()
-            began_s = self.clock.monotonic_s()
+            meter, began_s = Meter(self.clock, processes), self.clock.monotonic_s()
             for number in range(self.pods):
                 await self.clock.sleep(began_s + number / PACE - self.clock.monotonic_s())
                 group.create_task(self._create(number))
@@ -238,10 +237,6 @@ class Meter:
 
     def __init__(self, clock: Clock, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._clock, self._processes = clock, processes
-        self.start()
-
-    def start(self) -> None:
-        """Count from now on."""
         self._before, self._since_s = self._now(), self._clock.monotonic_s()
 
     async def spent_s(self) -> list[float]:
@@ -289,7 +284,7 @@ async def by_programs(stage: Stage, folder: Path, *, with_binder: bool) -> Measu
     rate = await stage.bound_by(work)
     await stage.give_lease()  # the scheduler's by now
     async with programs(stage, folder, with_binder=with_binder) as processes:
-        paced_s = await stage.bound_one_by_one(Meter(stage.clock, processes))
+        paced_s = await stage.bound_one_by_one(processes)
     await stage.give_lease()
     scheduler_ms, binder_ms = (1e3 * seconds / stage.pods for seconds in (*spent, 0.0)[:2])
     way = "BindRequests" if with_binder else "direct"

@@ -313,9 +313,9 @@ class Ledger:
 
         For whom they leave is read at the same moment as who is there. Of a later one the room would count as promised
         and nobody as leaving it, and a session would evict once more for it."""
-        promised = self._nominations
-        self.promised = [(name, info) for name in promised.nodes() for info in promised.on_node(name)]
-        now = promised.leaving
+        nominations = self._nominations
+        self.promised = [(name, info) for name in nominations.nodes() for info in nominations.on_node(name)]
+        now = nominations.leaving
         for uid in now.keys() ^ self._leaving.keys():
             task = self._tasks.get(uid)
             if task is not None:

@@ -26,6 +26,7 @@ from bayplan.cluster.entries import Entry, Extractor, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.metadata import new_uid, timestamp
+from bayplan.cluster.negotiating import JSON
 from bayplan.cluster.rules.names import dns_label, dns_subdomain
 from bayplan.cluster.schema.scalars import ScalarError, canonical_micro_time
 from bayplan.cluster.store import Place, Store
@@ -33,7 +34,6 @@ from bayplan.cluster.writing import Written
 
 MOST = 1024
 MOST_BYTES = 16 << 10
-_JSON = "application/json"
 _LONGEST_NOTE = 1024
 _MARK = "\ue000"
 _HOLE = re.compile(f"{_MARK}([a-z0-9 ]+){_MARK}".encode())
@@ -46,7 +46,7 @@ Given = dict[bytes, str]
 Path = tuple[str | int, ...]
 Seen = tuple[tuple[Place, int], ...]
 """How often the places had changed that the rules looked at."""
-Hopeless = Literal["noted", "hopeless"]
+NoMould = Literal["noted", "hopeless"]
 """In place of a mould: one of the kind has been here, or no mould can be made of it."""
 
 
@@ -185,7 +185,7 @@ class Moulds:
         self._lookup = lookup
         self._clock = clock
         self._chance = chance
-        self._known: dict[Key, Mould | Hopeless] = {}
+        self._known: dict[Key, Mould | NoMould] = {}
 
     def sought(self, ask: Ask, body: bytes) -> Sought | None:
         """What to look for; None where the object has to be made in any case."""
@@ -193,7 +193,7 @@ class Moulds:
         shape = _SHAPES.get((resource.group, resource.version, resource.plural))
         if shape is None or ask.query or ask.path.subresource or len(body) > MOST_BYTES or b"\0" in body:
             return None
-        if ask.headers.get("Content-Type") != _JSON:
+        if ask.headers.get("Content-Type") != JSON:
             return None
         try:
             given = shape.holes(shape.decode(body))

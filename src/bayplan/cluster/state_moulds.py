@@ -20,7 +20,8 @@ from bayplan.cluster.entries import Entry, encode
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.metadata import timestamp
-from bayplan.cluster.moulds import MOST, MOST_BYTES, Hopeless, Mould, Seen, Values, exchanged, is_plain, marked
+from bayplan.cluster.moulds import MOST, MOST_BYTES, Mould, NoMould, Seen, Values, exchanged, is_plain, marked
+from bayplan.cluster.negotiating import JSON
 from bayplan.cluster.rules.lookup import built_in
 from bayplan.cluster.rules.names import ip
 from bayplan.cluster.schema.patching import STRATEGIC_PATCH
@@ -28,7 +29,6 @@ from bayplan.cluster.schema.scalars import ScalarError, canonical_time
 from bayplan.cluster.store import Place, Store
 from bayplan.cluster.writing import Written
 
-_JSON = "application/json"
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -122,7 +122,7 @@ class StateMoulds:
         self._store = store
         self._lookup = lookup
         self._clock = clock
-        self._known: dict[Key, Mould | Hopeless] = {}
+        self._known: dict[Key, Mould | NoMould] = {}
 
     def reported(self, ask: Ask, body: bytes) -> SoughtState | None:
         """What to look for when a patch came; None where the state has to be made in any case."""
@@ -152,7 +152,7 @@ class StateMoulds:
 
     def bound(self, ask: Ask, body: bytes) -> SoughtState | None:
         """The same for a binding."""
-        live = self._live(ask, body, "binding", _JSON)
+        live = self._live(ask, body, "binding", JSON)
         if live is None:
             return None
         try:

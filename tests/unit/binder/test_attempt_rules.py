@@ -144,11 +144,11 @@ def test_who_has_lost_the_lease_writes_no_more_and_fails_no_attempt(
 def test_a_binder_plugin_sees_the_annotations_in_rollback(tmp_path: Path) -> None:
     plugin = Noting("moody", BayplanError("no"))
 
-    async def test(rig: BinderRig) -> None:
+    async def work(rig: BinderRig) -> None:
         await rig.request(await rig.pod(), annotations={"moody.kai.scheduler/x": "1"})
         await rig.sync()
 
-    on_rig(tmp_path, test, plugin)
+    on_rig(tmp_path, work, plugin)
     assert plugin.calls == ["moody pre_bind", "moody rollback 1"]
     assert [each["moody.kai.scheduler/x"] for each in plugin.seen] == ["1", "1"]
 

@@ -44,11 +44,11 @@ def test_a_pod_is_bound_and_everybody_is_told(tmp_path: Path) -> None:
 def test_a_binder_plugin_sees_the_annotations_in_pre_bind_and_post_bind(tmp_path: Path) -> None:
     plugin = Noting()
 
-    async def test(rig: BinderRig) -> None:
+    async def work(rig: BinderRig) -> None:
         await rig.request(await rig.pod(), annotations={"noting.kai.scheduler/x": "1"})
         await rig.sync()
 
-    on_rig(tmp_path, test, plugin)
+    on_rig(tmp_path, work, plugin)
     assert [each["noting.kai.scheduler/x"] for each in plugin.seen] == ["1", "1"]
 
 

@@ -293,7 +293,7 @@ def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, mo
     looks: list[str] = []
     minutes: list[float] = []
 
-    async def test(rig: BinderRig) -> None:
+    async def work(rig: BinderRig) -> None:
         sleep = rig.client.clock.sleep
 
         async def look() -> None:
@@ -312,7 +312,7 @@ def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, mo
             while len(minutes) < before + 3:
                 await asyncio.sleep(0)
 
-    on_rig(tmp_path, test, GpuSharing())
+    on_rig(tmp_path, work, GpuSharing())
     assert looks == ["look"]  # the one at the start
 
 
