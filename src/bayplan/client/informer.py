@@ -1,9 +1,9 @@
 """What exists of one resource right now, and who is told when it changes?
 
-One informer a resource: it lists, watches, resumes, lists again after a gap, and hands every change to one handler as
-(old, new). Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
-milliseconds; what it raises is logged and costs that one change. Deletes that were missed in a gap are found by the
-next list; a version older than the last one seen is never asked for.
+One informer a resource: it lists, watches, resumes, lists again after a gap, and hands changes to one handler as
+(old, new); those of one object that have come together may be one. Its store holds the same objects that the handler
+got. The handler runs on the loop, in slices of a few milliseconds; what it raises is logged and costs that one change.
+Deletes that were missed in a gap are found by the next list; a version older than the last one seen is never asked for.
 """
 
 from __future__ import annotations

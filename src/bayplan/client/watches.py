@@ -1,13 +1,14 @@
 """What happens to the objects of a resource from now on? One watch request, as events.
 
 Asked by `informer`. A watch ends by itself after some minutes (the server's wish and ours), when the connection dies or
-when the history that was asked for is gone; the caller decides what then. Costs what `decoding` costs an event.
+when the history that was asked for is gone; the caller decides what then. Of several changes of one object that have
+come together only the last is told: where one is behind, the others are over. Costs what `decoding` costs an event.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -19,6 +20,10 @@ log = logging.getLogger(__name__)
 
 QUIET_S = 180.0
 """A watch without a byte for so long is dropped and resumed: bookmarks come every minute when all is well."""
+
+_CHANGED, _VERSION, _UID = b'{"type":"MODIFIED",', b'"resourceVersion":', b'"uid":"'
+_OBJECTS_AROUND = 3
+"""What is open where an object's own fields are told: the event, the object and its metadata."""
 
 
 class Lines:
@@ -36,6 +41,35 @@ class Lines:
         if last:
             self._unfinished.append(last)
         return [line for line in whole if line]
+
+
+def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
+    """The lines without changes of objects that later ones of them change once more, in their order.
+
+    Nothing is decoded for it: two lines are about one object if they are the same up to its version, and its uid is
+    told before that, as API servers do with kinds of their own. Any other line, and what comes or goes, stays.
+    """
+    if len(lines) < 2:
+        return lines
+    after: set[bytes] = set()
+    kept = []
+    for line in reversed(lines):
+        if not line.startswith(_CHANGED):
+            after.clear()  # what went and came again in between is another object of that name
+        elif whose := _whose(line):
+            if whose in after:
+                continue
+            after.add(whose)
+        kept.append(line)
+    kept.reverse()
+    return kept
+
+
+def _whose(line: bytes) -> bytes:
+    """The beginning of a line that is the same for all changes of one object, and for no other's; empty: unknown."""
+    start = line[: line.find(_VERSION)]
+    owned = _UID in start and b"[" not in start and start.count(b"{") == _OBJECTS_AROUND
+    return start if owned else b""
 
 
 async def watch(
@@ -66,7 +100,7 @@ async def watch(
     lines = Lines()
     async with transport.stream(path, quiet_s=quiet_s) as stream:
         while piece := await stream.piece():
-            for line in lines.feed(piece):
+            for line in latest(lines.feed(piece)):
                 try:
                     event = decoder.event(line)
                 except msgspec.DecodeError:

@@ -1,0 +1,81 @@
+"""Whoever reads only the latest of the changes that came together knows in the end what one who reads all knows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayplan.client.watches import latest
+
+Line = tuple[str, str, int]
+"""What happened, to whom, and in which order the fields of its metadata are told."""
+
+_OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "of-the-owner"}]}
+_ORDERS = (
+    ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),  # kinds of the API server's own
+    ("labels", "name", "namespace", "ownerReferences", "resourceVersion", "uid"),  # kinds that are defined in it
+    ("ownerReferences", "resourceVersion", "uid", "name", "namespace", "labels"),  # nobody we know of
+    ("resourceVersion", "name", "namespace", "uid", "labels", "ownerReferences"),
+)
+
+
+def text(line: Line, version: int, uids: dict[str, str]) -> bytes:
+    kind, name, order = line
+    fields: dict[str, Any] = {
+        "name": name,
+        "namespace": "default",
+        "uid": uids.setdefault(name, f"{name}-{version}"),
+        "resourceVersion": str(version),
+        "labels": {"told": str(version)},
+        **_OWNED,
+    }
+    if kind == "DELETED":
+        del uids[name]
+    metadata = {field: fields[field] for field in _ORDERS[order]}
+    told = {"type": kind, "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {}}}
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def read(lines: Any) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What is there in the end, and what came and went."""
+    known: dict[str, Any] = {}
+    came_and_went = []
+    for line in map(json.loads, lines):
+        item = line["object"]
+        if line["type"] != "MODIFIED":
+            came_and_went.append((line["type"], item["metadata"]["uid"]))
+        if line["type"] == "DELETED":
+            known.pop(item["metadata"]["name"], None)
+        else:
+            known[item["metadata"]["name"]] = item
+    return known, came_and_went
+
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["MODIFIED"] * 5 + ["ADDED", "DELETED", "BOOKMARK"]),
+        st.sampled_from(["a", "b", "ab"]),
+        st.integers(0, len(_ORDERS) - 1),
+    ),
+    max_size=25,
+)
+
+
+@given(LINES)
+def test_the_latest_lines_tell_what_all_of_them_tell(drawn: list[Line]) -> None:
+    uids: dict[str, str] = {}
+    lines = [text(line, version, uids) for version, line in enumerate(drawn, 1)]
+    kept = list(latest(lines))
+    assert read(kept) == read(lines)
+    left = iter(lines)
+    assert all(line in left for line in kept), "in the order in which they came"
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=20))
+def test_one_line_is_left_of_each_object_that_merely_changes(names: list[str]) -> None:
+    uids: dict[str, str] = {}
+    lines = [text(("MODIFIED", name, 0), version, uids) for version, name in enumerate(names, 1)]
+    assert len(latest(lines)) == len(set(names))
