@@ -32,6 +32,8 @@ MOST_WAITING = 20_000
 SENDERS, HELPERS = 8, 24
 """Few beside the bindings that are on the wire: while a server is busy with pods, they come before the news about them.
 When nothing else is under way, helpers send what has heaped up, so that it is not in the way of the next pods."""
+EVENTS_A_HELPER = 32
+"""A helper opens a connection, which costs as much as it does to send several."""
 FEW_SENDERS = 2
 """Beside sessions, which bind thousands of pods at once: so many, until they are bound or the queue is half full."""
 
@@ -159,7 +161,7 @@ class EventSink:
     def _most_helping(self) -> int:
         """Nobody beside what is more important, until so many wait that some could be lost."""
         if not self.gives_way():
-            return HELPERS
+            return min(HELPERS, len(self._waiting) // EVENTS_A_HELPER)
         return SENDERS - self._senders if len(self._waiting) > self._most_waiting // 2 else 0
 
     async def _deliver(self, write: EventWrite) -> None:
