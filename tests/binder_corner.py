@@ -56,6 +56,7 @@ def is_stopped(process: subprocess.Popen[bytes]) -> bool:
 class BinderCorner(BatchCorner):
     """Pods, requests and binders of one test."""
 
+    bound_by = "Bound"  # a pod whose request is lost is scheduled once more
     folded: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
     """What the plugins of a test's engine put on a request, all of them together."""
 

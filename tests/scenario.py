@@ -96,6 +96,9 @@ def _thousandths(amounts: dict[str, str]) -> Counter[str]:
 class Corner:
     """Nodes and pods of one test."""
 
+    bound_by = "Scheduled"
+    """The event of whoever binds."""
+
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
         self.api = Api(cluster, namespace)
@@ -242,7 +245,7 @@ class Corner:
 
     def bound_once(self) -> None:
         """Nobody was told twice that it has a node."""
-        told = Counter(each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == "Scheduled")
+        told = Counter(each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == self.bound_by)
         assert all(times == 1 for times in told.values()), told
 
     def close(self) -> None:

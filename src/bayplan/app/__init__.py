@@ -7,6 +7,7 @@ import platform
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
@@ -29,7 +30,6 @@ from bayplan.batch.usage_collecting import UsageCollector
 from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
-    EAGER,
     EVERYTHING,
     BlockingService,
     Client,
@@ -113,6 +113,10 @@ _NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass", "BindRequest"}
 _WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
 """What the pod engine reads of a cluster."""
 
+_REQUESTS_AT_ONCE = 16
+"""Further ones would need connections of their own, and no pod is bound sooner for them: the binder is slower."""
+_EVENTS_BESIDE_THE_BINDER, _LEEWAY_WITH_MORE_S = 1500, 0.05
+"""So many events may wait for the binder's sake. With more, news are not let wait for long: each event is answered."""
 _LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
 
@@ -218,7 +222,7 @@ async def scheduler_process(
         )
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         if pace is not None:
-            pace.leeway_s = live.leeway_s
+            pace.leeway_s = partial(_leeway_s, live, wiring.sink)
         following = await RequestWatch.of(live.requests, wiring)
         hear = monitor.showcase.heard(live.hear)
         informers = _informers(wiring.client, wiring.offered, watched, hear, following.selection)
@@ -233,7 +237,7 @@ async def scheduler_process(
             told=wiring.sink.drained,
             patience_s=settings.stop_seconds,
             when_synced=keep_frozen,
-            before_deciding=(*wiring.before_deciding, *following.before_deciding(live.hear)),
+            before_deciding=(*wiring.before_deciding(live.bindings.at_once), *following.before_deciding(live.hear)),
             describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
             beside=(*reloading, *following.beside(clock)),
             page_url=page,
@@ -295,12 +299,24 @@ def wired_scheduler(
         show_stale(monitor.registry, lambda: len(requests.stale))
         if all(_by_binder(profile) for profile in configuration.profiles):
             live.all_by_binder = True
-            live.bindings.narrow(EAGER)  # further ones wait for connections anyway, and none is bound sooner for it
+            live.bindings.narrow(_REQUESTS_AT_ONCE)
     live.writes.reached = wiring.reached
-    # Where answers are let gather, a few senders would send a few events each time, however many wait.
-    wiring.sink.gives_way = lambda: live.is_writing and not live.leeway_s()
+    wiring.sink.gives_way = partial(_binding_goes_first, live, wiring.sink)
     wiring.stack.callback(live.engine.close)
     return live
+
+
+def _binding_goes_first(live: LiveScheduler, sink: EventSink) -> bool:
+    """Whether few are to send events, for the sake of bindings that are on their way. The binder writes them too, and
+    takes longer; where answers are let gather few senders send few events each time, so too many must not heap up."""
+    if live.with_the_binder and sink.waiting <= _EVENTS_BESIDE_THE_BINDER:
+        return True
+    return live.is_writing and not live.leeway_s()
+
+
+def _leeway_s(live: LiveScheduler, sink: EventSink) -> float:
+    leeway_s = live.leeway_s()
+    return leeway_s if sink.waiting <= _EVENTS_BESIDE_THE_BINDER else min(leeway_s, _LEEWAY_WITH_MORE_S)
 
 
 def _services(

@@ -3,7 +3,8 @@
 A process that is woken for every answer and every change of a pod pays for the waking more than for the work: its code
 and data have left the processor's caches each time. Where nobody is the worse for it, what arrives gathers for some
 milliseconds and is taken together. Who knows how long that may be is asked before each rest. Nothing waits longer than
-that: what has come while others worked or paused is taken at once, and what ends a rest waits once for company.
+that: what has come while others worked or paused is taken at once, and what ends a rest waits once for company. Whoever
+connects, a probe say, waits so once and not at each step: there is no leeway for a while after a connection was opened.
 """
 
 from __future__ import annotations
@@ -12,6 +13,14 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+
+_ATTENTION_S = 0.2
+"""How long nothing gathers once somebody has connected."""
 
 
 class Pace:
@@ -36,13 +45,19 @@ class PacedSelector(selectors.DefaultSelector):
         self._now_s = now_s
         self._sleep = sleep
         self._looked_s = float("-inf")
+        self._attentive_until_s = float("-inf")
+
+    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        self._attentive_until_s = self._now_s() + _ATTENTION_S
+        return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As every selector does. With a timeout of zero others have work to do, and nobody rests."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         leeway_s = self._pace.leeway_s()
-        found = super().select(timeout) if leeway_s <= 0 else self._gathered(leeway_s, timeout)
+        at_once = leeway_s <= 0 or self._now_s() <= self._attentive_until_s
+        found = super().select(timeout) if at_once else self._gathered(leeway_s, timeout)
         self._looked_s = self._now_s()
         return found
 

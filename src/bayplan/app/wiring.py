@@ -15,6 +15,7 @@ from bayplan import __version__
 from bayplan.app.electing import election_for, lease_events
 from bayplan.client import (
     CORE_EVENTS,
+    EAGER,
     EVENTS,
     Client,
     Election,
@@ -78,10 +79,10 @@ class Wiring:
             stack.push_async_callback(_ended, asyncio.ensure_future(beside))
         return cls(stack, wire, client, telling, sink, offered, armed(os.environ))
 
-    @property
-    def before_deciding(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Connections are opened before the first pods are bound: a burst need not wait for handshakes."""
-        return self.client.warm, partial(self.telling.warm, SENDERS)
+    def before_deciding(self, at_once: int) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Connections are opened before the first pods are bound, so many at a time: a burst need not wait for
+        handshakes."""
+        return partial(self.client.warm, min(at_once, EAGER)), partial(self.telling.warm, SENDERS)
 
     async def candidate(
         self, leases: Sequence[tuple[LeaderElection, str]], identity: str, port: int = 0

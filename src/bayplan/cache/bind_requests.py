@@ -2,7 +2,7 @@
 
 Told by the watch, and by our own writes before that. A pod without a node that has a live request counts on that node,
 after a restart too; one whose request was given up is free again, and is kept from that node for a while. Whoever made
-a request may wait here for its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
+a request is told of its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
 
 Where the watch tells of failures alone (`only_failures`), success is seen by the pod, which costs nothing more; what is
 there at the start, and what became of a request of which nobody has heard for long, is then asked for by a list.
@@ -11,7 +11,7 @@ there at the start, and what became of a request of which nobody has heard for l
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -40,12 +40,8 @@ _SILENCE_S, _PATIENCE_S = 15.0, 60.0
 is word of others: then the binder is at work, and its turn is merely still to come."""
 
 
-class Outcome(Awaitable[Status], Protocol):
-    """Somebody's wait for the end of a request: a future of the event loop is one."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: Status, /) -> None: ...
-    def cancel(self) -> bool: ...
+Ended = Callable[[Status], None]
+"""Told how a request ended, once. Whoever is told is in the midst of a change: what follows from it is for later."""
 
 
 class Engine(Protocol):
@@ -80,7 +76,6 @@ class BindRequests:
     engine: Engine
     failures: BindFailures
     clock: Clock
-    new_outcome: Callable[[], Outcome]
     stale_s: float = STALE_S
     only_failures: bool = False
     known: dict[str, BindRequest] = field(default_factory=dict)
@@ -88,7 +83,7 @@ class BindRequests:
     stale: set[str] = field(default_factory=set)
     """Uids of requests that nobody has touched for too long."""
     _handed_over: set[str] = field(default_factory=set)  # uids of pods whose requests nobody has asked about yet
-    _waiting: dict[str, Outcome] = field(default_factory=dict)  # by the uid of the pod
+    _waiting: dict[str, Ended] = field(default_factory=dict)  # by the uid of the pod
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
     _promised: dict[str, tuple[str, ...]] = field(
         default_factory=dict
@@ -175,9 +170,9 @@ class BindRequests:
         request = self.known.get(pod.key)
         return request if request is not None and request.is_for(pod) and request.is_live else None
 
-    async def settled(self, pod: Pod) -> Status:
+    def follow_up(self, pod: Pod, ended: Ended) -> Status | None:
         """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
-        bound the pod by itself."""
+        bound the pod by itself. None: nothing yet, and `ended` will be told."""
         uid = pod.metadata.uid
         if uid not in self._handed_over:
             return SUCCESS
@@ -188,21 +183,14 @@ class BindRequests:
         if request is None or not request.is_for(pod):
             return _LOST
         verdict = self._verdict(request) if request.status.phase else None
-        if verdict is not None:
-            return verdict
-        outcome = self._waiting[uid] = self.new_outcome()
-        if self._letting_go:
-            outcome.cancel()  # the binder goes on without us
-        try:
-            return await outcome
-        finally:
-            self._waiting.pop(uid, None)
+        if verdict is None and not self._letting_go:
+            self._waiting[uid] = ended
+        return verdict
 
     def let_go(self) -> None:
-        """Whoever waits here is cancelled, and so is who comes: what was handed over is carried out without us."""
+        """Nobody is told any more, who comes later neither: what was handed over is carried out without us."""
         self._letting_go = True
-        for outcome in self._waiting.values():
-            outcome.cancel()
+        self._waiting.clear()
 
     def tidy(self) -> None:
         """What time asks for: requests that were given up or lost their node go; stale ones are complained about."""
@@ -349,11 +337,10 @@ class BindRequests:
             self.engine.released(pod, was)
 
     def _settle(self, uid: str, status: Status) -> bool:
-        outcome = self._waiting.get(uid)
-        if outcome is None:
+        ended = self._waiting.pop(uid, None)
+        if ended is None:
             return False
-        if not outcome.done():
-            outcome.set_result(status)
+        ended(status)
         return True
 
     def _verdict(self, request: BindRequest) -> Status | None:

@@ -174,9 +174,15 @@ class Committing:
                 return status if status.ok else _failure(status, f'running Bind plugin "{plugin.name}"')
         return status
 
+    def nobody_after_binding(self) -> bool:
+        """Whether there is no PostBind plugin: then the point is passed by this, and `post_bind` need not be run."""
+        if self._plugins[POST_BIND]:
+            return False
+        self._passed(POST_BIND.label)
+        return True
+
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:
-        if not self._plugins[POST_BIND]:
-            self._passed(POST_BIND.label)
+        if self.nobody_after_binding():
             return
         start_s = self._now_s()
         for plugin in self._plugins[POST_BIND]:

@@ -3,14 +3,18 @@
 One coroutine a pod, started when it is assumed. Whatever goes wrong takes everything back: what plugins reserved, what
 the cache counted, and the pod returns to the queue with the reason on it. The order of steps is kube-scheduler's. Pods
 may wait at Permit and in PreBind for minutes, so nothing that is scarce is held there; bindings on the wire are few.
+Where the binder binds, a pod that was handed over is an entry in a table until its end is told: thousands may be there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
@@ -92,7 +96,15 @@ class Bindings:
     """Pods whose binding is being written, or waits for others to be: not those at Permit or in PreBind."""
     left_the_wire: Callable[[], None] = lambda: None
     """Told whenever these have become fewer. The pod may be on its way for minutes more, by the binder."""
+    assigned: Callable[[QueuedPod, Held], None] = lambda *_: None
+    """Told of every pod whose binding, or the request for it, the API server has taken."""
+    arrived: Callable[[Held], None] = lambda _: None
+    """Told of every pod that is on its way no longer: it is bound and all is done, or it was taken back."""
+    wake: Callable[[], None] = lambda: None
+    """Somebody is to call `finish_next`."""
     _room: Turns = field(init=False)
+    _with_binder: dict[str, tuple[QueuedPod, Held]] = field(default_factory=dict)  # by the uid of the pod
+    _ended: deque[tuple[str, Status]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._room = Turns(self.at_once)
@@ -105,15 +117,87 @@ class Bindings:
     async def carry_out(self, queued: QueuedPod, placed: Placed) -> None:
         held = placed.held
         assert held is not None
+        outcome: Outcome | None = _BOUND
         try:
-            outcome = await self._outcome(queued, held, waits=placed.waiting)
+            outcome = await self._written_or_not(queued, held, waits=placed.waiting)
+            if outcome.status.ok:
+                self.assigned(queued, held)
+                outcome = self._followed_up(queued, held)
+            if outcome is not None and (rest := self._concluded(queued, held, outcome)) is not None:
+                await rest
+        finally:
+            if outcome is not None:
+                self.arrived(held)
+
+    async def _written_or_not(self, queued: QueuedPod, held: Held, *, waits: bool) -> Outcome:
+        try:
+            return await self._outcome(queued, held, waits=waits)
         except Exception as fault:  # a bug of ours costs the pod one attempt, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", queued.key)
-            outcome = Outcome(error(f"{type(fault).__name__}: {fault}"))
+            return Outcome(error(f"{type(fault).__name__}: {fault}"))
+
+    def _followed_up(self, queued: QueuedPod, held: Held) -> Outcome | None:
+        """How a pod stands whose binding was written; None: the binder has it, and may take minutes."""
+        if self.requests is None:
+            return _BOUND
+        uid = queued.uid
+        status = self.requests.follow_up(held.cycle.pod, partial(self._end, uid))
+        if status is None:
+            self._with_binder[uid] = queued, held
+            return None
+        return Outcome(status)
+
+    def _end(self, uid: str, status: Status) -> None:
+        self._ended.append((uid, status))
+        self.wake()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the binder has done with a pod that is not brought to its end yet."""
+        return bool(self._ended)
+
+    def finish_next(self) -> Coroutine[Any, Any, None] | None:
+        """Bring a pod to its end that the binder has done with; what of that may take a while is given out."""
+        uid, status = self._ended.popleft()
+        if uid not in self._with_binder:
+            return None  # we have let go of it
+        queued, held = self._with_binder.pop(uid)
+        rest = None
+        try:
+            rest = self._concluded(queued, held, Outcome(status))
+        except Exception:  # a bug of ours with one pod must not keep others from their end
+            log.exception("the end of the binding of pod %s broke", queued.key)
+        if rest is not None:
+            return self._arriving(held, rest)
+        self.arrived(held)
+        return None
+
+    async def _arriving(self, held: Held, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        finally:
+            self.arrived(held)
+
+    def let_go(self) -> None:
+        """Wait for no pod any more that the binder has: it goes on without us."""
+        if self.requests is not None:
+            self.requests.let_go()
+        for _, held in self._with_binder.values():
+            self.arrived(held)
+        self._with_binder.clear()
+
+    def _concluded(self, queued: QueuedPod, held: Held, outcome: Outcome) -> Coroutine[Any, Any, None] | None:
+        """A pod is bound, or taken back. What plugins do after binding may take a while: that is given out."""
         if not outcome.status.ok:
             self._take_back(queued, held, outcome)
-            return
+            return None
         self.bound(queued, held)
+        if not held.framework.committing.nobody_after_binding():
+            return self._after_binding(held)
+        self.activate(held)
+        return None
+
+    async def _after_binding(self, held: Held) -> None:
         await held.framework.committing.post_bind(held.cycle, held.pod.spec.node_name)
         self.activate(held)
 
@@ -147,8 +231,6 @@ class Bindings:
         finally:
             self.on_the_wire -= 1
             self.left_the_wire()
-        if status.ok and self.requests is not None:
-            status = await self.requests.settled(cycle.pod)  # the binder may take minutes, and holds up nobody else
         return Outcome(status)
 
     async def _written(self, held: Held) -> Status:

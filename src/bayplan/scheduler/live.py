@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +45,10 @@ _MOST_FOLLOWING = 25
 _LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.02
 """For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
 for those longer than for us; and where the binder is not what they wait for, nobody notices so little."""
-_QUEUE_S, _MOST_QUEUE_S = 0.00025, 0.05
-"""The same where every pod is bound by the binder: whoever comes new then is behind those that wait for it, and no API
-server lets four thousand pods a second be bound. So a longer rest costs nobody his place, nor any time."""
+_MOST_WRITING_S, _MOST_READING_S = 0.05, 0.25
+"""The same in all where every pod is bound by the binder: whoever comes new then is behind those that wait for it, so
+that a longer rest costs nobody his place, nor any time. Still longer where nothing of ours is on its way to the server
+either, and all there can be to hear is what the binder does."""
 _NOBODY: frozenset[str] = frozenset()
 Following = Callable[[KubeObject | None, KubeObject | None], Iterator[int]]
 """What a change means, in slices."""
@@ -58,10 +59,10 @@ class Retired:
     """Plugins that were replaced, and the pods under way that still need them. They are closed when the last is."""
 
     plugins: Sequence[Any]
-    users: set[asyncio.Task[None]]
+    users: set[Held]
 
-    def is_done_with(self, task: asyncio.Task[None]) -> bool:
-        self.users.discard(task)
+    def is_done_with(self, held: Held) -> bool:
+        self.users.discard(held)
         return self.close_if_idle()
 
     def close_if_idle(self) -> bool:
@@ -97,6 +98,7 @@ class LiveScheduler:
     _flushing: Iterator[int] | None = None
     _slices_behind: int = 0
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _on_their_way: set[Held] = field(default_factory=set)
     _binding: set[asyncio.Task[None]] = field(default_factory=set)
     _deciding: bool = True
     _slice_ends_s: float = 0.0
@@ -105,6 +107,7 @@ class LiveScheduler:
 
     def __post_init__(self) -> None:
         self.bindings.left_the_wire = self._left_the_wire
+        self.bindings.assigned, self.bindings.arrived, self.bindings.wake = self._assigned, self._arrived, self.wake
 
     @property
     def requests(self) -> BindRequests | None:
@@ -141,14 +144,16 @@ class LiveScheduler:
         """Wait for pods that are on their way to a node, and for what is being written. Nobody waits at Permit."""
         for waiting in self.engine.waiting.all():
             waiting.preempt("", "the scheduler stops")
-        if self.requests is not None:
-            self.requests.let_go()
+        while not self._finish_a_slice():
+            await asyncio.sleep(0)
+        self.bindings.let_go()
         while self._binding:
             await asyncio.gather(*self._binding, return_exceptions=True)
         await self.writes.drain()
 
     async def abandon(self) -> None:
         """Leave everything that is under way as it is; who starts next finds out how far it came."""
+        self.bindings.let_go()
         for task in self._binding:
             task.cancel()
         while self._binding:
@@ -158,7 +163,7 @@ class LiveScheduler:
     @property
     def under_way(self) -> int:
         """Pods that are on their way to a node."""
-        return len(self._binding)
+        return len(self._on_their_way)
 
     @property
     def is_writing(self) -> bool:
@@ -173,7 +178,7 @@ class LiveScheduler:
     @property
     def is_idle(self) -> bool:
         """Whether all that was told is followed, nothing is on its way, and nobody is ready to be tried."""
-        under_way = self._heard or self._rebuilt or self._following or self._binding
+        under_way = self._heard or self._rebuilt or self._following or self._on_their_way
         return not (under_way or self.queue.counts()["active"])
 
     def leeway_s(self) -> float:
@@ -185,8 +190,10 @@ class LiveScheduler:
         is_all = self.under_way == self.bindings.on_the_wire + waiting
         if not is_all or self.ask is not None or self.writes.busy:
             return 0.0
-        leeway_s = min(waiting * _LEEWAY_S, _MOST_LEEWAY_S)
-        return max(leeway_s, min(waiting * _QUEUE_S, _MOST_QUEUE_S)) if self.all_by_binder else leeway_s
+        most_s = _MOST_LEEWAY_S
+        if self.all_by_binder:
+            most_s = _MOST_WRITING_S if self.bindings.on_the_wire else _MOST_READING_S
+        return min(waiting * _LEEWAY_S, most_s)
 
     # the loop ---------------------------------------------------------------------------------------------------
 
@@ -217,7 +224,10 @@ class LiveScheduler:
 
     async def _turn(self) -> bool:
         """One slice of work; false where there is none left."""
-        if not self._follow_a_slice():
+        followed = self._follow_a_slice()
+        if not self._finish_a_slice():
+            return True
+        if not followed:
             self._slices_behind += 1
             if self._slices_behind < _MOST_FOLLOWING:
                 return True
@@ -253,7 +263,7 @@ class LiveScheduler:
         rebuilt, self._rebuilt = self._rebuilt, None
         assert rebuilt is not None
         plugins = self.engine.install(rebuilt)
-        retired = Retired(plugins, set(self._binding))
+        retired = Retired(plugins, set(self._on_their_way))
         if not retired.close_if_idle():
             self._retired.append(retired)
         return self.queue.install(queue_profiles(self.engine), rebuilt.changed)
@@ -367,32 +377,52 @@ class LiveScheduler:
     def start_binding(self, queued: QueuedPod, placed: Placed) -> None:
         """A pod has its node, and is sent on its way."""
         assert placed.held is not None
+        self._on_their_way.add(placed.held)
         self.bindings.activate(placed.held)
-        task = asyncio.ensure_future(self.bindings.carry_out(queued, placed))
+        self._start(self.bindings.carry_out(queued, placed))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._binding.add(task)
         task.add_done_callback(self._binding_ended)
+
+    def _finish_a_slice(self) -> bool:
+        """Bring pods to their end that the binder has done with; false where the slice ended before all were."""
+        ends_s = self.clock.monotonic_s() + self.slice_s if self.bindings.has_ended else 0.0
+        while self.bindings.has_ended:
+            if (rest := self.bindings.finish_next()) is not None:
+                self._start(rest)
+            if self.clock.monotonic_s() > ends_s:
+                return not self.bindings.has_ended
+        return True
 
     def _left_the_wire(self) -> None:
         """There is room again, though the binder may not be done with a single pod."""
         if self.bindings.on_the_wire == _MOST_ON_THE_WIRE - 1 and self.queue.has_ready:
             self._woken.set()
 
-    def _binding_ended(self, task: asyncio.Task[None]) -> None:
-        self._binding.discard(task)
+    def _arrived(self, held: Held) -> None:
+        self._on_their_way.discard(held)
         if self._retired:
-            self._retired = [each for each in self._retired if not each.is_done_with(task)]
+            self._retired = [each for each in self._retired if not each.is_done_with(held)]
         if self.queue.has_ready or self.engine.activated:  # they waited for room on the wire, or for this very pod
             self._woken.set()
+
+    def _binding_ended(self, task: asyncio.Task[None]) -> None:
+        self._binding.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("a binding broke", exc_info=fault)
 
     # outcomes ---------------------------------------------------------------------------------------------------
 
+    def _assigned(self, queued: QueuedPod, held: Held) -> None:
+        """The API server has the binding of a pod, or the request for it: the binder tells of the rest."""
+        scheduled(self.events, queued.pod, held.pod.spec.node_name)
+
     def bound(self, queued: QueuedPod, held: Held) -> None:
         """A pod is bound."""
         now_s = self.clock.monotonic_s()
         self.engine.cache.finish_binding(queued.uid, now_s)
-        scheduled(self.events, queued.pod, held.pod.spec.node_name)
         self.observer.attempt(SCHEDULED, queued.pod.scheduler_name, now_s - queued.tried_s)
         self.observer.scheduled(queued.attempts, self.queue.waited_s(queued), after_flush=queued.flushed)
         if outcomes.enabled(OUTCOME):

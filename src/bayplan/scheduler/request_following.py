@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -13,7 +12,6 @@ from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
-from bayplan.framework.status import Status
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live import LiveScheduler
@@ -58,15 +56,10 @@ class PodRequests:
             self._live.activate(pod)
 
 
-def new_outcome() -> asyncio.Future[Status]:
-    """What a pod waits for that was handed to the binder."""
-    return asyncio.get_running_loop().create_future()
-
-
 def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) -> BindRequests:
     """Have a live scheduler count the pods that are on their way by requests."""
     desk = live.engine.desk
-    requests = BindRequests(live.engine.cache, PodRequests(live), desk.failures, clock, new_outcome, stale_s)
+    requests = BindRequests(live.engine.cache, PodRequests(live), desk.failures, clock, stale_s)
     desk.following = live.routing.requests = live.bindings.requests = requests
     return requests
 

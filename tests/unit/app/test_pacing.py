@@ -57,6 +57,19 @@ def test_what_comes_alone_is_taken_at_once_and_what_follows_waits_for_company() 
         assert rested.pauses == [0.03]
 
 
+def test_whoever_connects_does_not_wait_at_each_step() -> None:
+    with something_to_read(0.05) as (selector, rested), socket.socket() as newcomer:
+        assert len(selector.select(None)) == 1
+        selector.register(newcomer, selectors.EVENT_WRITE)
+        for _ in range(3):
+            selector.select(None)
+        assert rested.pauses == []
+        rested.clock.advance(0.21)
+        for _ in range(2):
+            selector.select(None)
+        assert rested.pauses == [0.05]
+
+
 class Scripted:
     """A selector's answers one after another, with how long each was waited for."""
 

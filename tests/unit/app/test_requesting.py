@@ -123,9 +123,7 @@ def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_
         clock, cache = ManualClock(datetime.now(UTC)), Cache()
         cache.add_node(make_node("n1"))
         engine = StillWaiting(pod, RequestWrites(rig.client))
-        requests = BindRequests(
-            cache, engine, BindFailures(clock), clock, asyncio.get_running_loop().create_future, stale_s=1.0
-        )
+        requests = BindRequests(cache, engine, BindFailures(clock), clock, stale_s=1.0)
         watch = await RequestWatch.of(requests, wired(rig.client))
         (first_look,) = watch.before_deciding(cast(Handler, requests.hear))
         await first_look()

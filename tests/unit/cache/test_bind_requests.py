@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,7 +59,7 @@ class World:
         for name in nodes:
             self.cache.add_node(make_node(name))
         self.failures = BindFailures(self.clock)
-        self.book = BindRequests(self.cache, self.engine, self.failures, self.clock, new_outcome)
+        self.book = BindRequests(self.cache, self.engine, self.failures, self.clock)
         self._versions = 0
 
     def request(self, pod: Pod, node: str = "n1", **status: Any) -> BindRequest:
@@ -78,10 +77,6 @@ class World:
     def node_of(self, pod: Pod) -> str | None:
         found = self.cache.pod(pod.uid)
         return None if found is None else found.spec.node_name
-
-
-def new_outcome() -> asyncio.Future[Status]:
-    return asyncio.get_running_loop().create_future()
 
 
 WEB = make_pod("web", uid="u1")
@@ -362,62 +357,57 @@ def test_the_longest_pause_of_the_binder_is_given_its_due() -> None:
     ],
 )
 def test_who_made_a_request_is_told_how_it_ended(ends: Any, message: str) -> None:
-    async def run() -> Status:
-        world = World(WEB)
-        world.book.made(world.request(WEB), WEB)
-        waiting = asyncio.ensure_future(world.book.settled(WEB))
-        await asyncio.sleep(0)
-        ends(world)
-        return await waiting
-
-    status = asyncio.run(run())
-    assert (status.ok, status.message) == (not message, message)
+    world, told = World(WEB), list[Status]()
+    world.book.made(world.request(WEB), WEB)
+    assert world.book.follow_up(WEB, told.append) is None
+    assert world.book.waiting == 1
+    ends(world)
+    world.book.pod_gone(WEB)
+    assert [(each.ok, each.message) for each in told] == [(not message, message)], "once, whatever comes later"
+    assert world.book.waiting == 0
 
 
 def test_who_comes_late_is_told_at_once() -> None:
-    async def run() -> Status:
-        world = World(WEB)
-        world.book.made(world.request(WEB, phase="Succeeded"), WEB)
-        return await world.book.settled(WEB)
-
-    assert asyncio.run(run()).ok
+    world, told = World(WEB), list[Status]()
+    world.book.made(world.request(WEB, phase="Succeeded"), WEB)
+    status = world.book.follow_up(WEB, told.append)
+    assert status is not None
+    assert status.ok
+    assert (told, world.book.waiting) == ([], 0)
 
 
 def test_nobody_waits_for_the_binder_who_has_not_asked_it() -> None:
     """One profile hands its pods over, another binds by itself: the pod counts on its node, and no watch has told."""
 
-    async def run() -> Status:
-        world = World(WEB)
-        world.cache.assume(PodInfo(WEB).bound_to("n1"))
-        return await world.book.settled(WEB)
-
-    assert asyncio.run(run()).ok
+    world, told = World(WEB), list[Status]()
+    world.cache.assume(PodInfo(WEB).bound_to("n1"))
+    status = world.book.follow_up(WEB, told.append)
+    assert status is not None
+    assert status.ok
+    assert (told, world.book.waiting) == ([], 0)
 
 
 def test_a_request_that_went_before_anybody_could_wait_for_it_is_lost() -> None:
-    async def run() -> Status:
-        world = World(WEB)
-        world.cache.assume(PodInfo(WEB).bound_to("n1"))
-        world.book.made(world.request(WEB), WEB)
-        world.book.hear(world.book.known[WEB.key], None)
-        return await world.book.settled(WEB)
-
-    assert asyncio.run(run()).message == "the bind request was deleted before the pod was bound"
+    world, told = World(WEB), list[Status]()
+    world.cache.assume(PodInfo(WEB).bound_to("n1"))
+    world.book.made(world.request(WEB), WEB)
+    world.book.hear(world.book.known[WEB.key], None)
+    status = world.book.follow_up(WEB, told.append)
+    assert status is not None
+    assert status.message == "the bind request was deleted before the pod was bound"
+    assert (told, world.book.waiting) == ([], 0)
 
 
 def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
-    async def run() -> None:
-        world = World(WEB)
+    world, told = World(WEB), list[Status]()
+    for stops in (False, True):  # who is there already, and who comes later
+        if stops:
+            world.book.let_go()
         world.book.made(world.request(WEB), WEB)
-        waiting = asyncio.ensure_future(world.book.settled(WEB))
-        await asyncio.sleep(0)
-        world.book.let_go()
-        world.book.made(world.request(WEB), WEB)
-        for each in (waiting, asyncio.ensure_future(world.book.settled(WEB))):
-            with pytest.raises(asyncio.CancelledError):
-                await each
-
-    asyncio.run(run())
+        assert world.book.follow_up(WEB, told.append) is None
+    assert world.book.waiting == 0
+    world.book.pod_placed(WEB)
+    assert told == []
 
 
 # where the watch tells of failures alone
@@ -514,19 +504,17 @@ def test_one_that_was_given_up_leaves_the_watch_only_when_it_is_deleted() -> Non
 def test_a_binder_that_is_quicker_than_the_answer_leaves_nobody_waiting() -> None:
     """The pod is seen on its node while the answer to the request is still on its way."""
 
-    async def run() -> Status:
-        world = failures_only(WEB)
-        request = world.request(WEB)
-        world.cache.add_pod(msgspec.structs.replace(WEB, spec=msgspec.structs.replace(WEB.spec, node_name="n1")))
-        world.book.pod_placed(WEB)
-        world.book.made(request, WEB)  # the engine has not come to take the pod from those that wait
-        status = await world.book.settled(WEB)
-        world.engine.pods.clear()
-        world.book.tidy()
-        assert world.book.known == {}
-        return status
-
-    assert asyncio.run(run()).ok
+    world, told = failures_only(WEB), list[Status]()
+    request = world.request(WEB)
+    world.cache.add_pod(msgspec.structs.replace(WEB, spec=msgspec.structs.replace(WEB.spec, node_name="n1")))
+    world.book.pod_placed(WEB)
+    world.book.made(request, WEB)  # the engine has not come to take the pod from those that wait
+    status = world.book.follow_up(WEB, told.append)
+    assert status is not None
+    assert status.ok
+    world.engine.pods.clear()
+    world.book.tidy()
+    assert (world.book.known, world.book.waiting, told) == ({}, 0, [])
 
 
 # devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,8 +15,9 @@ from bayplan.framework.bind_requests import FAIL, SKIP
 from bayplan.framework.cycle import Cycle
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
+from bayplan.scheduler.engine import Held
 from bayplan.scheduler.live import LiveScheduler
-from bayplan.scheduler.request_following import follow_requests, new_outcome
+from bayplan.scheduler.request_following import follow_requests
 from bayplan.testing import make_node, make_pod
 from live_rig import Rig, conditions, running
 from wire_server import Answer, Hang, Reply, Request, until
@@ -86,7 +87,7 @@ async def requested(rig: Rig, count: int = 1) -> list[Any]:
     return rig.sent("POST", "/bindrequests")
 
 
-def test_a_pod_is_handed_over_with_what_plugins_say_and_is_scheduled_when_it_is_bound() -> None:
+def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is_bound() -> None:
     async def run() -> None:
         pod = make_pod("web")
         async with rig_of(*NODES) as rig:
@@ -100,9 +101,97 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_scheduled_when_it_is_
             }
             assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
             assert rig.sent("POST", "/binding") == []
-            assert rig.events.told == []  # nothing is claimed before it is true
+            await until(lambda: rig.live.with_the_binder == 1)
+            assert (rig.live.under_way, rig.live.is_idle) == (1, False)
             rig.live.hear(None, told(rig, pod, phase="Succeeded"))
-            await until(lambda: bool(rig.events.told))
+            await until(lambda: rig.live.is_idle)
+            assert (rig.live.under_way, rig.live.with_the_binder) == (0, 0)
+            assert [each.note for each in rig.events.told] == [f"Successfully assigned default/web to {node}"]
+
+    asyncio.run(run())
+
+
+def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with() -> None:
+    async def run() -> None:
+        pods = [make_pod(f"web-{number}") for number in range(3)]
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(*pods)
+            await until(lambda: rig.live.with_the_binder == 3)
+            live, bound = rig.live, rig.live.bindings.bound
+
+            def slowly(queued: Any, held: Held) -> None:
+                bound(queued, held)
+                rig.clock.advance(live.slice_s + 0.001)
+
+            live.bindings.bound = slowly
+            assert live.requests is not None
+            for pod in pods:
+                live.requests.hear(None, told(rig, pod, phase="Succeeded"))
+            under_way = [(live._finish_a_slice(), live.under_way) for _ in pods]
+            assert under_way == [(False, 2), (False, 1), (True, 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: bool) -> None:
+    """And a bug at the end of one pod costs no other its own."""
+    seen: list[str] = []
+    may_end = asyncio.Event()
+
+    class After:
+        name = "After"
+
+        async def post_bind(self, cycle: Cycle, node_name: str) -> None:
+            await may_end.wait()
+            seen.append(f"{cycle.pod.name} on {node_name}")
+
+    async def run() -> None:
+        async with rig_with(After) as rig:
+            as_server(rig)
+            pods = [make_pod(name) for name in ("one", "two")]
+            rig.hear(*pods)
+            await until(lambda: rig.live.with_the_binder == 2)
+            bound = rig.live.bindings.bound
+
+            def breaks(queued: Any, held: Held) -> None:
+                if queued.pod.name == "one":
+                    raise ValueError("a bug of ours")
+                bound(queued, held)
+
+            rig.live.bindings.bound = breaks if fails else bound
+            for pod in pods:
+                rig.live.hear(None, told(rig, pod, phase="Succeeded"))
+            await until(lambda: rig.live.with_the_binder == 0)
+            await until(lambda: rig.live.under_way == (1 if fails else 2))  # on their way until plugins are done
+            assert seen == []
+            may_end.set()
+            await until(lambda: rig.live.is_idle)
+
+    asyncio.run(run())
+    assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
+
+
+def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before() -> None:
+    """A scheduler that dies while the binder works leaves the word behind."""
+
+    async def run() -> None:
+        answered = asyncio.Event()
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            at_once = rig.server.route
+
+            async def later(request: Request) -> Answer:
+                await answered.wait()
+                return at_once(request)  # type: ignore[return-value]
+
+            rig.server.route = later
+            rig.hear(make_pod("web"))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 1)
+            assert rig.events.told == []
+            answered.set()
+            await until(lambda: rig.live.with_the_binder == 1)
             assert [each.reason for each in rig.events.told] == ["Scheduled"]
 
     asyncio.run(run())
@@ -221,15 +310,20 @@ def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_
             assert requests is not None
 
             def leeway_s(waiting: int) -> float:
-                requests._waiting = dict.fromkeys(map(str, range(waiting)), new_outcome())
-                live.bindings.on_the_wire = -waiting  # what is under way is all there
+                requests._waiting = dict.fromkeys(map(str, range(waiting)), lambda _: None)
+                live.bindings.on_the_wire = writing
+                live._on_their_way = {cast(Held, object()) for _ in range(waiting + writing)}
                 return live.leeway_s()
 
+            writing = 3
             assert [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
             live.all_by_binder = True
-            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 120, 200, 1000)]
-            assert longer == [0.0, 0.005, 0.02, 0.02, 0.03, 0.05, 0.05]
-            requests._waiting, live.bindings.on_the_wire = {}, 0
+            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)]
+            assert longer == [0.0, 0.005, 0.02, 0.05, 0.05]
+            writing = 0  # all there can be to hear is what the binder does
+            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
+            assert longer == [0.0, 0.005, 0.02, 0.08, 0.2, 0.25]
+            requests._waiting, live._on_their_way = {}, set()
 
     asyncio.run(run())
 
@@ -291,8 +385,11 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
             (first,) = await requested(rig)
             node = first["spec"]["selectedNode"]
             rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
-            await until(lambda: bool(rig.events.told))
-            assert rig.events.told[0].note == f"the binder could not bind the pod to node {node}: no quota"
+            await until(lambda: len(rig.events.told) >= 2)
+            assert [each.note for each in rig.events.told[:2]] == [
+                f"Successfully assigned default/web to {node}",
+                f"the binder could not bind the pod to node {node}: no quota",
+            ]
             await until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
             await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
             second = rig.sent("POST", "/bindrequests")[1]
@@ -349,7 +446,7 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
             rig.objects[path] = there
             rig.refuse("POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409}))
             rig.hear(pod)
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2 or bool(rig.events.told))
+            await until(lambda: bool(rig.events.told))
             deleted = [each["preconditions"]["uid"] for each in rig.sent("DELETE", "/bindrequests/web")]
             return deleted, [each.note for each in rig.events.told]
 
@@ -358,7 +455,7 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
         meta = replace(made.metadata, uid="there", resource_version="2")
         return replace(made, metadata=meta, status=BindRequestStatus(**status))
 
-    assert asyncio.run(run(request("u-old", "n1"))) == (["there"], [])
+    assert asyncio.run(run(request("u-old", "n1"))) == (["there"], ["Successfully assigned default/web to n1"])
     assert asyncio.run(run(request("u-web", "n2", phase="Failed", failed_attempts=3)))[0] == ["there"]
     deleted, notes = asyncio.run(run(request("u-web", "n2")))
     assert deleted == []

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.observing import BatchObserver
@@ -24,6 +25,7 @@ from bayplan.client import MERGE_PATCH, PODS, Client
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
 from bayplan.framework.intents import BindPod, CreateBindRequest
+from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.gpu_sharing import given_whole
 from bayplan.telemetry.events import NORMAL, WARNING
@@ -67,7 +69,6 @@ class Binds:
     """Uids of pods whose binding is not written yet."""
     _waiting: deque[_Placed] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
-    _settling: set[asyncio.Task[None]] = field(default_factory=set)
 
     def start(
         self,
@@ -82,66 +83,75 @@ class Binds:
         self.under_way.add(pod.uid)
         self._waiting.append(_Placed(pod, node_name, needs, annotations or {}, handed or {}))
         if len(self._workers) < self.at_once:
-            self._begin(self._work(), self._workers)
+            worker = asyncio.ensure_future(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
 
     async def drain(self) -> None:
+        """Until everything is written; what the binder has is carried out without us."""
         if self.requests is not None:
             self.requests.let_go()
-        while tasks := (*self._workers, *self._settling):
-            await asyncio.gather(*tasks, return_exceptions=True)
+        while self._workers:
+            await asyncio.gather(*self._workers, return_exceptions=True)
+        self.under_way.clear()
 
     async def abandon(self) -> None:
         self._waiting.clear()
-        self.under_way.clear()
-        for task in (*self._workers, *self._settling):
-            task.cancel()
+        for worker in self._workers:
+            worker.cancel()
         await self.drain()
 
     # inside -----------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-        task = asyncio.ensure_future(work)
-        among.add(task)
-        task.add_done_callback(among.discard)
 
     async def _work(self) -> None:
         """Bind whoever waits longest, until nobody does. No worker waits for what the binder makes of a pod."""
         while self._waiting:
             placed = self._waiting.popleft()
-            handed_over = False
+            with_binder = False
             try:
-                if await self._went_well(placed, self._carry_out(placed)):
-                    handed_over = self.requests is not None
-                    if not handed_over:
-                        self._bound(placed.pod, placed.node_name)
+                status = await self._written(placed)
+                if status.ok:
+                    self._assigned(placed)
+                    after = self._followed_up(placed)
+                    with_binder = after is None
+                    status = after or status
+                if not with_binder:
+                    self._conclude(placed, status)
             finally:
-                if not handed_over:
+                if not with_binder:
                     self.under_way.discard(placed.pod.uid)
-            if handed_over:
-                self._begin(self._settle(placed), self._settling)
 
-    async def _settle(self, placed: _Placed) -> None:
-        """Wait for what the binder makes of a pod."""
+    async def _written(self, placed: _Placed) -> Status:
+        pod = placed.pod
         try:
-            if await self._went_well(placed, self._answered(placed.pod)):
-                self._bound(placed.pod, placed.node_name)
-        finally:
-            self.under_way.discard(placed.pod.uid)
-
-    async def _went_well(self, placed: _Placed, step: Awaitable[None]) -> bool:
-        """Whether a step was done; where it was not, the pod is taken back."""
-        pod, node_name, needs = placed.pod, placed.node_name, placed.needs
-        try:
-            await step
+            await self._carry_out(placed)
         except _NotBound as fault:
-            self._take_back(pod, needs, node_name, str(fault))
+            return error(str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", pod.key)
-            self._take_back(pod, needs, node_name, f"{type(fault).__name__}: {fault}")
+            return error(f"{type(fault).__name__}: {fault}")
+        return SUCCESS
+
+    def _followed_up(self, placed: _Placed) -> Status | None:
+        """How a pod stands whose binding was written; None: the binder has it, and may take minutes."""
+        if self.requests is None:
+            return SUCCESS
+        return self.requests.follow_up(placed.pod, partial(self._end, placed))
+
+    def _end(self, placed: _Placed, status: Status) -> None:
+        """The binder has done with a pod; we are told in the midst of a change, and come to it after that."""
+        asyncio.get_running_loop().call_soon(self._arrived, placed, status)
+
+    def _arrived(self, placed: _Placed, status: Status) -> None:
+        self.under_way.discard(placed.pod.uid)
+        self._conclude(placed, status)
+
+    def _conclude(self, placed: _Placed, status: Status) -> None:
+        """A pod is bound, or taken back."""
+        if status.ok:
+            self._bound(placed.pod, placed.node_name)
         else:
-            return True
-        return False
+            self._take_back(placed.pod, placed.needs, placed.node_name, status.message)
 
     async def _carry_out(self, placed: _Placed) -> None:
         await self._prepare(placed.pod, placed.node_name, placed.needs, placed.annotations)
@@ -185,17 +195,15 @@ class Binds:
         finally:
             self.observer.stage("Bind", self.clock.monotonic_s() - start_s)
 
-    async def _answered(self, pod: Pod) -> None:
-        assert self.requests is not None
-        status = await self.requests.settled(pod)
-        if not status.ok:
-            raise _NotBound(status.message)
+    def _assigned(self, placed: _Placed) -> None:
+        """The API server has the binding of a pod, or the request for it: the binder tells of the rest."""
+        pod, node_name = placed.pod, placed.node_name
+        self.speaker.tell(pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
 
     def _bound(self, pod: Pod, node_name: str) -> None:
         cache = self.following.engine.cache
         cache.finish_binding(pod.uid, self.clock.monotonic_s())
         self.observer.bound(pod)
-        self.speaker.tell(pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
         if outcomes.enabled(DECISIONS):
             outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=Ref(pod.key), node=node_name)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.writing import Speaker, Writer
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.clock import LoopClock
 from bayplan.framework.bind_requests import BindRequestDesk
-from bayplan.framework.status import Status
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import WARNING
@@ -47,11 +44,6 @@ class BatchRequests:
         """Sessions look at every job anyway."""
 
 
-def new_outcome() -> asyncio.Future[Status]:
-    """What a pod waits for that was handed to the binder."""
-    return asyncio.get_running_loop().create_future()
-
-
 def follow_requests(
     following: Following,
     binds: Binds,
@@ -65,6 +57,6 @@ def follow_requests(
     """Have sessions' pods bound by the binder, and count those that are on their way so."""
     desk = following.engine.handle.desk = BindRequestDesk(clock, attempts=attempts)
     engine = BatchRequests(following, writes, speaker)
-    requests = BindRequests(following.engine.cache, engine, desk.failures, clock, new_outcome, stale_s)
+    requests = BindRequests(following.engine.cache, engine, desk.failures, clock, stale_s)
     desk.following = following.requests = binds.requests = requests
     return requests
