@@ -20,6 +20,8 @@ _ORDERS = (
     ("ownerReferences", "resourceVersion", "uid", "name", "namespace", "labels"),  # nobody we know of
     ("resourceVersion", "name", "namespace", "uid", "labels", "ownerReferences"),
 )
+_BEFORE_METADATA = 4
+"""The order of an object that tells of another one before itself."""
 
 
 def text(line: Line, version: int, uids: dict[str, str]) -> bytes:
@@ -34,8 +36,9 @@ def text(line: Line, version: int, uids: dict[str, str]) -> bytes:
     }
     if kind == "DELETED":
         del uids[name]
-    metadata = {field: fields[field] for field in _ORDERS[order]}
-    told = {"type": kind, "object": {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {}}}
+    other = {"claimRef": {"uid": "of-another", "resourceVersion": "1"}} if order == _BEFORE_METADATA else {}
+    metadata = {field: fields[field] for field in _ORDERS[order % _BEFORE_METADATA]}
+    told = {"type": kind, "object": {"kind": "Pod", "apiVersion": "v1", **other, "metadata": metadata, "spec": {}}}
     return json.dumps(told, separators=(",", ":")).encode()
 
 
@@ -58,7 +61,7 @@ LINES = st.lists(
     st.tuples(
         st.sampled_from(["MODIFIED"] * 5 + ["ADDED", "DELETED", "BOOKMARK"]),
         st.sampled_from(["a", "b", "ab"]),
-        st.integers(0, len(_ORDERS) - 1),
+        st.integers(0, _BEFORE_METADATA),
     ),
     max_size=25,
 )

@@ -225,7 +225,9 @@ async def scheduler_process(
             pace.leeway_s = partial(_leeway_s, live, wiring.sink)
         following = await RequestWatch.of(live.requests, wiring)
         hear = monitor.showcase.heard(live.hear)
-        informers = _informers(wiring.client, wiring.offered, watched, hear, following.selection)
+        informers = _informers(
+            wiring.client, wiring.offered, watched, hear, following.selection, only_latest=live.all_by_binder
+        )
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
@@ -336,11 +338,20 @@ def _informers(
     watched: Sequence[ObjectKind],
     hear: Heard,
     requests: Selection,
+    *,
+    only_latest: bool = False,
 ) -> Informers:
-    """One watch for each kind that matters here and that the API server has; `requests`: which of the BindRequests."""
+    """One watch for each kind that matters here and that the API server has; `requests`: which of the BindRequests.
+
+    `only_latest`: the binder changes each pod twice within milliseconds, and that it is bound is all there is to it."""
     selections: dict[type[KubeObject], Selection] = {Pod: _LIVING, BindRequest: requests}
     return Informers(
-        client.informer(resource, hear, selection=selections.get(kind.struct, EVERYTHING))
+        client.informer(
+            resource,
+            hear,
+            selection=selections.get(kind.struct, EVERYTHING),
+            only_latest=only_latest and kind.struct is Pod,
+        )
         for kind in watched
         if (resource := offered.get(kind)) is not None
     )

@@ -4,7 +4,8 @@ A process that is woken for every answer and every change of a pod pays for the 
 and data have left the processor's caches each time. Where nobody is the worse for it, what arrives gathers for some
 milliseconds and is taken together. Who knows how long that may be is asked before each rest. Nothing waits longer than
 that: what has come while others worked or paused is taken at once, and what ends a rest waits once for company. Whoever
-connects, a probe say, waits so once and not at each step: there is no leeway for a while after a connection was opened.
+connects, a probe say, waits so once and not at each step of that: there is no leeway for a while after a connection was
+opened. On one that is kept each question waits.
 """
 
 from __future__ import annotations

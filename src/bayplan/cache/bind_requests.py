@@ -172,7 +172,7 @@ class BindRequests:
 
     def follow_up(self, pod: Pod, ended: Ended) -> Status | None:
         """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
-        bound the pod by itself. None: nothing yet, and `ended` will be told."""
+        bound the pod by itself. None: nothing yet; `ended` will be told, unless we let go of it."""
         uid = pod.metadata.uid
         if uid not in self._handed_over:
             return SUCCESS

@@ -20,7 +20,6 @@ from bayplan.errors import CacheError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from bayplan.objects.resources import takes_alike
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.journal import Journal
 from bayplan.snapshot.pod_info import counts_alike, weighs_alike
@@ -200,7 +199,7 @@ class Cache:
         if state is not None and not state.assumed:
             raise CacheError(f"pod {pod.key} ({pod.uid}) was already in added state")
         if state is not None:
-            if self._is_as_it_was(state, pod):
+            if self._is_as_assumed(state, pod):
                 state.info.pod, state.assumed, state.expires_s = pod, False, None
                 self.assumed_count -= 1
                 return
@@ -210,9 +209,10 @@ class Cache:
             self._leave(pod.uid)
         self._enter(PodInfo(pod), assumed=False)
 
-    def _is_as_it_was(self, state: _PodState, pod: Pod) -> bool:
-        """Whether taking the pod off and on again would leave all as it is, the order of pods and what their node knows
-        of images included: most confirmations are so, and then the next decision has nothing to read."""
+    def _is_as_assumed(self, state: _PodState, pod: Pod) -> bool:
+        """Whether taking the assumption off and counting the pod would leave all as it is, the order of pods and what
+        their node knows of images included: most confirmations are so, and then the next decision has nothing to read.
+        """
         if state.slot == _NO_SLOT or state.images != self._images.version:
             return False
         return self._nodes.pods[state.row][-1] is state.info and counts_alike(state.info.pod, pod)
@@ -228,10 +228,6 @@ class Cache:
                 "which no API server allows: the cache can no longer be trusted, restart the scheduler"
             )
         before = state.info.pod
-        if self._is_as_it_was(state, pod) and takes_alike(before, pod):
-            self._states[pod.uid] = self._states.pop(pod.uid)
-            state.info.pod = pod
-            return before
         return before if self._renew(state, pod) else None
 
     def _renew(self, state: _PodState, pod: Pod) -> bool:
@@ -363,8 +359,7 @@ class Cache:
             self._refresh_in_place(snapshot, seen, noted, images or self._images.seen_by)
         else:
             self._refresh_rows(snapshot, seen, rows, images)
-        self._show_slots(snapshot, self._slots_behind(snapshot, seen, slots), changes)
-        seen.slots = self._slot_journal.end
+        self._refresh_pods(snapshot, seen, slots, changes)
         if seen.layout != self._layout:
             index = self._nodes.index
             snapshot.order = np.fromiter((index[name] for name in self._tree.names()), np.intp, self._nodes.count)
@@ -498,6 +493,12 @@ class Cache:
         if old is not None and content[old] == self._content[row]:
             return snapshot.nodes.images[old]
         return self._images.seen_by(name)
+
+    def _refresh_pods(
+        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], changes: list[PodSwap] | None
+    ) -> None:
+        self._show_slots(snapshot, self._slots_behind(snapshot, seen, stale), changes)
+        seen.slots = self._slot_journal.end
 
     def _show_slots(self, snapshot: Snapshot, slots: Iterable[int], changes: list[PodSwap] | None) -> None:
         theirs = snapshot.pods

@@ -171,6 +171,7 @@ class Client:
         selection: Selection = EVERYTHING,
         complaint: Complaint | None = None,
         streaming: bool = True,
+        only_latest: bool = False,
     ) -> Informer:
         """Keeps a resource in step with the server while its `run` runs."""
         return Informer(
@@ -182,6 +183,7 @@ class Client:
             selection=selection,
             complaint=complaint,
             streaming=streaming,
+            only_latest=only_latest,
             faults=self._faults,
         )
 

@@ -1,9 +1,9 @@
 """What exists of one resource right now, and who is told when it changes?
 
-One informer a resource: it lists, watches, resumes, lists again after a gap, and hands changes to one handler as
-(old, new); those of one object that have come together may be one. Its store holds the same objects that the handler
-got. The handler runs on the loop, in slices of a few milliseconds; what it raises is logged and costs that one change.
-Deletes that were missed in a gap are found by the next list; a version older than the last one seen is never asked for.
+One informer a resource: it lists, watches, resumes, lists again after a gap, and hands every change to one handler as
+(old, new). Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
+milliseconds; what it raises is logged and costs that one change. Deletes that were missed in a gap are found by the
+next list; a version older than the last one seen is never asked for.
 """
 
 from __future__ import annotations
@@ -68,10 +68,12 @@ class Informer:
         selection: Selection = EVERYTHING,
         complaint: Complaint | None = None,
         streaming: bool = True,
+        only_latest: bool = False,
         quiet_s: float = QUIET_S,
         faults: LastingFaults | None = None,
     ) -> None:
-        """`faults`: where several informers of one server complain together."""
+        """`only_latest`: of several changes of one object that have come together the last will do. `faults`: where
+        several informers of one server complain together."""
         self.resource = resource
         self.resource_version = ""
         """The last version that was told; the next watch goes on from it."""
@@ -84,6 +86,7 @@ class Informer:
         self._selection = selection
         self._complaint = complaint
         self._streaming = streaming
+        self._only_latest = only_latest
         self._quiet_s = quiet_s
         self._decoder = Decoder(resource)
         self._backoff = Backoff(clock, chance)
@@ -251,6 +254,7 @@ class Informer:
             field_selector=chosen.field_selector,
             label_selector=chosen.label_selector,
             with_initial=with_initial,
+            only_latest=self._only_latest,
             quiet_s=self._quiet_s,
         )
 

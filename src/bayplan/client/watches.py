@@ -2,7 +2,7 @@
 
 Asked by `informer`. A watch ends by itself after some minutes (the server's wish and ours), when the connection dies or
 when the history that was asked for is gone; the caller decides what then. Of several changes of one object that have
-come together only the last is told: where one is behind, the others are over. Costs what `decoding` costs an event.
+come together only the last is told to whoever wants no others. Costs what `decoding` costs an event.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 QUIET_S = 180.0
 """A watch without a byte for so long is dropped and resumed: bookmarks come every minute when all is well."""
 
-_CHANGED, _VERSION, _UID = b'{"type":"MODIFIED",', b'"resourceVersion":', b'"uid":"'
-_OBJECTS_AROUND = 3
-"""What is open where an object's own fields are told: the event, the object and its metadata."""
+_CHANGED, _META, _VERSION, _UID = b'{"type":"MODIFIED",', b'"metadata":{', b'"resourceVersion":', b'"uid":"'
 
 
 class Lines:
@@ -55,7 +53,7 @@ def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
     kept = []
     for line in reversed(lines):
         if not line.startswith(_CHANGED):
-            after.clear()  # what went and came again in between is another object of that name
+            after.clear()  # what leaves a selection and comes back is told so, and not by its last change alone
         elif whose := _whose(line):
             if whose in after:
                 continue
@@ -68,8 +66,9 @@ def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
 def _whose(line: bytes) -> bytes:
     """The beginning of a line that is the same for all changes of one object, and for no other's; empty: unknown."""
     start = line[: line.find(_VERSION)]
-    owned = _UID in start and b"[" not in start and start.count(b"{") == _OBJECTS_AROUND
-    return start if owned else b""
+    before, _, own = start.partition(_META)
+    is_own = _UID in own and b"[" not in start and b"{" not in own and before.count(b"{") == 2
+    return start if is_own else b""
 
 
 async def watch(
@@ -83,6 +82,7 @@ async def watch(
     field_selector: str = "",
     label_selector: str = "",
     with_initial: bool = False,
+    only_latest: bool = False,
     quiet_s: float = QUIET_S,
 ) -> AsyncGenerator[WatchEvent, None]:
     """The events after a version; `with_initial`: first everything that exists, at that version or later, as ADDED."""
@@ -100,7 +100,8 @@ async def watch(
     lines = Lines()
     async with transport.stream(path, quiet_s=quiet_s) as stream:
         while piece := await stream.piece():
-            for line in latest(lines.feed(piece)):
+            told: Sequence[bytes] = lines.feed(piece)
+            for line in latest(told) if only_latest else told:
                 try:
                     event = decoder.event(line)
                 except msgspec.DecodeError:

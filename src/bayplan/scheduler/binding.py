@@ -119,33 +119,31 @@ class Bindings:
         assert held is not None
         outcome: Outcome | None = _BOUND
         try:
-            outcome = await self._written_or_not(queued, held, waits=placed.waiting)
-            if outcome.status.ok:
-                self.assigned(queued, held)
-                outcome = self._followed_up(queued, held)
-            if outcome is not None and (rest := self._concluded(queued, held, outcome)) is not None:
-                await rest
+            outcome = await self._followed_up(queued, held, waits=placed.waiting)
+            if outcome is not None and self._concluded(queued, held, outcome):
+                await self._after_binding(held)
         finally:
             if outcome is not None:
                 self.arrived(held)
 
-    async def _written_or_not(self, queued: QueuedPod, held: Held, *, waits: bool) -> Outcome:
+    async def _followed_up(self, queued: QueuedPod, held: Held, *, waits: bool) -> Outcome | None:
+        """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
+        uid = queued.uid
         try:
-            return await self._outcome(queued, held, waits=waits)
+            outcome = await self._outcome(queued, held, waits=waits)
+            if not outcome.status.ok:
+                return outcome
+            self.assigned(queued, held)
+            if self.requests is None:
+                return outcome
+            status = self.requests.follow_up(held.cycle.pod, partial(self._end, uid))
         except Exception as fault:  # a bug of ours costs the pod one attempt, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", queued.key)
             return Outcome(error(f"{type(fault).__name__}: {fault}"))
-
-    def _followed_up(self, queued: QueuedPod, held: Held) -> Outcome | None:
-        """How a pod stands whose binding was written; None: the binder has it, and may take minutes."""
-        if self.requests is None:
-            return _BOUND
-        uid = queued.uid
-        status = self.requests.follow_up(held.cycle.pod, partial(self._end, uid))
-        if status is None:
-            self._with_binder[uid] = queued, held
-            return None
-        return Outcome(status)
+        if status is not None:
+            return Outcome(status)
+        self._with_binder[uid] = queued, held
+        return None
 
     def _end(self, uid: str, status: Status) -> None:
         self._ended.append((uid, status))
@@ -156,25 +154,23 @@ class Bindings:
         """Whether the binder has done with a pod that is not brought to its end yet."""
         return bool(self._ended)
 
-    def finish_next(self) -> Coroutine[Any, Any, None] | None:
+    def finish_next(self) -> tuple[Held, Coroutine[Any, Any, None]] | None:
         """Bring a pod to its end that the binder has done with; what of that may take a while is given out."""
         uid, status = self._ended.popleft()
         if uid not in self._with_binder:
             return None  # we have let go of it
         queued, held = self._with_binder.pop(uid)
-        rest = None
         try:
-            rest = self._concluded(queued, held, Outcome(status))
+            if self._concluded(queued, held, Outcome(status)):
+                return held, self._arriving(held)
         except Exception:  # a bug of ours with one pod must not keep others from their end
             log.exception("the end of the binding of pod %s broke", queued.key)
-        if rest is not None:
-            return self._arriving(held, rest)
         self.arrived(held)
         return None
 
-    async def _arriving(self, held: Held, rest: Awaitable[None]) -> None:
+    async def _arriving(self, held: Held) -> None:
         try:
-            await rest
+            await self._after_binding(held)
         finally:
             self.arrived(held)
 
@@ -186,16 +182,16 @@ class Bindings:
             self.arrived(held)
         self._with_binder.clear()
 
-    def _concluded(self, queued: QueuedPod, held: Held, outcome: Outcome) -> Coroutine[Any, Any, None] | None:
-        """A pod is bound, or taken back. What plugins do after binding may take a while: that is given out."""
+    def _concluded(self, queued: QueuedPod, held: Held, outcome: Outcome) -> bool:
+        """A pod is bound, or taken back; whether plugins have something to do after binding, which may take a while."""
         if not outcome.status.ok:
             self._take_back(queued, held, outcome)
-            return None
+            return False
         self.bound(queued, held)
         if not held.framework.committing.nobody_after_binding():
-            return self._after_binding(held)
+            return True
         self.activate(held)
-        return None
+        return False
 
     async def _after_binding(self, held: Held) -> None:
         await held.framework.committing.post_bind(held.cycle, held.pod.spec.node_name)

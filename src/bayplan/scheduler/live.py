@@ -99,7 +99,7 @@ class LiveScheduler:
     _slices_behind: int = 0
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _on_their_way: set[Held] = field(default_factory=set)
-    _binding: set[asyncio.Task[None]] = field(default_factory=set)
+    _binding: dict[asyncio.Task[None], Held] = field(default_factory=dict)
     _deciding: bool = True
     _slice_ends_s: float = 0.0
     _rebuilt: Rebuilt | None = None
@@ -379,11 +379,11 @@ class LiveScheduler:
         assert placed.held is not None
         self._on_their_way.add(placed.held)
         self.bindings.activate(placed.held)
-        self._start(self.bindings.carry_out(queued, placed))
+        self._start(placed.held, self.bindings.carry_out(queued, placed))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, held: Held, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._binding.add(task)
+        self._binding[task] = held
         task.add_done_callback(self._binding_ended)
 
     def _finish_a_slice(self) -> bool:
@@ -391,7 +391,7 @@ class LiveScheduler:
         ends_s = self.clock.monotonic_s() + self.slice_s if self.bindings.has_ended else 0.0
         while self.bindings.has_ended:
             if (rest := self.bindings.finish_next()) is not None:
-                self._start(rest)
+                self._start(*rest)
             if self.clock.monotonic_s() > ends_s:
                 return not self.bindings.has_ended
         return True
@@ -409,7 +409,9 @@ class LiveScheduler:
             self._woken.set()
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:
-        self._binding.discard(task)
+        held = self._binding.pop(task)
+        if task.cancelled():
+            self._arrived(held)  # it may have been cancelled before its first step
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("a binding broke", exc_info=fault)
 

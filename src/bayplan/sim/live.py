@@ -88,7 +88,8 @@ async def _read_events(client: Client, seen: Seen) -> None:
             for event in page.items:
                 at = event.event_time or event.deprecated_first_timestamp
                 if event.reason == "Scheduled" and event.regarding.uid and at is not None:
-                    seen.bound_at.setdefault(event.regarding.uid, at)
+                    # The last is of the node that it is on: a pod that the binder gave up was assigned before.
+                    seen.bound_at[event.regarding.uid] = max(at, seen.bound_at.get(event.regarding.uid, at))
             following = page.metadata.following
             if not following:
                 return

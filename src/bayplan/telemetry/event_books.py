@@ -25,8 +25,9 @@ MOST_KEPT = 16_384
 """Events that may become a series: without a bound a storm of them would be kept for six minutes."""
 
 _NEVER_AGAIN = {"Scheduled", "Bound", "Misconfigured"}
-"""A version of a pod is bound once; keeping each for six minutes would cost a fast scheduler hundreds of megabytes.
-What is wrong with an object is said once, and what is said later of the same version is something else."""
+"""A version of a pod is bound, or handed to the binder, once; keeping each for six minutes would cost a fast scheduler
+hundreds of megabytes. What is wrong with an object is said once, and what is said later of the same version is something
+else."""
 
 
 @dataclass(frozen=True, slots=True)

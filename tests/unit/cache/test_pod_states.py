@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.cache import Cache
 from bayplan.errors import CacheError
-from bayplan.objects.core import ContainerStatus, Pod, ResourceRequirements
+from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.snapshot import PodInfo
 from builders import changed, make_node, make_pod
@@ -267,34 +267,6 @@ def test_a_confirmation_that_changes_the_pod_is_counted_anew(pod: Pod) -> None:
     before = cache.generation
     cache.add_pod(pod)
     assert cache.generation != before
-
-
-def test_a_version_of_other_conditions_leaves_nothing_to_read_where_the_pod_is_the_last_on_its_node() -> None:
-    cache = confirmed()
-    _others(cache, "earlier")
-    cache.update_pod(told := changed(CONFIRMED, metadata={"resource_version": "3"}))
-    before = cache.generation
-    assert cache.update_pod(CONFIRMED) is told
-    assert cache.generation == before
-    assert cache.pod("u1") is CONFIRMED
-    assert (_order(cache), [pod.name for pod in cache.pods()]) == (["earlier", "web"], ["earlier", "web"])
-
-
-def test_a_condition_that_says_what_the_pod_takes_is_counted() -> None:
-    """A resize that is not to be counts no longer."""
-    running = ContainerStatus(name="main", resources=ResourceRequirements(requests={"cpu": "500m"}))
-    resizing = changed(POD, status={"container_statuses": (running,)})
-    infeasible = Condition(type="PodResizePending", reason="Infeasible")
-    cache = absent()
-    cache.add_pod(resizing)
-    assert _cpu(cache) == 1000
-    assert cache.update_pod(changed(resizing, status={"conditions": (infeasible,)})) is None
-    assert _cpu(cache) == 500
-
-
-def _cpu(cache: Cache) -> int:
-    """What is taken of the first node."""
-    return cache.snapshot().nodes.requested[0][0]
 
 
 def test_a_confirmation_puts_the_pod_last_on_its_node() -> None:

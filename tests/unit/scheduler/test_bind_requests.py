@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.app import known_plugins
+from bayplan.cache.bind_requests import BindRequests
 from bayplan.framework.bind_requests import FAIL, SKIP
 from bayplan.framework.cycle import Cycle
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
@@ -171,6 +172,40 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
 
     asyncio.run(run())
     assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
+
+
+def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            assert rig.live.requests is not None
+            rig.live.bindings.requests = cast(BindRequests, object())
+            pod = make_pod("web")
+            rig.hear(pod)
+            await until(lambda: "FailedScheduling" in [each.reason for each in rig.events.told])
+            rig.live.bindings.requests = rig.live.requests
+            assert rig.live.engine.cache.pod(pod.uid) is None
+            assert rig.pool(pod) is not None
+
+    asyncio.run(run())
+
+
+def test_whoever_stops_keeps_nobody_on_the_way() -> None:
+    """Neither who was handed over, nor who has not begun."""
+
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(make_pod("one"))
+            await until(lambda: rig.live.with_the_binder == 1)
+            held = cast(Held, object())
+            rig.live._on_their_way.add(held)
+            rig.live._start(held, asyncio.sleep(60))
+            assert rig.live.under_way == 2
+            await rig.live.abandon()
+            assert (rig.live.under_way, rig.live.with_the_binder, rig.live.is_idle) == (0, 0, True)
+
+    asyncio.run(run())
 
 
 def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before() -> None:

@@ -66,7 +66,7 @@ class Binds:
     requests: BindRequests | None = None
     """Where the binder carries out what sessions have placed: who knows what became of it."""
     under_way: set[str] = field(default_factory=set)
-    """Uids of pods whose binding is not written yet."""
+    """Uids of pods whose binding is not written yet, or that the binder has."""
     _waiting: deque[_Placed] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -93,6 +93,7 @@ class Binds:
             self.requests.let_go()
         while self._workers:
             await asyncio.gather(*self._workers, return_exceptions=True)
+        await asyncio.sleep(0)  # for those whose end was told just now
         self.under_way.clear()
 
     async def abandon(self) -> None:
@@ -110,30 +111,27 @@ class Binds:
             with_binder = False
             try:
                 status = await self._written(placed)
-                if status.ok:
-                    self._assigned(placed)
-                    after = self._followed_up(placed)
-                    with_binder = after is None
-                    status = after or status
-                if not with_binder:
+                with_binder = status is None
+                if status is not None:
                     self._conclude(placed, status)
             finally:
                 if not with_binder:
                     self.under_way.discard(placed.pod.uid)
 
-    async def _written(self, placed: _Placed) -> Status:
+    async def _written(self, placed: _Placed) -> Status | None:
+        """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
         pod = placed.pod
         try:
             await self._carry_out(placed)
+            self._assigned(placed)
+            return self._followed_up(placed)
         except _NotBound as fault:
             return error(str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", pod.key)
             return error(f"{type(fault).__name__}: {fault}")
-        return SUCCESS
 
     def _followed_up(self, placed: _Placed) -> Status | None:
-        """How a pod stands whose binding was written; None: the binder has it, and may take minutes."""
         if self.requests is None:
             return SUCCESS
         return self.requests.follow_up(placed.pod, partial(self._end, placed))
