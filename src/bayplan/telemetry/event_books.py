@@ -26,8 +26,8 @@ MOST_KEPT = 16_384
 
 _NEVER_AGAIN = {"Scheduled", "Bound", "Misconfigured"}
 """A version of a pod is bound, or handed to the binder, once; keeping each for six minutes would cost a fast scheduler
-hundreds of megabytes. What is wrong with an object is said once, and what is said later of the same version is something
-else."""
+hundreds of megabytes. What is wrong with an object is said once, and what is said later of the same version is
+something else."""
 
 
 @dataclass(frozen=True, slots=True)
