@@ -342,7 +342,7 @@ async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: st
             await here.make(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         await system.make(CONFIG_MAPS, {"metadata": {"name": CONFIG_NAME}, "data": {CONFIG_KEY: text}})
         try:
-            found = await mine(here, keys, 3)
+            found = await mine(here, keys, 3, members=len(nodes))
             tiers = sorted((each["spec"]["tier"], each["spec"]["tierName"]) for each in found)
             assert tiers == [(1, keys[1]), (1, keys[1]), (2, keys[0])]
             racks = [each for each in found if each["spec"]["tier"] == 1]
@@ -361,11 +361,13 @@ async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: st
             await here.client.delete(CONFIG_MAPS, namespace=NAMESPACE, name=CONFIG_NAME)
 
 
-async def mine(here: Rig, keys: list[str], count: int) -> list[Tree]:
-    """The hypernodes of these labels, when there are so many."""
+async def mine(here: Rig, keys: list[str], count: int, *, members: int = 0) -> list[Tree]:
+    """The hypernodes of these labels, when there are so many, and so many nodes in those of the first tier: a watch may
+    tell of the last nodes after the hypernodes are made."""
     while True:
         found = [each for each in await here.list(HYPER_NODES) if each["spec"].get("tierName") in keys]
-        if len(found) == count:
+        known = sum(len(each["spec"]["members"]) for each in found if each["spec"]["tier"] == 1)
+        if len(found) == count and known >= members:
             return found
         await asyncio.sleep(0.05)
 
