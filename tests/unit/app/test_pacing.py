@@ -7,11 +7,16 @@ import selectors
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from bayplan.app import _binding_goes_first, _leeway_s
 from bayplan.app.pacing import Pace, PacedSelector, paced_loop
+from bayplan.client import EventSink
 from bayplan.clock import ManualClock
+from bayplan.scheduler.live import LiveScheduler
 
 
 class Rested:
@@ -148,3 +153,27 @@ def test_threads_and_signals_are_heard_while_news_may_wait() -> None:
 
     with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
         assert runner.run(wait_for_a_thread()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("with_binder", "writing", "leeway_s", "events", "few"),
+    [
+        pytest.param(0, False, 0.0, 10, False, id="nothing is under way"),
+        pytest.param(0, True, 0.0, 10, True, id="our own bindings"),
+        pytest.param(5, False, 0.005, 10, True, id="the binder's"),
+        pytest.param(5, False, 0.005, 1501, False, id="so many that they would heap up"),
+        pytest.param(5, True, 0.0, 1501, True, id="so many beside our own"),
+    ],
+)
+def test_few_send_events_for_the_sake_of_bindings(
+    with_binder: int, writing: bool, leeway_s: float, events: int, few: bool
+) -> None:
+    live = SimpleNamespace(with_the_binder=with_binder, is_writing=writing, leeway_s=lambda: leeway_s)
+    sink = cast(EventSink, SimpleNamespace(waiting=events))
+    assert _binding_goes_first(cast(LiveScheduler, live), sink) == few
+
+
+def test_news_are_not_let_wait_for_long_while_many_events_are_to_be_answered() -> None:
+    live = cast(LiveScheduler, SimpleNamespace(leeway_s=lambda: 0.25))
+    few, many = (cast(EventSink, SimpleNamespace(waiting=waiting)) for waiting in (1500, 1501))
+    assert (_leeway_s(live, few), _leeway_s(live, many)) == (0.25, 0.05)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from batch_builders import make_group, make_member, make_queue
 from bayplan.batch.live.request_following import follow_requests
-from bayplan.objects.bind_requests import new_request
+from bayplan.objects.bind_requests import BindRequest, new_request
 from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
 from bayplan.objects.gpu_sharing import given_whole
 from bayplan.objects.meta import KubeObject
@@ -18,7 +20,7 @@ from bayplan.testing.builders import make_node
 from builders import changed
 from device_builders import exactly, make_allocation, make_claim
 from live_batch_rig import batch_running
-from wire_server import on_loop, until
+from wire_server import Reply, Request, on_loop, until
 
 MIG = "nvidia.com/mig-1g.5gb"
 NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
@@ -112,3 +114,43 @@ async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_an
         assert rig.sent("POST", "/bindrequests") == rig.sent("DELETE", "/bindrequests/job-w-0") == []
         told = [each["status"]["conditions"] for each in rig.sent("PATCH", "/podgroups/job")]
         assert [(each["type"], each["reason"]) for each in told[-1]] == [("Unschedulable", "NotEnoughResources")]
+
+
+@pytest.mark.parametrize("ends", ["bound", "lost", "lost as it stops"])
+def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str) -> None:
+    """And the word that it is assigned is there before."""
+
+    @on_loop
+    async def run() -> None:
+        pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+        async with batch_running(NODE, make_queue(), make_group("job"), pod) as rig:
+            live, numbers = rig.live, itertools.count(1)
+            requests = follow_requests(
+                live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            )
+            answer = rig.server.route
+
+            def as_server(request: Request) -> Any:
+                if request.method != "POST" or not request.path.endswith("/bindrequests"):
+                    return answer(request)
+                sent = msgspec.convert(request.json, BindRequest)
+                meta = replace(sent.metadata, uid=f"request-{next(numbers)}", resource_version="1")
+                return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
+
+            rig.server.route = as_server
+            await live.catch_up()
+            await live.session()
+            await until(lambda: requests.waiting == 1)
+            assert live.binds.under_way == {pod.uid}
+            assert any("Successfully assigned default/job-w-0 to n" in each for each in rig.events.told)
+            if ends == "bound":
+                requests.pod_placed(pod)
+            else:
+                requests.hear(requests.known[pod.key], None)
+            if ends == "lost as it stops":
+                await live.binds.drain()
+                assert live.engine.cache.pod(pod.uid) is None, "what has ended is not left to chance"
+            await until(lambda: not live.binds.under_way)
+            assert (live.engine.cache.pod(pod.uid) is not None) == (ends == "bound")
+
+    run()
