@@ -189,6 +189,7 @@ async def binder_rig(
     definition: Tree | None = None,
     limit_s: float = PLUGIN_LIMIT_S,
     patience_s: float = 30.0,
+    takes_all: bool = False,
 ) -> AsyncIterator[BinderRig]:
     """A binder with these plugins, on a server that has these nodes."""
     async with served(folder) as cluster, cluster.client() as client:
@@ -202,7 +203,8 @@ async def binder_rig(
         claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
         handle = BinderHandle(client, writes, clock, view.cache)
-        reservations = GpuReservations(client, view, ReservationSettings(patience_s=patience_s), reached=steps)
+        reserving = ReservationSettings(patience_s=patience_s)
+        reservations = GpuReservations(client, view, reserving, takes_all=takes_all, reached=steps)
         observer = Counting()
         carrying_out = CarryingOut(
             handle,

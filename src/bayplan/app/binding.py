@@ -279,7 +279,9 @@ def _wired(
         exists=view.knows,
     )
     handle = BinderHandle(client, writes, clock, cache)
-    reservations = GpuReservations(client, view, settings.reservations, reached=wiring.reached)
+    reservations = GpuReservations(
+        client, view, settings.reservations, takes_all=settings.takes_all, reached=wiring.reached
+    )
     carrying_out = CarryingOut(
         handle,
         settings.plugins.build(handle, settings.choices),

@@ -3,6 +3,10 @@
 Fractional pods share a device that no kubelet may hand to others: a reservation pod asks for all of it, on the node,
 and writes the device's id on itself. Its name follows from node and group, so that whoever comes after a crash finds
 it. It goes when nobody uses the group and no request that may still be carried out names it.
+
+Another binder may work in the same cluster, with the same groups. What we have made or labelled carries our mark, and
+nothing else is ever deleted, unless everything was given to us: the device of a reservation that another binder has
+made may be shared by our pods, and stays its own.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +29,7 @@ from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound
 from bayplan.framework import steps
 from bayplan.framework.steps import Reached
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, RESERVATIONS, groups_of
 from bayplan.objects.kinds import kind_of
@@ -59,11 +65,19 @@ class GpuReservations:
     """Reserves devices for groups, and gives back those that nobody uses."""
 
     def __init__(
-        self, client: Client, view: View, settings: ReservationSettings, *, reached: Reached = steps.unarmed
+        self,
+        client: Client,
+        view: View,
+        settings: ReservationSettings,
+        *,
+        takes_all: bool = False,
+        reached: Reached = steps.unarmed,
     ) -> None:
+        """`takes_all`: no other binder is at work here, and what carries no mark is ours, too."""
         self._client = client
         self._view = view
         self._settings = settings
+        self._takes_all = takes_all
         self._reached = reached
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
@@ -110,18 +124,22 @@ class GpuReservations:
         would be given to others with the reservation. A reservation in its grace period still holds the device, and
         the kubelet gives it to nobody: its users may come to an end by themselves, and go when it is really gone, of
         which a watch tells. What is going already is not deleted again.
+
+        Both hold for what is ours. Who was bound by others is theirs to end, as is everybody in a group whose
+        reservation they have made; as a user it counts whoever bound it.
         """
         async with self._alone(group):
             members = await self._members(group)
             reservations = [each for each in members if self.is_reservation(each)]
             users = [each for each in members if not self.is_reservation(each) and in_use(each)]
-            if not users and not self._is_wanted(group):
-                for each in reservations:
-                    if not each.terminating:
+            if not users:
+                idle = [each for each in reservations if self._is_ours(each) and not each.terminating]
+                if idle and not await self._is_wanted(group):
+                    for each in idle:
                         log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
                         await self._delete(each)
-            elif not any(map(in_use, reservations)):  # one that has ended holds nothing
-                for each in users:
+            elif all(self._is_ours(each) and not in_use(each) for each in reservations):  # an ended one holds nothing
+                for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
                         await self._delete(each)
@@ -144,12 +162,15 @@ class GpuReservations:
             if not self._users[group]:
                 del self._users[group], self._locks[group]
 
-    def _is_wanted(self, group: str) -> bool:
-        """Whether a request that may still be carried out names the group."""
-        return any(
-            group in each.spec.selected_gpu_groups and each.is_live and not each.has_succeeded
-            for each in self._view.requests.values()
-        )
+    def _is_ours(self, pod: Pod) -> bool:
+        """Whether we have made this reservation, or put this user on its device."""
+        return self._takes_all or pod.labels.get(TAKEN_BY) == OURS
+
+    async def _is_wanted(self, group: str) -> bool:
+        """Whether a request that may still be carried out names the group, whoever is to carry it out."""
+        if any(map(partial(_names, group), self._view.requests.values())):
+            return True
+        return not self._takes_all and any(map(partial(_names, group), await self._view.requests_of_others()))
 
     async def _members(self, group: str) -> list[Pod]:
         """Reservations and users of a group, also those that are going."""
@@ -174,6 +195,8 @@ class GpuReservations:
         except AlreadyExists:
             found = await self._client.get(Pod, namespace, name)
             if not in_use(found):
+                if not self._is_ours(found):
+                    raise NoDevice(f"the reservation {found.key} has ended; whoever made it has to delete it") from None
                 await self._delete(found)
                 raise NoDevice(f"the reservation {found.key} has ended; it is made anew when it is gone") from None
             if found.terminating:
@@ -188,7 +211,7 @@ class GpuReservations:
             "metadata": {
                 "name": reservation_name(node.name, group),
                 "namespace": settings.namespace,
-                "labels": {GROUP_LABEL: group, APP_LABEL: APP},
+                "labels": {GROUP_LABEL: group, APP_LABEL: APP, TAKEN_BY: OURS},
                 "annotations": {"karpenter.sh/do-not-disrupt": "true"},
             },
             "spec": {
@@ -233,24 +256,26 @@ class GpuReservations:
             for task in (watching, waiting):
                 task.cancel()
             await asyncio.gather(watching, waiting, return_exceptions=True)
-        await self._delete(reservation)
+        if self._is_ours(reservation):
+            await self._delete(reservation)
         patience_s = self._settings.patience_s
         raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
 
     async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
-        if pod.labels.get(key) != group:
-            body = {"metadata": {"uid": pod.uid, "labels": {key: group}}}
+        wanted = {key: group, TAKEN_BY: OURS}
+        if not wanted.items() <= pod.labels.items():
+            body = {"metadata": {"uid": pod.uid, "labels": wanted}}
             await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
 
     async def _unlabel(self, pod: Pod, groups: Iterable[str]) -> None:
         """Each label that says what we wrote, and no other: tested, then removed."""
         keys = {f"{GROUP_LABEL}/{group}": group for group in groups}
-        for key, group in (*keys.items(), *((GROUP_LABEL, group) for group in groups)):
+        for key, value in (*keys.items(), *((GROUP_LABEL, group) for group in groups), (TAKEN_BY, OURS)):
             path = f"/metadata/labels/{key.replace('~', '~0').replace('/', '~1')}"
             body = [
                 {"op": "test", "path": "/metadata/uid", "value": pod.uid},
-                {"op": "test", "path": path, "value": group},
+                {"op": "test", "path": path, "value": value},
                 {"op": "remove", "path": path},
             ]
             with contextlib.suppress(NotFound, Invalid, Conflict):  # gone, or not labelled so: nothing to take off
@@ -266,6 +291,10 @@ class GpuReservations:
         except ApiError as fault:
             log.warning("pod %s could not be deleted: %s", pod.key, fault)
             raise
+
+
+def _names(group: str, request: BindRequest) -> bool:
+    return group in request.spec.selected_gpu_groups and request.is_live and not request.has_succeeded
 
 
 def in_use(pod: Pod) -> bool:

@@ -7,9 +7,9 @@ watches have not told yet, or have told too late, is asked of the API server its
 from __future__ import annotations
 
 from bayplan.cache import Cache
-from bayplan.client import Client, resource_of
+from bayplan.client import Client, Selection, Unreadable, resource_of
 from bayplan.errors import NotFound
-from bayplan.objects.bind_requests import BindRequest, as_far_as_readable
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, as_far_as_readable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
@@ -18,6 +18,7 @@ Key = tuple[str, str]
 ASK_AGAIN_S = 1.0
 """What was told longer ago than this may be history by now."""
 _REQUESTS = resource_of(kind_of(BindRequest))
+_UNMARKED = Selection(label_selector=f"{TAKEN_BY}!={OURS}")
 
 
 class View:
@@ -114,6 +115,16 @@ class View:
             return as_far_as_readable(await self._client.get_raw(_REQUESTS, *key))
         except NotFound:
             return None
+
+    async def requests_of_others(self) -> list[BindRequest]:
+        """What other binders are to carry out, as the API server has it: no watch of ours tells of them."""
+        listed = await self._client.list(_REQUESTS, _UNMARKED)
+        found = [
+            each if isinstance(each, BindRequest) else await self.fresh_request(each.key)
+            for each in listed.items
+            if isinstance(each, BindRequest | Unreadable)
+        ]
+        return [each for each in found if each is not None]
 
     def knows(self, pod: Pod) -> bool:
         """Whether this very pod is there and waits, as far as was told."""

@@ -30,6 +30,7 @@ from binder_rig import (
 
 GROUP = "g-1"
 NAME = reservation_name("n1", GROUP)
+MARK = {"bayplan.dev/binder": "bayplan"}
 
 
 async def shared(rig: BinderRig, name: str = "web", groups: tuple[str, ...] = (GROUP,)) -> None:
@@ -107,7 +108,7 @@ def test_several_devices_have_a_label_each(tmp_path: Path) -> None:
         await shared(rig, groups=("g-1", "g-2"))
         assert await attempt(rig, "web", ("g-1", "GPU-7"), ("g-2", "GPU-8")) is None
         labels = (await rig.get(PODS, "web"))["metadata"]["labels"]
-        assert labels == {"runai-gpu-group/g-1": "g-1", "runai-gpu-group/g-2": "g-2"}
+        assert labels == {"runai-gpu-group/g-1": "g-1", "runai-gpu-group/g-2": "g-2", **MARK}
         assert (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-7,GPU-8"
 
     on_rig(tmp_path, test, GpuSharing())
@@ -119,7 +120,7 @@ def test_a_failure_takes_labels_and_config_maps_back_and_keeps_the_device_while_
     async def test(rig: BinderRig) -> None:
         await shared(rig)
         assert await attempt(rig, "web", (GROUP, "GPU-7")) is not None
-        assert "runai-gpu-group" not in (await rig.get(PODS, "web"))["metadata"].get("labels", {})
+        assert (await rig.get(PODS, "web"))["metadata"].get("labels", {}) == {}
         assert await rig.find(CONFIG_MAPS, "web-gpu-0") is None
         assert await rig.find(PODS, NAME, RESERVATIONS) is not None
 
@@ -316,11 +317,97 @@ def test_nobody_looks_after_reservations_where_there_are_none(tmp_path: Path, mo
     assert looks == ["look"]  # the one at the start
 
 
-async def reservation(rig: BinderRig, name: str, group: str, device: str) -> None:
-    """One that somebody has made before."""
-    labels, said = {"runai-gpu-group": group}, {DEVICE: device}
+async def reservation(
+    rig: BinderRig, name: str, group: str, device: str, *, mark: dict[str, str] = MARK, namespace: str = RESERVATIONS
+) -> None:
+    """One that we have made before; without the mark one of another binder's."""
+    labels, said = {"runai-gpu-group": group, **mark}, {DEVICE: device} if device else {}
     tree = pod_tree(name, labels=labels, annotations=said, spec={"nodeName": "n1"})
-    await rig.make(PODS, tree, RESERVATIONS)
+    await rig.make(PODS, tree, namespace)
+
+
+async def user_of_others(rig: BinderRig, name: str, group: str = GROUP) -> None:
+    """A pod that another binder has put onto a shared device, and that runs there."""
+    await rig.pod(name, labels={"runai-gpu-group": group}, spec={"nodeName": "n1"})
+    await rig.patch(PODS, name, {"status": {"phase": "Running"}}, sub="status")
+
+
+def test_a_reservation_that_another_binder_has_made_is_its_own(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, "theirs", "g-0", "GPU-0", mark={})
+        await rig.reservations.sync_all()
+        await running_user(rig)  # which repairs the node before
+        assert not await is_going(rig, "theirs", RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_binder_that_takes_everything_deletes_whatever_nobody_uses(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, "theirs", "g-0", "GPU-0", mark={})
+        await user_of_others(rig, "alone", "g-2")
+        await rig.reservations.sync_all()
+        assert await is_going(rig, "theirs", RESERVATIONS)
+        assert await is_going(rig, "alone")
+
+    on_rig(tmp_path, test, GpuSharing(), takes_all=True)
+
+
+def test_a_request_of_others_keeps_a_reservation_of_ours(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, NAME, GROUP, "GPU-7")
+        pod = await rig.pod("theirs")
+        await rig.request(pod, name="theirs", selectedGPUGroups=[GROUP])  # of which no watch of ours tells
+        await rig.reservations.sync_all()
+        assert not await is_going(rig, NAME, RESERVATIONS)
+        await rig.patch(REQUESTS, "theirs", {"status": {"phase": "Failed", "failedAttempts": 3}}, sub="status")
+        await rig.reservations.sync_all()
+        assert await is_going(rig, NAME, RESERVATIONS)
+
+    on_rig(tmp_path, test)
+
+
+def test_a_pod_that_another_binder_has_bound_is_never_deleted(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.client.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+        await reservation(rig, "theirs", GROUP, "GPU-7", mark={}, namespace="elsewhere")
+        await rig.patch(PODS, "theirs", {"status": {"phase": "Running"}}, sub="status", namespace="elsewhere")
+        await user_of_others(rig, "web")
+        await user_of_others(rig, "alone", "g-2")
+        await rig.reservations.sync_all()
+        gone = [name for name in ("web", "alone") if await is_going(rig, name)]
+        assert (gone, await is_going(rig, "theirs", "elsewhere")) == ([], False)
+
+    on_rig(tmp_path, test)
+
+
+def test_who_shares_a_device_that_another_binder_reserved_is_left_to_that_binder(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, NAME, GROUP, "GPU-7", mark={})
+        await shared(rig)
+        assert await attempt(rig) is None
+        assert (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-7"
+        await rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+        await rig.patch(PODS, NAME, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
+        await rig.reservations.sync_all()
+        assert not await is_going(rig, "web")
+        await shared(rig, "second")
+        assert await attempt(rig, "second") is not None
+        assert "has ended; whoever made it has to delete it" in (await rig.status("second"))["reason"]
+        assert not await is_going(rig, NAME, RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_silent_reservation_of_others_fails_the_attempt_and_stays(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, NAME, GROUP, "", mark={})
+        await shared(rig)
+        assert await attempt(rig) is not None
+        assert "which device it holds" in (await rig.status())["reason"]
+        assert not await is_going(rig, NAME, RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing(), patience_s=0.6)
 
 
 def test_a_node_is_repaired_before_a_device_of_it_is_reserved(tmp_path: Path) -> None:
