@@ -26,12 +26,12 @@ import msgspec
 
 from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
-from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound
+from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound, Unreachable
 from bayplan.framework import steps
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, RESERVATIONS, groups_of
+from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, RESERVATIONS, group_problem, groups_of
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
@@ -105,17 +105,14 @@ class GpuReservations:
     async def sync_node(self, node_name: str) -> None:
         """Repair every group of a node."""
         there = await self._listed(Selection(label_selector=GROUP_LABEL, field_selector=f"spec.nodeName={node_name}"))
-        groups = {group for each in there for group in groups_of(each)}
-        for group in sorted(groups):
-            await self.sync_group(group)
+        await self._sync_each({group for each in there for group in groups_of(each)})
 
     async def sync_all(self) -> None:
         """Repair every group that is known: those of reservations and their users, and those that requests name."""
         members = await self._listed(Selection(label_selector=GROUP_LABEL))
         groups = {group for each in members for group in groups_of(each)}
         groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
-        for group in sorted(groups):
-            await self.sync_group(group)
+        await self._sync_each(groups)
 
     async def sync_group(self, group: str) -> None:
         """No reservation without users, no users without a reservation.
@@ -126,8 +123,11 @@ class GpuReservations:
         which a watch tells. What is going already is not deleted again.
 
         Both hold for what is ours. Who was bound by others is theirs to end, as is everybody in a group whose
-        reservation they have made; as a user it counts whoever bound it.
+        reservation they have made; as a user it counts whoever bound it. A name that no label can have is no group's:
+        the request that has it is given up.
         """
+        if group_problem(group):
+            return
         async with self._alone(group):
             members = await self._members(group)
             reservations = [each for each in members if self.is_reservation(each)]
@@ -148,6 +148,16 @@ class GpuReservations:
         return pod.namespace == self._settings.namespace
 
     # inside -----------------------------------------------------------------------------------------------------
+
+    async def _sync_each(self, groups: Iterable[str]) -> None:
+        """What the server refuses for one group is told, and costs no other; where nobody answers it costs all."""
+        for group in sorted(groups):
+            try:
+                await self.sync_group(group)
+            except Unreachable:
+                raise
+            except ApiError as fault:
+                log.warning("GPU group %s is not looked after: %s; trying again", group, fault)
 
     @asynccontextmanager
     async def _alone(self, group: str) -> AsyncIterator[None]:

@@ -16,10 +16,12 @@ from bayplan.clock import Clock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
 from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
 from bayplan.objects.core import Node, ObjectMeta, Pod
+from bayplan.objects.gpu_sharing import group_problem
 
 log = logging.getLogger(__name__)
 
 LARGEST_ANNOTATIONS = 256 * 1024
+LONGEST_QUOTE = 80
 POD_GONE = "the pod is gone"
 
 
@@ -140,6 +142,9 @@ def fault_of(request: BindRequest) -> str:
         return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
     if kind == FRACTION and not spec.selected_gpu_groups:
         return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
+    for group in spec.selected_gpu_groups:
+        if problem := group_problem(group):
+            return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
     size = sum(len(key.encode()) + len(value.encode()) for key, value in request.metadata.annotations.items())
     if size > LARGEST_ANNOTATIONS:
         return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"

@@ -14,6 +14,7 @@ from bayplan.errors import ObjectError
 from bayplan.objects.bind_requests import MIG_INSTANCE, ReceivedGpu
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.resources import accounted_requests
+from bayplan.objects.validation import label_value_problems
 
 GPU = "nvidia.com/gpu"
 MIG_PREFIX = "nvidia.com/mig-"
@@ -81,6 +82,11 @@ def groups_of(pod: Pod) -> set[str]:
     """The groups whose devices a pod holds or uses."""
     found = {value for key, value in pod.labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
     return {group for group in found if group}
+
+
+def group_problem(name: str) -> str:
+    """What keeps a text from being the name of a group, which pods have as a label; nothing where it may be one."""
+    return next(iter(label_value_problems(name)), "") if name else "a name must not be empty"
 
 
 def whole_gpus(pod: Pod) -> int:

@@ -155,6 +155,21 @@ def test_post_bind_fails_nothing(tmp_path: Path) -> None:
         pytest.param({"selectedNode": ""}, "it names no node; spec.selectedNode must say which one", id="no node"),
         pytest.param({"receivedResourceType": "Slice"}, 'its receivedResourceType is "Slice"', id="bad type"),
         pytest.param({"receivedResourceType": "Fraction"}, "names no GPU group in selectedGPUGroups", id="no groups"),
+        pytest.param(
+            {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g-1", "a b!"]},
+            'its selectedGPUGroups have "a b!", which no pod can have as a label: a valid label must',
+            id="bad group",
+        ),
+        pytest.param(
+            {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g" * 64]},
+            "which no pod can have as a label: must be no more than 63",
+            id="long group",
+        ),
+        pytest.param(
+            {"receivedResourceType": "Fraction", "selectedGPUGroups": [""]},
+            'its selectedGPUGroups have "", which no pod can have as a label: a name must not be empty',
+            id="group without a name",
+        ),
         pytest.param({"podName": "nobody"}, "the pod is gone", id="pod is not there"),
     ],
 )

@@ -12,7 +12,9 @@ from bayplan.binder import live
 from bayplan.binder.gpu_reservations import DEVICE, reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore
-from bayplan.errors import Conflict, Invalid
+from bayplan.client import EVERYTHING, Resource, Selection
+from bayplan.client.lists import Listed
+from bayplan.errors import Conflict, Forbidden, Invalid
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from binder_rig import (
@@ -397,6 +399,46 @@ def test_who_shares_a_device_that_another_binder_reserved_is_left_to_that_binder
         assert not await is_going(rig, NAME, RESERVATIONS)
 
     on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_name_that_no_group_can_have_keeps_nobody_from_looking_after_the_others(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, "orphan", "g-0", "GPU-0")
+        names = ("a b!", "", "g" * 64)
+        await shared(rig, groups=names)
+        await rig.hear(BindRequest, "web")
+        await rig.reservations.sync_all()
+        assert await is_going(rig, "orphan", RESERVATIONS)
+        for name in names:  # as when the request is deleted: a queue that fails tries again for ever
+            await rig.reservations.sync_group(name)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_group_that_the_server_refuses_costs_no_other_its_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        listed = rig.client.list
+
+        async def refusing(resource: Resource, selection: Selection = EVERYTHING, **more: Any) -> Listed:
+            if selection.label_selector == "runai-gpu-group=g-0":
+                raise Forbidden("not this one")
+            return await listed(resource, selection, **more)
+
+        monkeypatch.setattr(rig.client, "list", refusing)
+        await reservation(rig, "refused", "g-0", "GPU-0")
+        await reservation(rig, "orphan", "g-1", "GPU-1")
+        await rig.reservations.sync_all()
+        await reservation(rig, "another", "g-2", "GPU-2")
+        await rig.reservations.sync_node("n1")
+        assert [await is_going(rig, name, RESERVATIONS) for name in ("refused", "orphan", "another")] == [
+            False,
+            True,
+            True,
+        ]
+
+    on_rig(tmp_path, test)
 
 
 def test_a_silent_reservation_of_others_fails_the_attempt_and_stays(tmp_path: Path) -> None:
