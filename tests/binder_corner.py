@@ -131,11 +131,15 @@ class BinderCorner(BatchCorner):
 
     # devices that are shared ------------------------------------------------------------------------------------
 
-    def sharing(self, name: str, group: str, **more: Any) -> Tree:
-        """A pod that shares a device, and the request to bind it."""
+    def sharing(self, name: str, group: str, *, config_map: bool = False, **more: Any) -> Tree:
+        """A pod that shares a device, and the request to bind it; with a ConfigMap that an attempt has left before."""
         pod = self.pod(name, schedulerName="nobody")
         pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
         (made,) = self.api.create(pod)
+        if config_map:
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": made["metadata"]["uid"]}
+            meta = {"name": f"{name}-gpu-0", "ownerReferences": [owner]}
+            self.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
         given: Tree = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
         self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
         return made

@@ -198,8 +198,7 @@ def makes_a_claim(corner: BinderCorner) -> None:
 
 def shares_a_device(corner: BinderCorner) -> None:
     """Reserved, told by ConfigMaps (one was there), taken back where a plugin fails, free when nobody is left."""
-    corner.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first-gpu-0"}, "data": {}})
-    corner.sharing("first", "group-1")
+    corner.sharing("first", "group-1", config_map=True)
     corner.say_which_device("group-1")
     corner.ends("first", "Succeeded")
     corner.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})

@@ -81,6 +81,42 @@ def test_a_device_is_reserved_once_and_its_users_are_told_which_it_is(tmp_path: 
     on_rig(tmp_path, test, GpuSharing())
 
 
+async def config_map(rig: BinderRig, name: str, *owners: dict[str, str]) -> dict[str, Any]:
+    """One that is there before."""
+    meta = {"name": name, "ownerReferences": list(owners)}
+    return await rig.make(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}})
+
+
+@pytest.mark.parametrize("name", ["web-gpu-0", "web-gpu-0-evar"])
+@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "another pod's"])
+def test_a_config_map_of_somebody_elses_is_neither_written_nor_deleted(tmp_path: Path, name: str, owned: bool) -> None:
+    async def test(rig: BinderRig) -> None:
+        uid = (await rig.pod("other"))["metadata"]["uid"]
+        other = {"apiVersion": "v1", "kind": "Pod", "name": "other", "uid": uid}
+        before = await config_map(rig, name, *([other] if owned else []))
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is not None  # it may be gone when it is tried again
+        assert f"the ConfigMap default/{name} is not the pod's own" in (await rig.status())["reason"]
+        assert await rig.get(CONFIG_MAPS, name) == before
+        left = [each for each in ("web-gpu-0", "web-gpu-0-evar") if await rig.find(CONFIG_MAPS, each)]
+        assert left == [name], "what was the pod's own is taken back"
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_config_map_that_an_earlier_attempt_has_left_is_brought_up_to_date(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        uid = (await rig.get(PODS, "web"))["metadata"]["uid"]
+        await config_map(rig, "web-gpu-0", {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": uid})
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        told = (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]
+        assert (told["a"], told["NVIDIA_VISIBLE_DEVICES"]) == ("b", "GPU-7")
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
 def test_hamicore_adds_a_limit_and_devices_may_be_named_for_cdi(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await rig.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.memory": "16001"}}})

@@ -3,18 +3,19 @@
 The names stand in the pod's annotation, where admission has put them together with the references of the containers:
 by key to the one, as a whole to the other (`-evar`). Keys are KAI's. It names the devices in whichever of the two the
 container refers to; here they stand in both. Written as often as the pod is tried: what is there is brought up to date.
+Whoever makes the pod may choose the names: a ConfigMap that the pod does not own is neither written nor deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
 from bayplan.client import MERGE_PATCH, Resource
-from bayplan.errors import AlreadyExists, NotFound, PluginError
+from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound, PluginError
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 
@@ -108,11 +109,25 @@ async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -
     try:
         await ctx.client.create(CONFIG_MAPS, body, namespace=pod.namespace)
     except AlreadyExists:
-        body["metadata"].pop("name")
+        found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
+        if not _is_owned(found, pod):
+            raise BayplanError(
+                f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
+                f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
+            ) from None
+        body = {"metadata": {"uid": found["uid"]}, "data": data}
         await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
 
 
 async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
+    """Those of them that are the pod's own."""
     for name in names:
-        with contextlib.suppress(NotFound):
-            await ctx.client.delete(CONFIG_MAPS, name=name, namespace=pod.namespace)
+        with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
+            found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
+            if _is_owned(found, pod):
+                await ctx.client.delete(CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"])
+
+
+def _is_owned(meta: Mapping[str, Any], pod: Pod) -> bool:
+    """Whether it goes with this very pod; one of an earlier pod of the name does not."""
+    return any(each.get("uid") == pod.uid for each in meta.get("ownerReferences", ()))
