@@ -2,10 +2,11 @@
 
 A plugin is a class with a `name` and any of three coroutines. `pre_bind` prepares what the pod needs on its node and
 fails the attempt by raising; `post_bind` comes after the pod is bound and cannot fail anything; `rollback` undoes
-`pre_bind`, also where that never ran or ran twice. All of them get the whole request, annotations too: keys that are
-missing (the scheduler may be older) or unknown (it may be newer) are no fault. A class may have
-`factory(arguments, handle)`; without one it is called without arguments. One that says `argument_names` is never given
-others: a misspelt one is an error at start.
+`pre_bind`, also where that never ran or ran twice. Of a pod or a node that is gone it is told the name (a pod's uid,
+too) and maybe no more; a pod that somebody else has bound has another node by then. All of them get the whole request,
+annotations too: keys that are missing (the scheduler may be older) or unknown (it may be newer) are no fault. A class
+may have `factory(arguments, handle)`; without one it is called without arguments. One that says `argument_names` is
+never given others: a misspelt one is an error at start.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ carried out, now or ever, ends as Failed with a sentence; nothing is tried for e
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from bayplan.binder.carrying_out import Cancelled, CarryingOut
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
@@ -64,70 +65,97 @@ class Reconciler:
             return NotBound(fault, final=True)
         pod = await self._view.pod(request)
         if pod is None or not request.is_for(pod):
-            await self._clean_up(request)
+            await self._clean_up(lost_pod(request), request)
             was = "gone" if pod is None else "gone; another pod has its name"
             return NotBound(f"the pod is {was}", final=True)
         if pod.spec.node_name:
-            return await self._settled(pod, request)
+            return await self._settled(pod, request, BindingState())
         if pod.terminating:
-            await self._clean_up(request, pod)
+            await self._clean_up(pod, request)
             return NotBound("the pod is gone: it is being deleted", pod, final=True)
         node = self._view.node(request.spec.selected_node)
         if node is None:
-            return NotBound(f'node "{request.spec.selected_node}" is not there', pod)
+            missing = NotBound(f'node "{request.spec.selected_node}" is not there', pod)
+            return await self._taken_back(pod, request, BindingState(), missing)
         if node.metadata.deletion_timestamp is not None:
-            return NotBound(f'node "{node.name}" is being deleted', pod)
+            going = NotBound(f'node "{node.name}" is being deleted', pod)
+            return await self._taken_back(pod, request, BindingState(), going)
         return await self._attempt(pod, node, request)
 
     async def _attempt(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
-        state = BindingState()
+        state, refused = BindingState(), False
+        outcome: NotBound | None
         try:
             await self._carrying_out.bind(pod, node, request, state)
             return Bound(pod)
         except LeaseLost:
             raise  # whoever leads now does it; nothing that we did is in their way
         except Cancelled as fault:
-            await self._carrying_out.roll_back(pod, node, request, state)
             log.info("%s", fault)
-            return None
+            outcome = None
         except (InvalidRequest, RejectBind) as fault:
             outcome = NotBound(str(fault), pod, final=True)
-        except (NotFound, Conflict) as fault:
-            found = await self._view.fresh_pod(request)
-            if found is not None and request.is_for(found) and found.spec.node_name:
-                return await self._settled(found, request)
-            gone = found is None or not request.is_for(found) or found.terminating
-            outcome = NotBound(POD_GONE if gone else _words(fault), None if gone else found, final=gone)
         except BayplanError as fault:
+            refused = isinstance(fault, NotFound | Conflict)
             outcome = NotBound(_words(fault), pod)
         except Exception as fault:  # a bug of ours costs the request one attempt, and never the process
             log.exception("the binding of pod %s broke", pod.key)
             outcome = NotBound(f"{type(fault).__name__}: {fault}", pod)
-        await self._carrying_out.roll_back(pod, node, request, state)
-        return outcome
+        return await self._taken_back(pod, request, state, outcome, refused=refused)
 
-    async def _settled(self, pod: Pod, request: BindRequest) -> Bound | NotBound:
-        """The pod has a node. If it is ours, an earlier attempt put it there: the plugins are told, maybe once more."""
+    async def _taken_back(
+        self, pod: Pod, request: BindRequest, state: BindingState, outcome: NotBound | None, *, refused: bool = False
+    ) -> Bound | NotBound | None:
+        """It failed: what was done for the pod is undone, unless the pod is on its node after all.
+
+        The server is asked, for what an earlier process did may not have been told yet: a pod that starts would lose
+        its devices. Without an answer the pod is what it was, except where the server has `refused` it as that.
+        """
+        try:
+            found = await self._view.fresh_pod(request)
+        except BayplanError:
+            if refused:
+                raise
+            found = pod
+        if found is None or not request.is_for(found):
+            await self._clean_up(pod, request, state)
+            return outcome and NotBound(POD_GONE, final=True)
+        if found.spec.node_name:
+            settled = await self._settled(found, request, state)
+            return settled if outcome is not None or isinstance(settled, Bound) else None
+        await self._clean_up(found, request, state)
+        return outcome and (NotBound(POD_GONE, final=True) if found.terminating else replace(outcome, pod=found))
+
+    async def _settled(self, pod: Pod, request: BindRequest, state: BindingState) -> Bound | NotBound:
+        """The pod has a node. If it is ours, an earlier attempt put it there: the plugins are told, maybe once more.
+
+        If it is another, nobody comes for what was prepared here."""
         wanted = request.spec.selected_node
         if pod.spec.node_name != wanted:
+            await self._clean_up(pod, request, state)
             return NotBound(f'the pod is bound elsewhere: to node "{pod.spec.node_name}"', final=True)
         node = self._view.node(wanted)
         if node is not None:
-            await self._carrying_out.finish(pod, node, request, BindingState())
+            await self._carrying_out.finish(pod, node, request, state)
         return Bound(pod)
 
-    async def _clean_up(self, request: BindRequest, pod: Pod | None = None) -> None:
-        """What earlier attempts have left for a pod that never comes."""
-        node = self._view.node(request.spec.selected_node)
-        if node is not None:
-            lost = pod or lost_pod(request)
-            await self._carrying_out.roll_back(lost, node, request, BindingState())
+    async def _clean_up(self, pod: Pod, request: BindRequest, state: BindingState | None = None) -> None:
+        """What attempts, this one or those before a crash, have left for a pod that does not come.
+
+        A node that is gone is no reason to leave it: claims, labels and reservations outlive the node."""
+        node = self._view.node(request.spec.selected_node) or lost_node(request)
+        await self._carrying_out.roll_back(pod, node, request, state or BindingState())
 
 
 def lost_pod(request: BindRequest) -> Pod:
     """As much as is known of a pod that is gone."""
     meta = ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid)
     return Pod(metadata=meta)
+
+
+def lost_node(request: BindRequest) -> Node:
+    """The same of a node."""
+    return Node(metadata=ObjectMeta(name=request.spec.selected_node))
 
 
 def fault_of(request: BindRequest) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from bayplan.binder.observing import NoBinderObserver
+from bayplan.binder.plugin import RejectBind
 from bayplan.binder.reporting import Reports, cut
 from bayplan.binder.view import View
 from bayplan.cache import Cache
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.bind_requests import BindRequest, BindRequestSpec, BindRequestStatus
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import ObjectMeta
 from binder_rig import NODES, PODS, REQUESTS, BinderRig, Noting, on_rig
 
@@ -62,7 +63,116 @@ def test_a_node_that_is_being_deleted_gets_no_pod(tmp_path: Path) -> None:
         assert await rig.node_of() == ""
 
     on_rig(tmp_path, test, plugin)
-    assert plugin.calls == []
+    assert plugin.calls == ["noting rollback None"]
+
+
+class Binding(Noting):
+    """Somebody else binds the pod while it is prepared; then fails, if told to."""
+
+    rig: BinderRig
+
+    def __init__(self, node: str, *faults: Exception) -> None:
+        super().__init__("noting", *faults)
+        self._node = node
+
+    async def pre_bind(self, *args: Any) -> None:
+        uid = (await self.rig.get(PODS, "web"))["metadata"]["uid"]
+        await self.rig.client.bind("default", "web", self._node, uid=uid)
+        await super().pre_bind(*args)
+
+
+@pytest.mark.parametrize("faults", [(), (BayplanError("no"),), (RejectBind("never"),)], ids=["bound", "no", "never"])
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_only_a_pod_that_is_on_another_node_is_rolled_back(
+    tmp_path: Path, node: str, faults: tuple[Exception, ...]
+) -> None:
+    plugin = Binding(node, *faults)
+
+    async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
+        await rig.request(await rig.pod())
+        assert await rig.sync() is None
+        status = await rig.status()
+        elsewhere = ("Failed", 'the pod is bound elsewhere: to node "n2"')
+        assert (status["phase"], status["reason"]) == (("Succeeded", "") if node == "n1" else elsewhere)
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting pre_bind", "noting post_bind" if node == "n1" else "noting rollback 1"]
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_what_a_crash_left_for_a_pod_that_is_on_another_node_is_cleaned_up(tmp_path: Path, node: str) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.request(pod)
+        await rig.client.bind("default", "web", node, uid=pod["metadata"]["uid"])
+        assert await rig.sync() is None
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting post_bind" if node == "n1" else "noting rollback None"]
+
+
+def test_what_a_crash_left_for_a_node_that_is_gone_is_cleaned_up(tmp_path: Path) -> None:
+    named: list[str] = []
+
+    class Naming(Noting):
+        async def rollback(self, ctx: Any, pod: Any, node: Any, *args: Any) -> None:
+            named.append(node.name)
+            await super().rollback(ctx, pod, node, *args)
+
+    plugin = Naming()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), "n9")
+        assert await rig.sync() is not None
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting rollback None"]
+    assert named == ["n9"]
+
+
+def test_a_pod_whose_server_does_not_answer_after_a_failure_is_taken_for_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = Noting("moody", BayplanError("no"))
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.hear(Pod, "web")
+
+        async def silent(*_: Any) -> None:
+            raise BayplanError("nobody answers")
+
+        monkeypatch.setattr(rig.view, "fresh_pod", silent)
+        assert await rig.sync() is not None
+        assert (await rig.status())["reason"] == 'plugin "moody" at pre_bind: no'
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["moody pre_bind", "moody rollback 1"]
+
+
+def test_nobody_guesses_where_a_pod_is_that_the_server_has_refused_to_bind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = Binding("n1")
+
+    async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
+        await rig.request(await rig.pod())
+        await rig.hear(Pod, "web")
+
+        async def silent(*_: Any) -> None:
+            raise BayplanError("nobody answers")
+
+        monkeypatch.setattr(rig.view, "fresh_pod", silent)
+        with pytest.raises(BayplanError, match="nobody answers"):
+            await rig.sync()
+        assert await rig.status() == {}
+        assert plugin.calls == ["noting pre_bind"]
+
+    on_rig(tmp_path, test, plugin)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\udcff"])

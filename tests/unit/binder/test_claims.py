@@ -97,6 +97,63 @@ def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:
     on_rig(tmp_path, test, DynamicResources(), Failing())
 
 
+def dies() -> None:
+    """As if the process had died here."""
+    raise asyncio.CancelledError
+
+
+async def left_behind(rig: BinderRig) -> Tree:
+    """A claim that a binder has allocated and reserved before it died."""
+    pod = await asking(rig)
+    rig.steps.at["prepared"] = dies
+    with pytest.raises(asyncio.CancelledError):
+        await rig.sync()
+    rig.steps.at.clear()
+    assert (await told(rig))["reservedFor"]
+    return pod
+
+
+async def is_free(rig: BinderRig) -> bool:
+    status = await told(rig)
+    return not status.get("reservedFor") and not status.get("allocation")
+
+
+def test_a_claim_is_free_when_the_node_goes_after_a_crash(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await left_behind(rig)
+        rig.view.hear(rig.view.node("n1"), None)
+        assert await rig.sync() is not None
+        assert (await rig.status())["reason"] == 'node "n1" is not there'
+        assert await is_free(rig)
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+def test_a_claim_is_free_when_the_pod_is_bound_elsewhere_after_a_crash(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await left_behind(rig)
+        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        assert await rig.sync() is None
+        assert await is_free(rig)
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+def test_devices_that_somebody_else_gave_to_a_pod_on_another_node_stay_its_own(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await asking(rig)
+        user = {"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}
+        others = {"devices": {"results": [{**DEVICE, "pool": "n2"}]}}
+        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await rig.patch(CLAIMS, "mine", {"status": {"allocation": others, "reservedFor": [user]}}, sub="status")
+        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        before = await told(rig)
+        assert await rig.sync() is None
+        assert await told(rig) == before
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
 def test_an_entry_that_the_pod_does_not_have_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await asking(rig, entry="nic", backoffLimit=1)

@@ -165,6 +165,70 @@ def test_a_failure_takes_labels_and_config_maps_back_and_keeps_the_device_while_
     on_rig(tmp_path, test, GpuSharing(), Failing())
 
 
+@pytest.mark.parametrize("is_crash", [True, False])
+def test_nothing_is_left_for_a_pod_that_is_bound_elsewhere_while_its_device_is_reserved(
+    tmp_path: Path, *, is_crash: bool
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        uid = (await rig.get(PODS, "web"))["metadata"]["uid"]
+        if is_crash:
+            await left_behind(rig)
+            await rig.client.bind("default", "web", "n2", uid=uid)
+            assert await attempt(rig) is None
+        else:
+            stealing.bind = lambda: rig.client.bind("default", "web", "n2", uid=uid)
+            assert await attempt(rig, "web", (GROUP, "GPU-7")) is None
+        assert (await rig.status())["reason"] == 'the pod is bound elsewhere: to node "n2"'
+        await nothing_is_left(rig)
+
+    class Stealing:
+        name = "stealing"
+        bind: Any
+
+        async def pre_bind(self, *_: Any) -> None:
+            if not is_crash:
+                await self.bind()
+
+    stealing = Stealing()
+    on_rig(tmp_path, test, GpuSharing(), stealing)
+
+
+def test_nothing_is_left_for_a_node_that_goes_after_a_crash(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await shared(rig)
+        await left_behind(rig)
+        rig.view.hear(rig.view.node("n1"), None)
+        while await attempt(rig) is not None:
+            await rig.hear(BindRequest, "web")
+        assert (await rig.status())["reason"] == 'node "n1" is not there'
+        await nothing_is_left(rig)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+async def left_behind(rig: BinderRig) -> None:
+    """What a binder has prepared before it died."""
+
+    def dies() -> None:
+        raise asyncio.CancelledError
+
+    rig.steps.at["prepared"] = dies
+    with pytest.raises(asyncio.CancelledError):
+        await attempt(rig, "web", (GROUP, "GPU-7"))
+    rig.steps.at.clear()
+    assert await rig.find(CONFIG_MAPS, "web-gpu-0") is not None
+
+
+async def nothing_is_left(rig: BinderRig) -> None:
+    assert "runai-gpu-group" not in (await rig.get(PODS, "web"))["metadata"].get("labels", {})
+    assert await rig.find(CONFIG_MAPS, "web-gpu-0") is None
+    assert await rig.find(CONFIG_MAPS, "web-gpu-0-evar") is None
+    await rig.reservations.sync_all()  # as every minute: a live request has kept the device until it was given up
+    assert await is_going(rig, NAME, RESERVATIONS)
+    assert not await is_going(rig, "web")
+
+
 def test_a_reservation_that_nobody_uses_goes(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await shared(rig)

@@ -53,9 +53,10 @@ class DynamicResources(Patient):
                 name = claim_name(pod, each)
                 if name is not None:
                     await self._given_back(ctx, pod, name, each.allocation)
-        if bind_request.spec.extended_resource_claim_allocation is not None:
+        special = bind_request.spec.extended_resource_claim_allocation
+        if special is not None:
             found = await self._special_claim(ctx, pod)
-            if found is not None:
+            if found is not None and (not pod.spec.node_name or _is_of(found, special.allocation)):
                 await ctx.writes.perform(intents.DeleteClaim(found))
 
     # inside -----------------------------------------------------------------------------------------------------
@@ -97,8 +98,9 @@ class DynamicResources(Patient):
             return
         if not is_reserved_for(claim, pod):
             return
-        allocation = claim.status.allocation
-        is_ours = brought is not None and allocation is not None and allocation.devices == brought.devices
+        is_ours = _is_of(claim, brought)
+        if pod.spec.node_name and not is_ours:
+            return  # reserved by whoever has bound the pod elsewhere, for all that is known: it goes with the pod
         if is_ours and all(user.uid == pod.uid for user in claim.status.reserved_for):
             await ctx.writes.perform(intents.DeallocateClaim(claim))
         else:
@@ -119,6 +121,12 @@ class DynamicResources(Patient):
             await ctx.writes.perform(intents.AwaitDevices(pod, note, done, self.timeout_s))
         except TimeoutError:
             raise DeviceBindingTimeout from None
+
+
+def _is_of(claim: ResourceClaim, brought: AllocationResult | None) -> bool:
+    """Whether the claim has the very devices that a request brought."""
+    allocation = claim.status.allocation
+    return brought is not None and allocation is not None and allocation.devices == brought.devices
 
 
 def claim_name(pod: Pod, given: ClaimAllocation) -> str | None:
