@@ -2,7 +2,8 @@
 
 Known plugins are a value: the shipped ones, with those of packages and folders. A configuration maps names to
 `{enabled, priority, arguments}`; what it does not name is as shipped, plugin by plugin and key by key, and what it
-names and nobody knows is an error at start. Higher priority comes first, equal ones by name.
+names and nobody knows is an error at start. Higher priority comes first, equal ones by name. A plugin that builds on
+another says so, and is refused without it or before it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from bayplan.errors import ConfigError, PluginError
 STAGE = "binder"
 ARGUMENT_NAMES = "argument_names"
 """The attribute in which a class may say which arguments it takes; others are then refused at start."""
+RUNS_AFTER = "runs_after"
+"""The attribute in which a class may name plugins that it builds on: they run, and before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,31 @@ class BinderPlugins:
         as_shipped = {name: self.defaults.get(name, PluginChoice()) for name in self.classes}
         choices = {name: changes.get(name, PluginChange()).of(shipped) for name, shipped in as_shipped.items()}
         enabled = [(name, choice) for name, choice in choices.items() if choice.enabled]
-        return sorted(enabled, key=lambda each: (-each[1].priority, each[0]))
+        ordered = sorted(enabled, key=lambda each: (-each[1].priority, each[0]))
+        for fault in self._misplaced(ordered):
+            raise ConfigError(fault, stage=STAGE)
+        return ordered
 
     def build(self, handle: BinderHandle, changes: Mapping[str, PluginChange] | None = None) -> list[Any]:
         """The plugins in running order."""
         return [self._built(name, choice, handle) for name, choice in self.chosen(changes)]
+
+    def _misplaced(self, ordered: list[tuple[str, PluginChoice]]) -> Iterator[str]:
+        """What is wrong for those who build on others."""
+        priorities = {name: choice.priority for name, choice in ordered}
+        places = {name: place for place, name in enumerate(priorities)}
+        for name in priorities:
+            for basis in getattr(self.classes[name], RUNS_AFTER, ()):
+                if basis not in priorities:
+                    yield (
+                        f'binder plugin "{name}" builds on "{basis}", which is not enabled; '
+                        f"enable {basis}, or disable {name}"
+                    )
+                elif places[basis] > places[name]:
+                    yield (
+                        f'binder plugin "{name}" (priority {priorities[name]}) has to run after "{basis}" '
+                        f"(priority {priorities[basis]}); give {name} a lower priority"
+                    )
 
     def _built(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
         plugin = self.classes[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.app.binding import known_binder_plugins
+from bayplan.app.binding import BinderSettings, known_binder_plugins
 from bayplan.binder.plugin_set import PluginChange, PluginChoice, read_choices
 from bayplan.binder.plugins import default_binder_plugins
 from bayplan.errors import ConfigError, PluginError
@@ -35,7 +35,8 @@ def order(**configured: dict[str, Any]) -> list[str]:
 def test_higher_priority_comes_first_and_hamicore_only_when_asked_for() -> None:
     assert order() == ["volumebinding", "dynamicresources", "gpusharing"]
     assert order(hamicore={"enabled": True})[-1] == "hamicore"
-    assert order(hamicore={"enabled": True, "priority": 400})[0] == "hamicore"
+    assert order(hamicore={"enabled": True, "priority": 100})[-2:] == ["gpusharing", "hamicore"]
+    assert order(hamicore={"enabled": True, "priority": 400}, gpusharing={"priority": 500})[0] == "gpusharing"
     assert "hamicore" not in order(hamicore={"priority": 400})
     assert order(volumebinding={"enabled": False}) == ["dynamicresources", "gpusharing"]
 
@@ -96,12 +97,32 @@ def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wante
             'binder plugin "hamicore" has no argument "limit"; known are: none',
             id="argument of who takes none",
         ),
+        pytest.param(
+            {"hamicore": {"enabled": True}, "gpusharing": {"enabled": False}},
+            'binder plugin "hamicore" builds on "gpusharing", which is not enabled; '
+            "enable gpusharing, or disable hamicore",
+            id="without what it builds on",
+        ),
+        pytest.param(
+            {"hamicore": {"enabled": True, "priority": 400}},
+            r'binder plugin "hamicore" \(priority 400\) has to run after "gpusharing" \(priority 100\); '
+            "give hamicore a lower priority",
+            id="before what it builds on",
+        ),
         pytest.param({"gpusharing": {"priority": True}}, "gpusharing.priority is True", id="no number"),
     ],
 )
 def test_what_is_refused_at_start(configured: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         default_binder_plugins().chosen(read_choices(configured, "s.yaml"))
+
+
+def test_what_cannot_run_is_told_when_the_configuration_is_read() -> None:
+    alone = {"hamicore": {"enabled": True}, "gpusharing": {"enabled": False}}
+    with pytest.raises(ConfigError, match='"hamicore" builds on "gpusharing"'):
+        BinderSettings.read(alone, "s.yaml", default_binder_plugins())
+    neither = {"hamicore": {"enabled": False}, "gpusharing": {"enabled": False}}
+    assert BinderSettings.read(neither, "s.yaml", default_binder_plugins()).choices.keys() == neither.keys()
 
 
 def test_arguments_that_make_no_sense_name_the_plugin() -> None:

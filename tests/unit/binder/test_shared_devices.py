@@ -130,6 +130,18 @@ def test_hamicore_adds_a_limit_and_devices_may_be_named_for_cdi(tmp_path: Path) 
     on_rig(tmp_path, test, GpuSharing(cdi=True), HamiCore())
 
 
+def test_a_failure_after_hamicore_leaves_no_limit(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.patch(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.memory": "16001"}}})
+        await rig.hear(Node, "n1")
+        await shared(rig)
+        assert await attempt(rig, "web", (GROUP, "GPU-7")) is not None
+        assert 'plugin "failing"' in (await rig.status())["reason"]
+        assert await rig.find(CONFIG_MAPS, "web-gpu-0") is None
+
+    on_rig(tmp_path, test, GpuSharing(), HamiCore(), Failing())
+
+
 def test_hamicore_refuses_a_node_that_does_not_say_how_much_a_device_has(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await shared(rig)

@@ -1,15 +1,15 @@
 """How much of a shared GPU may a container use? HAMi-core's limit, as a variable of its environment.
 
 A share is only a promise without somebody on the device who keeps it; HAMi-core is one. The limit goes into the
-ConfigMap that `gpusharing` has made, which therefore has to run before.
+ConfigMap that `gpusharing` has made, which therefore has to run before, and which takes the ConfigMap back as a whole.
 """
 
 from __future__ import annotations
 
 import math
 
-from bayplan.binder.plugin import BinderHandle, BindingState, InvalidRequest, RejectBind
-from bayplan.binder.plugins.gpu_sharing import config_map_names, portion_of, upsert
+from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
+from bayplan.binder.plugins.gpu_sharing import GpuSharing, config_map_names, portion_of, upsert
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import GPU_MEMORY_LABEL
@@ -22,14 +22,13 @@ class HamiCore:
 
     name = "hamicore"
     argument_names = ()
+    runs_after = (GpuSharing.name,)
 
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         if not bind_request.is_fraction:
             return
-        if not state.reserved_gpu_ids:
-            raise InvalidRequest("no device was reserved; gpusharing has to run before hamicore")
         capabilities, _ = config_map_names(pod)
         limit = math.floor(memory_of(node) * portion_of(bind_request))
         await upsert(ctx, pod, capabilities, {MEMORY_LIMIT: f"{limit}m"})
