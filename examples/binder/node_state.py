@@ -1,14 +1,16 @@
 """Binds a pod only on a node that the binder knows as well as the scheduler did.
 
-The scheduler says who is to look after the pod and which version of the node it saw. A binder that has seen an older
-one asks for the node once; if that is still older, or the node was cordoned meanwhile, it refuses and the scheduler
-chooses another node.
+The scheduler says who is to look after the pod, which version of the node it saw, and whether that was cordoned. A
+binder that has seen an older one asks for the node once. If that is still older, it refuses and the scheduler chooses
+another node; also if the node was cordoned meanwhile, unless the pod tolerates that.
 """
 
 from bayplan.binder import BinderHandle, BindingState, BindRequest, RejectBind, annotation_key, plugin_annotations
 from bayplan.framework import Cycle, Node, Pod
 
 HANDLER = "nodestate"
+CORDON = "node.kubernetes.io/unschedulable"
+"""The taint that a cordoned node counts as having, with the effect NoSchedule."""
 
 
 class NodeStateSeen:
@@ -21,9 +23,11 @@ class NodeStateSeen:
         row = columns.index.get(node_name)
         if row is None:
             return None
+        node = columns.nodes[row]
         return {
             annotation_key(HANDLER, "handler"): HANDLER,
-            annotation_key(HANDLER, "resource-version"): columns.nodes[row].metadata.resource_version,
+            annotation_key(HANDLER, "resource-version"): node.metadata.resource_version,
+            annotation_key(HANDLER, "cordoned"): "true" if node.spec.unschedulable else "false",
         }
 
 
@@ -43,10 +47,19 @@ class NodeState:
             node = await ctx.fresh_node(node.name)
             if is_older(node, seen):
                 raise RejectBind(f"node {node.name} is known in a version before {seen}, on which the pod was placed")
-        if node.spec.unschedulable:
-            raise RejectBind(f"node {node.name} was cordoned after the pod was placed")
+        if node.spec.unschedulable and told.get("cordoned") != "true" and not tolerates_cordon(pod):
+            raise RejectBind(f"node {node.name} is cordoned by now, which the pod does not tolerate")
 
 
 def is_older(node: Node, seen: str) -> bool:
     known = node.metadata.resource_version
     return seen.isdecimal() and known.isdecimal() and int(known) < int(seen)
+
+
+def tolerates_cordon(pod: Pod) -> bool:
+    return any(
+        each.effect in ("", "NoSchedule")
+        and each.key in ("", CORDON)
+        and (each.operator == "Exists" or (each.key == CORDON and each.operator in ("", "Equal") and not each.value))
+        for each in pod.spec.tolerations
+    )

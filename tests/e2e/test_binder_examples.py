@@ -41,6 +41,7 @@ def test_each_pair_does_what_it_says(corner: BinderCorner) -> None:
     node = corner.api.get("Node", node_of(pod))
     assert handed["nodestate.kai.scheduler/handler"] == "nodestate"
     assert int(handed["nodestate.kai.scheduler/resource-version"]) <= int(node["metadata"]["resourceVersion"])
+    assert handed["nodestate.kai.scheduler/cordoned"] == "false"
     assert handed["topologyhint.kai.scheduler/rack"] == "r7"
     assert pod["metadata"]["annotations"]["example.com/rack"] == "r7"
     assert pod["metadata"]["annotations"]["example.com/block"] == "b2"
@@ -74,6 +75,18 @@ def test_a_stale_node_is_refreshed_once_then_refused(corner: BinderCorner) -> No
         refused = corner.ends("future", "Failed")
     assert "is known in a version before" in refused["status"]["reason"]
     assert node_of(corner.api.pod("future")) == ""
+
+
+def test_a_pod_that_tolerates_cordoned_nodes_is_bound_to_one(corner: BinderCorner) -> None:
+    for name in corner.nodes:
+        corner.api.patch("Node", name, {"spec": {"unschedulable": True}})
+    tolerant = corner.pod("tolerant")
+    tolerant["spec"]["tolerations"] = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
+    with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder(*FLAGS):
+        corner.api.create(tolerant)
+        corner.bound(["tolerant"])
+        request = corner.ends("tolerant", "Succeeded")
+    assert request["metadata"]["annotations"]["nodestate.kai.scheduler/cordoned"] == "true"
 
 
 def test_other_versions_do_no_harm(corner: BinderCorner) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from bayplan.binder.plugin import BinderHandle
 from bayplan.framework.discovery import Kind, found_in
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Toleration
+from bayplan.objects.taints import UNSCHEDULABLE, tolerated
 from binder_rig import NODES, BinderRig, binder_rig
 from docs.fences import ROOT
 
@@ -42,9 +43,11 @@ async def seen(rig: BinderRig, **change: Any) -> str:
     return version
 
 
-async def bound(rig: BinderRig, version: str) -> dict[str, Any]:
-    handed = {"nodestate.kai.scheduler/handler": "nodestate", "nodestate.kai.scheduler/resource-version": version}
-    await rig.request(await rig.pod(), annotations=handed, backoffLimit=3)
+async def bound(rig: BinderRig, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
+    told = {"handler": "nodestate", "resource-version": version, **told}
+    handed = {f"nodestate.kai.scheduler/{key}": value for key, value in told.items()}
+    pod = await rig.pod(spec={"tolerations": list(tolerations)})
+    await rig.request(pod, annotations=handed, backoffLimit=3)
     assert await rig.sync() is None
     return await rig.status()
 
@@ -85,12 +88,52 @@ def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed
     assert refreshed == ["n1"]
 
 
-def test_a_node_that_the_refresh_shows_cordoned_is_refused(tmp_path: Path, refreshed: list[str]) -> None:
+@pytest.mark.parametrize("told", [{"cordoned": "false"}, {}], ids=["seen", "not-said"])
+def test_a_node_that_the_refresh_shows_cordoned_is_refused(
+    tmp_path: Path, refreshed: list[str], told: dict[str, str]
+) -> None:
     async def run() -> None:
         async with binder_rig(tmp_path, NODE_STATE()) as rig:
-            status = await bound(rig, await seen(rig, spec={"unschedulable": True}))
+            status = await bound(rig, await seen(rig, spec={"unschedulable": True}), **told)
             assert status["phase"] == "Failed"
-            assert "was cordoned after the pod was placed" in status["reason"]
+            assert "node n1 is cordoned by now, which the pod does not tolerate" in status["reason"]
 
     asyncio.run(run())
     assert refreshed == ["n1"]
+
+
+def test_a_node_that_was_cordoned_when_the_scheduler_chose_it_is_accepted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig, spec={"unschedulable": True})
+            assert (await bound(rig, version, cordoned="true"))["phase"] == "Succeeded"
+
+    asyncio.run(run())
+
+
+CORDON = "node.kubernetes.io/unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "phase"),
+    [
+        pytest.param({"key": CORDON, "operator": "Exists", "effect": "NoSchedule"}, "Succeeded", id="of daemons"),
+        pytest.param({"key": CORDON, "effect": "NoSchedule"}, "Succeeded", id="no value"),
+        pytest.param({"operator": "Exists"}, "Succeeded", id="everything"),
+        pytest.param({"key": CORDON, "operator": "Equal", "value": "x"}, "Failed", id="another value"),
+        pytest.param({"key": CORDON, "operator": "Exists", "effect": "NoExecute"}, "Failed", id="another effect"),
+        pytest.param({"key": "example.com/gpus", "operator": "Exists"}, "Failed", id="another taint"),
+    ],
+)
+def test_a_pod_that_tolerates_a_cordon_is_bound_whenever_that_came(
+    tmp_path: Path, toleration: dict[str, str], phase: str
+) -> None:
+    """As the scheduler has it, which says the same of each."""
+
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig, spec={"unschedulable": True})
+            assert (await bound(rig, version, toleration, cordoned="false"))["phase"] == phase
+
+    asyncio.run(run())
+    assert tolerated(UNSCHEDULABLE, [Toleration(**toleration)]) == (phase == "Succeeded")
