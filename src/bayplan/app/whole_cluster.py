@@ -22,8 +22,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.app import configured, freeze_memory, plugin_source, scheduler_process
+from bayplan.app import configured, freeze_memory, plugin_source, scheduler_process, uses_bind_requests
 from bayplan.app.batch import BatchSettings
+from bayplan.app.binding import BinderProcess, BinderSettings, binder_lease, binder_process, known_binder_plugins
 from bayplan.app.together import both_process
 from bayplan.client import Client, Secret, Target
 from bayplan.clock import LoopClock, SystemClock
@@ -45,6 +46,7 @@ from bayplan.controllers import (
 from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
 from bayplan.framework.registry import Registry
 from bayplan.objects.batch_words import SCHEDULER
+from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.scheduler.process import SchedulerProcess
 from bayplan.scheduler.reloading import PluginSource
 
@@ -63,6 +65,8 @@ class SchedulerSetup:
     """Where plugins come from, if they are to be loaded again when they change."""
     batch: BatchSettings | None = None
     """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
+    binder: BinderSettings | None = None
+    """How BindRequests are carried out; None: there are none, for engines bind their pods themselves."""
 
     @classmethod
     def of(
@@ -77,11 +81,14 @@ class SchedulerSetup:
         """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins."""
         source = plugin_source(config, folders, trust_writable=trust_writable)
         registry = source.registry().with_plugins(*plugins)
+        configuration = configured(config, registry)
+        asks_for_bindings = uses_bind_requests(configuration) or (batch is not None and batch.own.bind_requests)
         return cls(
-            configuration=configured(config, registry),
+            configuration=configuration,
             registry=registry,
             plugins=source if folders and not plugins else None,
             batch=batch,
+            binder=_binder(folders, trust_writable=trust_writable) if asks_for_bindings else None,
         )
 
     def alone(self) -> Configuration:
@@ -97,6 +104,15 @@ class SchedulerSetup:
         """The same of the second engine."""
         batch = self.batch
         return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
+
+
+def _binder(folders: Sequence[Path], *, trust_writable: bool) -> BinderSettings:
+    """One that nobody else works beside."""
+    return BinderSettings(
+        plugins=known_binder_plugins(folders, trust_writable=trust_writable),
+        lease=binder_lease(leader_elect=False),
+        qps=_UNLIMITED,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +154,7 @@ class WholeCluster:
         self.kubelet: FakeKubelet | None = None
         self.controllers: Controllers | None = None
         self.scheduler: SchedulerProcess | None = None
+        self.binder: BinderProcess | None = None
 
     async def __aenter__(self) -> WholeCluster:
         try:
@@ -194,6 +211,8 @@ class WholeCluster:
             waiting.append(self.controllers.synced())
         if self.scheduler is not None:
             waiting.append(self.scheduler.informers.wait_synced())
+        if self.binder is not None:
+            waiting.append(self.binder.informers.wait_synced())
         await self.unbroken(asyncio.gather(*waiting))
 
     async def unbroken(self, work: asyncio.Future[Any]) -> None:
@@ -234,12 +253,14 @@ class WholeCluster:
         door = InsideDoor(server.gateway(), lambda: server.store.told)
         self._stack.callback(door.close)
         self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
-        if plan.scheduler is not None and plan.scheduler.batch is not None:
-            async with self.client() as client:
-                await create_definitions(client, await lacking_definitions(client))
         if plan.scheduler is not None:
+            await self._bring_definitions(plan.scheduler)
             self.scheduler = await self._scheduler(plan.scheduler, self._inside)
             self._run("scheduler", self.scheduler.run())
+        if plan.scheduler is not None and plan.scheduler.binder is not None:
+            binder = binder_process(plan.scheduler.binder, self._inside, clock=self._clock, chance=self._chance)
+            self.binder = await self._stack.enter_async_context(binder)
+            self._run("binder", self.binder.run())
         if plan.controllers:
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
             batch = plan.scheduler.batch if plan.scheduler is not None else None
@@ -252,6 +273,14 @@ class WholeCluster:
             client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
             self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.habits)
             self._run("nodes", self.kubelet.run())
+
+    async def _bring_definitions(self, setup: SchedulerSetup) -> None:
+        """Of the kinds that the scheduler would wait for: nobody can bring them before there is a kubeconfig."""
+        async with self.client() as client:
+            lacking = await lacking_definitions(client) if setup.batch is not None else []
+            await create_definitions(client, lacking)
+            if setup.binder is not None:
+                await create_definitions(client, [bind_request_definition()])
 
     async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.

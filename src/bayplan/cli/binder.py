@@ -102,16 +102,25 @@ def command(
 
 
 async def _run(settings: BinderSettings, target: Target, own: OwnSettings, address: str) -> None:
+    begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
+    await until_stopped(_work(settings, target, own, address, begun), beside=_tell_ready(begun, target))
+    click.echo("stopped")
+
+
+async def _work(
+    settings: BinderSettings, target: Target, own: OwnSettings, address: str, begun: asyncio.Future[BinderProcess]
+) -> None:
     clock = SystemClock()
     monitor = BinderMonitor(clock)
     async with (
         binder_served(monitor, address, clock),
         binder_process(settings, target, monitor=monitor, watchdog_s=own.watchdog_seconds, clock=clock) as process,
     ):
-        await until_stopped(process.run(), beside=_tell_ready(process, target))
-    click.echo("stopped")
+        begun.set_result(process)
+        await process.run()
 
 
-async def _tell_ready(process: BinderProcess, target: Target) -> None:
+async def _tell_ready(begun: asyncio.Future[BinderProcess], target: Target) -> None:
+    process = await begun
     await process.ready.wait()
     click.echo(f"the binder is at work on {target.server}")

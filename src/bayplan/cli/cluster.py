@@ -308,7 +308,10 @@ async def _serve(folder: ClusterFolder, settings: _Up) -> None:
     starts, port, data, page = 0, settings.port, settings.data, settings.page_address
     while not stop.is_set():
         anew.clear()
-        async with _cluster(settings, credentials, port, page) as cluster:
+        async with contextlib.AsyncExitStack() as stack:
+            cluster = _cluster(settings, credentials, port, page)
+            if not await _entered(stack, cluster, stop):
+                return
             port, starts = cluster.port, starts + 1
             shown = getattr(cluster, "page_url", "")
             page = urlsplit(shown).netloc or page  # the same after a reset: pages that are open find it again
@@ -359,6 +362,23 @@ def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> E
         alone=True,
     )
     return WholeCluster(plan)
+
+
+async def _entered(
+    stack: contextlib.AsyncExitStack, cluster: EmbeddedCluster | WholeCluster, stop: asyncio.Event
+) -> bool:
+    """Whether it has started, before somebody said stop: what a part of it waits for may never come."""
+    entering = asyncio.ensure_future(stack.enter_async_context(cluster))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((entering, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    is_up = entering.done()
+    if not is_up:
+        entering.cancel()
+        await asyncio.wait([entering])
+    if not entering.cancelled():
+        entering.result()
+    return is_up
 
 
 async def _ready(cluster: EmbeddedCluster | WholeCluster, settings: _Up, stop: asyncio.Event) -> bool:

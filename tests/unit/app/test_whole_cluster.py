@@ -1,4 +1,4 @@
-"""A whole cluster with both engines in one process: gangs are scheduled beside single pods."""
+"""A whole cluster in one process: gangs are scheduled beside single pods, and pods are bound by the binder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 from bayplan.app.batch import BatchSettings
 from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.client import Client, resource_of
 from bayplan.cluster.embedded import credentials_for
+from bayplan.config.own_settings import OwnSettings
 from bayplan.controllers import NodePool, PodHabits, nodes_of
 from bayplan.controllers.batch.kinds import VC_JOBS
 from bayplan.controllers.seen import PODS
 from bayplan.errors import NotFound
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.kinds import kind_of
 from wire_server import on_loop
 
 Tree = dict[str, Any]
@@ -27,29 +31,72 @@ JOB: Tree = {
         "tasks": [{"name": "w", "replicas": 2, "template": {"spec": POD_SPEC}}],
     },
 }
+BY_BINDER = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    multiPoint:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+REQUESTS = resource_of(kind_of(BindRequest))
 POD: Tree = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "single"}, "spec": POD_SPEC}
+
+
+def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterPlan:
+    return ClusterPlan(
+        credentials=credentials_for(folder, "127.0.0.1"),
+        nodes=nodes_of([NodePool.parse("2:cpu=4")], 0),
+        habits=PodHabits(starts_after_s=0.0),
+        scheduler=scheduler,
+    )
+
+
+async def all_run(client: Client, *names: str) -> list[Tree]:
+    """The pods of these names, when all of them run."""
+    found: dict[str, Tree] = {}
+    while len(found) < len(names):
+        for name in sorted({*names} - {*found}):
+            try:
+                pod = await client.get_raw(PODS, "default", name)
+            except NotFound:
+                continue
+            if pod["status"].get("phase") == "Running":
+                found[name] = pod
+        await asyncio.sleep(0.01)
+    return [found[name] for name in names]
 
 
 @on_loop
 async def test_a_gang_and_a_single_pod_run(tmp_path: Path) -> None:
-    plan = ClusterPlan(
-        credentials=credentials_for(tmp_path, "127.0.0.1"),
-        nodes=nodes_of([NodePool.parse("2:cpu=4")], 0),
-        habits=PodHabits(starts_after_s=0.0),
-        scheduler=SchedulerSetup.of(batch=BatchSettings()),
-    )
+    plan = plan_with(tmp_path, SchedulerSetup.of(batch=BatchSettings()))
     async with WholeCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
+        assert cluster.binder is None
         await client.create(VC_JOBS, JOB, namespace="default")
         await client.create(PODS, POD, namespace="default")
-        waiting = {"single", "train-w-0", "train-w-1"}
-        while waiting:
-            for name in sorted(waiting):
-                try:
-                    pod = await client.get_raw(PODS, "default", name)
-                except NotFound:
-                    continue
-                if pod["status"].get("phase") == "Running":
-                    assert pod["spec"]["schedulerName"] == ("volcano" if name != "single" else "default-scheduler")
-                    waiting.discard(name)
-            await asyncio.sleep(0.01)
+        pods = await all_run(client, "single", "train-w-0", "train-w-1")
+        assert [pod["spec"]["schedulerName"] for pod in pods] == ["default-scheduler", "volcano", "volcano"]
+
+
+@on_loop
+async def test_a_scheduler_that_asks_for_bindings_gets_the_kind_and_a_binder(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+        await cluster.ready()
+        async with cluster.client() as client:
+            await client.create(PODS, POD, namespace="default")
+            await all_run(client, "single")
+            request = await client.get_raw(REQUESTS, "default", "single")
+            assert request["spec"]["podName"] == "single"
+
+
+@on_loop
+async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> None:
+    batch = BatchSettings(own=OwnSettings(bind_requests=True))
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(batch=batch))) as cluster:
+        await cluster.ready()
+        async with cluster.client() as client:
+            await client.create(VC_JOBS, JOB, namespace="default")
+            await all_run(client, "train-w-0", "train-w-1")
+            assert await client.get_raw(REQUESTS, "default", "train-w-0")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -161,3 +164,52 @@ def test_a_state_folder_that_cannot_be_made_is_one_sentence(run: Run, monkeypatc
         "error: cannot use /proc/bayplan for what clusters of this user keep: No such file or directory; "
         "set XDG_STATE_HOME to a folder that you may write to\n"
     )
+
+
+class _Waiting:
+    """A cluster of which a part waits for what never comes."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.waits = asyncio.Event()
+
+    async def __aenter__(self) -> _Waiting:
+        try:
+            self.waits.set()
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("it has never begun")
+
+
+def test_a_cluster_that_still_waits_for_something_can_be_stopped() -> None:
+    async def stopped() -> tuple[bool, bool]:
+        waiting, stop = _Waiting(), asyncio.Event()
+        async with asyncio.timeout(10), contextlib.AsyncExitStack() as stack:
+            entering = asyncio.ensure_future(cluster._entered(stack, cast(Any, waiting), stop))
+            await waiting.waits.wait()
+            assert not entering.done()
+            stop.set()
+            return await entering, waiting.ended
+
+    assert asyncio.run(stopped()) == (False, True)
+
+
+def test_signals_are_heard_while_a_cluster_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stopped() -> bool:
+        waiting = _Waiting()
+        monkeypatch.setattr(cluster, "_cluster", lambda *_: waiting)
+        async with asyncio.timeout(10):
+            serving = asyncio.ensure_future(cluster._serve(folder, cast(Any, settings)))
+            await waiting.waits.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+        return waiting.ended
+
+    folder = ClusterFolder(tmp_path, "waiting")
+    settings = SimpleNamespace(host="127.0.0.1", port=0, data=None, page_address="")
+    assert asyncio.run(stopped())
+    assert not folder.kubeconfig.exists()
