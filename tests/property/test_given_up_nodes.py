@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.clock import ManualClock
-from bayplan.framework.bind_requests import FIRST_EXCLUSION_S, LAST_EXCLUSION_S, PATIENCE, BindRequestDesk
+from bayplan.framework.bind_requests import EXCLUDED, FIRST_EXCLUSION_S, LAST_EXCLUSION_S, PATIENCE, BindRequestDesk
 from bayplan.framework.status import Code
-from bayplan.plugins.bind_request_binder import EXCLUDED, BindRequestBinder
+from bayplan.plugins.bind_request_binder import BindRequestBinder
 from builders import (
     FITS,
     FakeHandle,

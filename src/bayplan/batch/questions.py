@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 from bayplan.batch import points
 from bayplan.batch.complaints import Complaints
 from bayplan.batch.foresight import NO_FORESIGHT, Foresight
+from bayplan.batch.given_up import GivenUp
 from bayplan.batch.hypernodes import HyperNode
 from bayplan.batch.jobs import Job
 from bayplan.batch.mends import Mend
@@ -52,10 +53,15 @@ class Questions(Registrations):
     """What the session before complained of: it is in the log already."""
 
     def __init__(
-        self, tiers: Sequence[Sequence[Switches]], mends: Set[Mend] = frozenset(), fence: Fence | None = None
+        self,
+        tiers: Sequence[Sequence[Switches]],
+        mends: Set[Mend] = frozenset(),
+        fence: Fence | None = None,
+        given_up: GivenUp | None = None,
     ) -> None:
         super().__init__()
         self._fence = fence
+        self._given_up = given_up
         self.narration = Narration()
         self.mends = mends
         self.tiers = tiers
@@ -101,10 +107,17 @@ class Questions(Registrations):
         found = self._node_fns.get(point)
         if found is None:
             fns: list[Any] = [fn for _, fn in self._answering(_NODE_POINTS[point]).flat]
-            if self._fence is not None and point == points.PREDICATE.name:
-                fns = [*self._fence.predicates(), *fns]
+            if point == points.PREDICATE.name:
+                fns = [*self._own_predicates(), *fns]
             found = self._node_fns[point] = fns
         return found
+
+    def _own_predicates(self) -> Iterator[NodeFn]:
+        """What a session asks whatever plugins there are."""
+        if self._fence is not None:
+            yield from self._fence.predicates()
+        if self._given_up is not None:
+            yield self._given_up.predicate()
 
     def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
         """Candidates for a task, those that are to be tried first by themselves."""
@@ -282,7 +295,8 @@ class Questions(Registrations):
 
     def pre_predicate(self, task: Task) -> Status | None:
         """What speaks against the task before any node is looked at."""
-        return self.ask(points.PRE_PREDICATE, task)
+        refused = self._given_up.objection(task) if self._given_up is not None else None
+        return refused if refused is not None else self.ask(points.PRE_PREDICATE, task)
 
     def best_node(self, task: Task, by_score: Mapping[float, Sequence[Node]]) -> Node | None:
         return self.ask(points.BEST_NODE, task, by_score)

@@ -19,6 +19,7 @@ from bayplan.batch.choices import Choices, best_rows
 from bayplan.batch.complaints import Nonsense
 from bayplan.batch.device_pools import DevicePool
 from bayplan.batch.fits import FitErrors
+from bayplan.batch.given_up import GivenUp
 from bayplan.batch.hypernodes import HyperNodes
 from bayplan.batch.jobs import Job
 from bayplan.batch.mends import Mend
@@ -106,7 +107,7 @@ class Session(Questions):
         queues_admit: bool = False,
         records: DecisionRing,
     ) -> None:
-        super().__init__(tiers, mends, fence)
+        super().__init__(tiers, mends, fence, GivenUp(desk.failures) if desk is not None else None)
         self.uid = uid
         self.jobs = jobs
         self.queues = queues
@@ -389,6 +390,8 @@ class Session(Questions):
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
         """Whether the cluster of this moment has room for them, and nobody who looks at it so objects."""
+        if self._given_up is not None and not self._given_up.allows(tasks):
+            return False
         if not self._cluster.still_fits(tasks):
             return False
         live = self._cluster.live

@@ -31,6 +31,7 @@ SLOW_S = 0.05
 _RESERVED = ("kubernetes.io", "k8s.io")
 _PREFIX = "kai_bind_request_mutate_"
 
+EXCLUDED = "node(s) on which a binding of the pod was given up lately"
 FIRST_EXCLUSION_S, LAST_EXCLUSION_S = 30.0, 600.0
 PATIENCE = 5
 """After so many bindings of one pod that were given up it has to wait, whatever nodes there are."""

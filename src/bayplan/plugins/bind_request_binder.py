@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.errors import ApiError, BayplanError
-from bayplan.framework.bind_requests import REQUEST_FIELDS
+from bayplan.framework.bind_requests import EXCLUDED, REQUEST_FIELDS
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.events import Action, Cure, Resource
 from bayplan.framework.handle import Handle
@@ -20,8 +20,6 @@ from bayplan.framework.plugin import Rejection, row_alone
 from bayplan.framework.status import SKIP, Status, error, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
-
-EXCLUDED = "node(s) on which a binding of the pod was given up lately"
 
 
 class BindRequestBinder:

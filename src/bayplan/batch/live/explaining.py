@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from bayplan.batch.amounts import Amounts, exceeded
 from bayplan.batch.arguments import Arguments
+from bayplan.batch.bridge import built
+from bayplan.batch.given_up import OWNER as GIVEN_UP
 from bayplan.batch.jobs import Job
 from bayplan.batch.live.grievances import held_up, shut_out
 from bayplan.batch.live.sessions import LiveBatch
@@ -197,6 +199,8 @@ class BatchExplainer:
         asked: list[Any] = [room]
         if options is not None and options.enabled(_PREDICATE_FLAG):
             asked += built_filters(engine.handle, Arguments(options.arguments, owner=_OWNER), _OWNER).values()
+        if engine.handle.desk is not None:
+            asked.append(built(engine.handle, _OWNER, GIVEN_UP))
         return Filtering(
             [each for each in asked if PRE_FILTER.extended_by(each)],
             [each for each in asked if FILTER.extended_by(each)],

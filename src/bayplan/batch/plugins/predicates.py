@@ -36,9 +36,7 @@ _OTHERS = (
     ("VolumeBinding", "predicate.VolumeBindingEnable"),
     ("DynamicResources", None),
 )
-_GIVEN_UP = "BindRequestBinder"
-"""Where pods are bound by the binder: keeps each from nodes on which it was given up lately."""
-_PRE_FILTER_ORDER = ("NodeAffinity", *(name for name, _ in _OTHERS), _GIVEN_UP)
+_PRE_FILTER_ORDER = ("NodeAffinity", *(name for name, _ in _OTHERS))
 _RESERVING = ("VolumeBinding", "DynamicResources")
 NOT_FILTERED = "not found"
 _NOT_READ = {
@@ -54,8 +52,6 @@ _NOT_READ = {
 def built_filters(handle: BatchHandle, arguments: Arguments, owner: str) -> dict[str, Any]:
     """The framework's filters that are switched on, by name, as sessions have them."""
     names = [name for name, key in (*_STABLE, *_OTHERS) if key is None or arguments.get_bool(key, True)]
-    if handle.desk is not None:
-        names.append(_GIVEN_UP)
     return {name: built(handle, owner, name, _settings(name, arguments)) for name in names}
 
 
