@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,15 +21,25 @@ from bayplan.app.binding import (
     known_binder_plugins,
 )
 from bayplan.binder.plugin_set import extends
+from bayplan.cli.go_command import Flag, GoCommand
 from bayplan.cli.options import file_text
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.stopping import until_stopped
 from bayplan.client import Target, find_target
 from bayplan.clock import SystemClock
+from bayplan.config.go_flags import go_bool, go_level
 from bayplan.config.own_settings import OwnSettings, load_settings
+from bayplan.telemetry.logs import LogOptions, start_logs
+
+_OPTIONS = "Options"
+_FLAGS = (
+    Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
+    Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", shown="warnings"),
+)
+"""What is written as the schedulers' flags of these names are."""
 
 
-@click.command("binder")
+@click.command("binder", cls=GoCommand, flags=_FLAGS, others=_OPTIONS, suggests=True)
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
 )
@@ -43,7 +54,7 @@ from bayplan.config.own_settings import OwnSettings, load_settings
 @click.option(
     "--all", "takes_all", is_flag=True, help="Take every BindRequest, also those that other schedulers have made."
 )
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Work only holding a lease.")
+@click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
 @click.option(
     "--leader-elect-resource-namespace", "namespace", default=LEASE_NAMESPACE, show_default=True, help="Of that lease."
 )
@@ -51,7 +62,10 @@ from bayplan.config.own_settings import OwnSettings, load_settings
 @click.option("--kube-api-burst", "burst", type=int, default=4000, show_default=True, help="Requests at once.")
 @click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
 @click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
+@click.pass_context
 def command(
+    invocation: click.Context,
+    /,
     kubeconfig: Path | None,
     context: str,
     master: str,
@@ -59,12 +73,13 @@ def command(
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
     takes_all: bool,
-    leader_elect: bool,
+    no_leader_elect: bool,
     namespace: str,
     qps: float,
     burst: int,
     listen_address: str,
     listing: bool,
+    **given: Any,
 ) -> None:
     """Bind the pods for which schedulers have made BindRequests, until stopped.
 
@@ -75,10 +90,12 @@ def command(
     \b
     Examples:
       bayplan binder
-      bayplan binder --no-leader-elect --plugins-dir plugins
+      bayplan binder --leader-elect=false --plugins-dir plugins -v 2
       bayplan binder --all --settings settings.yaml --listen-address :8082
       bayplan binder --list
     """
+    assert isinstance(invocation.command, GoCommand)
+    flags = invocation.command.values(given)
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     wanted = BinderSettings.read(
@@ -88,7 +105,7 @@ def command(
         workers=own.binder_workers,
         plugin_limit_s=own.binder_plugin_seconds,
         takes_all=takes_all,
-        lease=binder_lease(leader_elect=leader_elect, namespace=namespace),
+        lease=binder_lease(leader_elect=flags["leader-elect"] and not no_leader_elect, namespace=namespace),
         qps=qps,
         burst=burst,
     )
@@ -96,9 +113,17 @@ def command(
         for name, choice in plugins.chosen(wanted.choices):
             click.echo(f"{name:<18} {choice.priority:>4}  {', '.join(extends(plugins.classes[name]))}")
         return
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    _start_logs(invocation, flags["v"])
     target = find_target(kubeconfig, env=os.environ, context=context, server=master)
     asyncio.run(_run(wanted, target, own, listen_address))
+
+
+def _start_logs(invocation: click.Context, verbosity: int | None) -> None:
+    """Warnings, or with -v whatever is logged at that level, in klog's lines."""
+    if verbosity is None:
+        logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+        return
+    invocation.call_on_close(start_logs(LogOptions(verbosity=verbosity), SystemClock()).close)
 
 
 async def _run(settings: BinderSettings, target: Target, own: OwnSettings, address: str) -> None:
