@@ -24,17 +24,19 @@ CLAIMS, VOLUMES, VOLUME_CLAIMS, CLASSES = (
     resource_of(kind_of(struct)) for struct in (ResourceClaim, PersistentVolume, PersistentVolumeClaim, StorageClass)
 )
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
-ALLOCATION = {"devices": {"results": [DEVICE]}}
+ON_N1 = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
+ANY_LINUX = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "os", "operator": "In", "values": ["linux"]}]}]}
+ALLOCATION = {"devices": {"results": [DEVICE]}, "nodeSelector": ON_N1}
 
 
 # devices
 
 
-async def asking(rig: BinderRig, entry: str = "gpu", **more: Any) -> Tree:
+async def asking(rig: BinderRig, entry: str = "gpu", allocation: Tree = ALLOCATION, **more: Any) -> Tree:
     """A pod with a claim, and the request to bind it with a device."""
     await rig.make(CLAIMS, device_claim("mine", "gpu"))
     pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
-    given = [{"name": entry, "allocation": ALLOCATION}]
+    given = [{"name": entry, "allocation": allocation}]
     await rig.request(pod, resourceClaimAllocations=given, **more)
     return pod
 
@@ -146,6 +148,27 @@ def test_devices_that_somebody_else_gave_to_a_pod_on_another_node_stay_its_own(t
         others = {"devices": {"results": [{**DEVICE, "pool": "n2"}]}}
         await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
         await rig.patch(CLAIMS, "mine", {"status": {"allocation": others, "reservedFor": [user]}}, sub="status")
+        await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
+        before = await told(rig)
+        assert await rig.sync() is None
+        assert await told(rig) == before
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+@pytest.mark.parametrize("reach", [{}, {"nodeSelector": ANY_LINUX}], ids=["everywhere", "some nodes"])
+def test_the_devices_of_a_request_that_a_pod_can_use_where_it_was_bound_stay_its_own(
+    reach: Tree, tmp_path: Path
+) -> None:
+    """Another scheduler may have chosen the very same ones, which both nodes can reach."""
+
+    async def test(rig: BinderRig) -> None:
+        allocation = {"devices": {"results": [DEVICE]}, **reach}
+        pod = await asking(rig, allocation=allocation)
+        await rig.patch(NODES, "n2", {"metadata": {"labels": {"os": "linux"}}})
+        user = {"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}
+        await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await rig.patch(CLAIMS, "mine", {"status": {"allocation": allocation, "reservedFor": [user]}}, sub="status")
         await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
         before = await told(rig)
         assert await rig.sync() is None

@@ -7,6 +7,7 @@ were written before, by an earlier attempt or by the engine itself, are left as 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from datetime import timedelta
 
 from bayplan.binder.plugin import BinderHandle, BindingState
@@ -19,6 +20,7 @@ from bayplan.errors import NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
+from bayplan.objects.node_selectors import compile_node_selector
 from bayplan.objects.resource import AllocationResult, ResourceClaim
 
 _CLAIMS = resource_of(kind_of(ResourceClaim))
@@ -56,7 +58,7 @@ class DynamicResources(Patient):
         special = bind_request.spec.extended_resource_claim_allocation
         if special is not None:
             found = await self._special_claim(ctx, pod)
-            if found is not None and (not pod.spec.node_name or _is_of(found, special.allocation)):
+            if found is not None and not await self._stays(ctx, pod, found, special.allocation):
                 await ctx.writes.perform(intents.DeleteClaim(found))
 
     # inside -----------------------------------------------------------------------------------------------------
@@ -98,13 +100,25 @@ class DynamicResources(Patient):
             return
         if not is_reserved_for(claim, pod):
             return
-        is_ours = _is_of(claim, brought)
-        if pod.spec.node_name and not is_ours:
-            return  # reserved by whoever has bound the pod elsewhere, for all that is known: it goes with the pod
-        if is_ours and all(user.uid == pod.uid for user in claim.status.reserved_for):
+        if await self._stays(ctx, pod, claim, brought):
+            return
+        if _is_of(claim, brought) and all(user.uid == pod.uid for user in claim.status.reserved_for):
             await ctx.writes.perform(intents.DeallocateClaim(claim))
         else:
             await ctx.writes.perform(intents.UnreserveClaim(claim, pod))
+
+    async def _stays(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None) -> bool:
+        """Whether these are the devices of a pod that is bound elsewhere: others than we brought, or ours, and within
+        the reach of that node. Whoever chose them, they go with the pod."""
+        node_name, allocation = pod.spec.node_name, claim.status.allocation
+        if not node_name:
+            return False
+        if not _is_of(claim, brought) or allocation is None or allocation.node_selector is None:
+            return True
+        labels: Mapping[str, str] = {}
+        with contextlib.suppress(NotFound):
+            labels = (await ctx.fresh_node(node_name)).labels
+        return compile_node_selector(allocation.node_selector).matches(labels, node_name)
 
     async def _until_ready(self, ctx: BinderHandle, pod: Pod, node: Node, claims: list[ResourceClaim]) -> None:
         """Wait for devices that must be made ready for this node."""
