@@ -149,6 +149,7 @@ async def jobs(here: Rig) -> None:
     tree = job("train", task("worker", 1), volumes=volumes, ttlSecondsAfterFinished=0, **spec)
     await here.make(VC_JOBS, tree)
     await here.running("train-worker-0")
+    await here.job("train", "Running")  # one that is Pending yet is furnished, and has nothing that could grow old
     grown = [{**tree["spec"]["tasks"][0], "replicas": 2, "minAvailable": 2}]
     patch = {"spec": {"tasks": grown, "minAvailable": 2}}
     await here.client.patch(VC_JOBS, patch, namespace=here.namespace, name="train", kind=MERGE_PATCH)
