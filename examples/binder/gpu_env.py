@@ -1,9 +1,10 @@
 """Hands the parameters of a device manager from the pod's placement to its containers.
 
-The scheduler marks pods that ask for GPUs, with how many; the binder notes on the pod what its device manager is to set
+The engine marks pods that ask for GPUs, with how many; the binder notes on the pod what its device manager is to set
 in the environment of the containers.
 """
 
+from bayplan.batch import Arguments, Session, Task
 from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, plugin_annotations
 from bayplan.framework import Cycle, Node, Pod
 
@@ -12,18 +13,38 @@ PLUGIN = "gpuenv"
 ENVIRONMENT = "example.com/gpu-environment"
 
 
+def parameters(pod: Pod) -> dict[str, str] | None:
+    """What either engine says of a pod that asks for GPUs."""
+    asked = [str(each.resources.requests.get(RESOURCE, "0")) for each in pod.spec.containers]
+    count = sum(map(int, asked))
+    if not count:
+        return None
+    return {annotation_key(PLUGIN, "requires-env-vars"): "true", annotation_key(PLUGIN, "count"): str(count)}
+
+
 class GpuParameters:
-    """Scheduler side: says for which pods variables are needed. Such a pod is not bound without them."""
+    """The pod engine's side: says for which pods variables are needed. Such a pod is not bound without them."""
 
     name = "GpuParameters"
     on_mutate_error = "fail"
 
     def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str] | None:
-        asked = [str(each.resources.requests.get(RESOURCE, "0")) for each in cycle.pod.spec.containers]
-        count = sum(map(int, asked))
-        if not count:
-            return None
-        return {annotation_key(PLUGIN, "requires-env-vars"): "true", annotation_key(PLUGIN, "count"): str(count)}
+        return parameters(cycle.pod)
+
+
+class BatchGpuParameters:
+    """The batch engine's side."""
+
+    name = "gpu-parameters"
+
+    def __init__(self, arguments: Arguments) -> None:
+        pass
+
+    def on_session_open(self, session: Session) -> None:
+        session.add_bind_request_mutate_fn(self._parameters, on_error="fail")
+
+    def _parameters(self, task: Task, node_name: str) -> dict[str, str] | None:
+        return parameters(task.pod)
 
 
 class GpuEnv:

@@ -1,10 +1,11 @@
 """Binds a pod only on a node that the binder knows as well as the scheduler did.
 
-The scheduler says who is to look after the pod, which version of the node it saw, and whether that was cordoned. A
-binder that has seen an older one asks for the node once. If that is still older, it refuses and the scheduler chooses
+The engine says who is to look after the pod, which version of the node it saw, and whether that was cordoned. A
+binder that has seen an older one asks for the node once. If that is still older, it refuses and the engine chooses
 another node; also if the node was cordoned meanwhile, unless the pod tolerates that.
 """
 
+from bayplan.batch import Arguments, Session, Task
 from bayplan.binder import BinderHandle, BindingState, BindRequest, RejectBind, annotation_key, plugin_annotations
 from bayplan.framework import Cycle, Node, Pod
 
@@ -13,22 +14,41 @@ CORDON = "node.kubernetes.io/unschedulable"
 """The taint that a cordoned node counts as having, with the effect NoSchedule."""
 
 
+def seen(node: Node) -> dict[str, str]:
+    """What either engine says of the node that it has chosen."""
+    return {
+        annotation_key(HANDLER, "handler"): HANDLER,
+        annotation_key(HANDLER, "resource-version"): node.metadata.resource_version,
+        annotation_key(HANDLER, "cordoned"): "true" if node.spec.unschedulable else "false",
+    }
+
+
 class NodeStateSeen:
-    """Scheduler side: notes which version of the node the decision was made on."""
+    """The pod engine's side: notes which version of the node the decision was made on."""
 
     name = "NodeStateSeen"
 
     def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str] | None:
         columns = cycle.snapshot.nodes
         row = columns.index.get(node_name)
-        if row is None:
-            return None
-        node = columns.nodes[row]
-        return {
-            annotation_key(HANDLER, "handler"): HANDLER,
-            annotation_key(HANDLER, "resource-version"): node.metadata.resource_version,
-            annotation_key(HANDLER, "cordoned"): "true" if node.spec.unschedulable else "false",
-        }
+        return None if row is None else seen(columns.nodes[row])
+
+
+class BatchNodeStateSeen:
+    """The batch engine's side."""
+
+    name = "node-state-seen"
+
+    def __init__(self, arguments: Arguments) -> None:
+        pass
+
+    def on_session_open(self, session: Session) -> None:
+        self._nodes = session.nodes
+        session.add_bind_request_mutate_fn(self._seen)
+
+    def _seen(self, task: Task, node_name: str) -> dict[str, str] | None:
+        chosen = self._nodes.get(node_name)
+        return None if chosen is None else seen(chosen.node)
 
 
 class NodeState:
@@ -42,18 +62,20 @@ class NodeState:
         told = plugin_annotations(bind_request, self.name)
         if told.get("handler") != self.name:
             return  # an older scheduler, or somebody else's pod
-        seen = told.get("resource-version", "")
-        if is_older(node, seen):
+        version = told.get("resource-version", "")
+        if is_older(node, version):
             node = await ctx.fresh_node(node.name)
-            if is_older(node, seen):
-                raise RejectBind(f"node {node.name} is known in a version before {seen}, on which the pod was placed")
+            if is_older(node, version):
+                raise RejectBind(
+                    f"node {node.name} is known in a version before {version}, on which the pod was placed"
+                )
         if node.spec.unschedulable and told.get("cordoned") != "true" and not tolerates_cordon(pod):
             raise RejectBind(f"node {node.name} is cordoned by now, which the pod does not tolerate")
 
 
-def is_older(node: Node, seen: str) -> bool:
+def is_older(node: Node, version: str) -> bool:
     known = node.metadata.resource_version
-    return seen.isdecimal() and known.isdecimal() and int(known) < int(seen)
+    return version.isdecimal() and known.isdecimal() and int(known) < int(version)
 
 
 def tolerates_cordon(pod: Pod) -> bool:

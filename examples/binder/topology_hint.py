@@ -1,9 +1,12 @@
 """Tells a pod in which rack and block it runs.
 
-The scheduler knows the labels of the node; the binder writes them onto the pod before it starts, where the workload can
+The engine knows the labels of the node; the binder writes them onto the pod before it starts, where the workload can
 read them by the downward API.
 """
 
+from collections.abc import Mapping
+
+from bayplan.batch import Arguments, Session, Task
 from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, plugin_annotations
 from bayplan.framework import Cycle, Node, Pod
 
@@ -11,16 +14,37 @@ LEVELS = {"rack": "example.com/rack", "block": "example.com/block"}
 PLUGIN = "topologyhint"
 
 
+def position(labels: Mapping[str, str]) -> dict[str, str]:
+    """What either engine says of the node that it has chosen."""
+    return {annotation_key(PLUGIN, level): labels[key] for level, key in LEVELS.items() if key in labels}
+
+
 class TopologyPosition:
-    """Scheduler side: the rack and the block of the chosen node."""
+    """The pod engine's side: the rack and the block of the chosen node."""
 
     name = "TopologyPosition"
 
     def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str] | None:
         columns = cycle.snapshot.nodes
         row = columns.index.get(node_name)
-        labels = columns.nodes[row].labels if row is not None else {}
-        return {annotation_key(PLUGIN, level): labels[key] for level, key in LEVELS.items() if key in labels}
+        return None if row is None else position(columns.nodes[row].labels)
+
+
+class BatchTopologyPosition:
+    """The batch engine's side."""
+
+    name = "topology-position"
+
+    def __init__(self, arguments: Arguments) -> None:
+        pass
+
+    def on_session_open(self, session: Session) -> None:
+        self._nodes = session.nodes
+        session.add_bind_request_mutate_fn(self._position)
+
+    def _position(self, task: Task, node_name: str) -> dict[str, str] | None:
+        chosen = self._nodes.get(node_name)
+        return None if chosen is None else position(chosen.labels)
 
 
 class TopologyHint:
@@ -32,9 +56,9 @@ class TopologyHint:
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         told = plugin_annotations(bind_request, self.name)
-        position = {LEVELS[level]: value for level, value in told.items() if level in LEVELS}
-        if position:
-            await ctx.annotate(pod, position)
+        where = {LEVELS[level]: value for level, value in told.items() if level in LEVELS}
+        if where:
+            await ctx.annotate(pod, where)
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState

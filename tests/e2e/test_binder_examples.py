@@ -1,17 +1,20 @@
-"""The pairs of `examples/binder`, a scheduler plugin and a binder plugin each, at work on both clusters."""
+"""The examples of `examples/binder`, a plugin of each engine and one of the binder, at work on both clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from batch_corner import GANGS
 from binder_corner import BinderCorner
+from cluster.api import Tree
 from cluster.run import Cluster
 from docs.fences import ROOT
 from scenario import quick
-from scheduling import node_of
+from scheduling import node_of, until
 
 PROFILES = """
 profiles:
@@ -21,7 +24,29 @@ profiles:
       enabled: [{name: NodeStateSeen}, {name: TopologyPosition}, {name: GpuParameters}, {name: BindRequestBinder}]
       disabled: [{name: DefaultBinder}]
 """
+TIERS = f"""{GANGS}
+- plugins:
+  - name: node-state-seen
+  - name: topology-position
+  - name: gpu-parameters
+"""
 FLAGS = (f"--plugins-dir={ROOT / 'examples' / 'binder'}", "--trust-writable-plugins")
+on_both_engines = pytest.mark.parametrize("engine", ["pods", "gangs"])
+
+
+def deciding(corner: BinderCorner, engine: str) -> Any:
+    """An engine whose plugins have something to say to the binder."""
+    if engine == "pods":
+        return corner.running(*FLAGS, config=quick(PROFILES))
+    return corner.gangs_by_requests(*FLAGS, conf=TIERS)
+
+
+def one_for(corner: BinderCorner, engine: str) -> Tree:
+    """A pod, not yet created, that this engine looks after."""
+    if engine == "pods":
+        return corner.pod("web")
+    corner.group("web", 1)
+    return corner.member("web", 0)
 
 
 @pytest.fixture
@@ -32,33 +57,53 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
     mine.close()
 
 
-def test_each_pair_does_what_it_says(corner: BinderCorner) -> None:
-    with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder(*FLAGS):
-        corner.api.create(corner.pod("web"))
-        corner.bound(["web"])
-        request = corner.ends("web", "Succeeded")
-    handed, pod = request["metadata"]["annotations"], corner.api.pod("web")
+@on_both_engines
+def test_each_pair_does_what_it_says(corner: BinderCorner, engine: str) -> None:
+    with deciding(corner, engine), corner.binder(*FLAGS):
+        (made,) = corner.api.create(one_for(corner, engine))
+        name = made["metadata"]["name"]
+        corner.bound([name])
+        request = corner.ends(name, "Succeeded")
+    handed, pod = request["metadata"]["annotations"], corner.api.pod(name)
     node = corner.api.get("Node", node_of(pod))
     assert handed["nodestate.kai.scheduler/handler"] == "nodestate"
     assert int(handed["nodestate.kai.scheduler/resource-version"]) <= int(node["metadata"]["resourceVersion"])
     assert handed["nodestate.kai.scheduler/cordoned"] == "false"
     assert handed["topologyhint.kai.scheduler/rack"] == "r7"
+    assert not any(key.startswith("gpuenv.") for key in handed)
     assert pod["metadata"]["annotations"]["example.com/rack"] == "r7"
     assert pod["metadata"]["annotations"]["example.com/block"] == "b2"
     assert "example.com/gpu-environment" not in pod["metadata"]["annotations"]
 
 
-def test_device_parameters_come_with_the_pod(corner: BinderCorner) -> None:
+@on_both_engines
+def test_device_parameters_come_with_the_pod(corner: BinderCorner, engine: str) -> None:
     for name in corner.nodes:
         amounts = {"nvidia.com/gpu": "8"}
         corner.api.patch("Node", name, {"status": {"capacity": amounts, "allocatable": amounts}}, sub="status")
-    asking = corner.pod("train")
+    asking = one_for(corner, engine)
     asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
-    with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder(*FLAGS):
-        corner.api.create(asking)
-        corner.bound(["train"])
-    pod = corner.api.pod("train")
+    with deciding(corner, engine), corner.binder(*FLAGS):
+        (made,) = corner.api.create(asking)
+        corner.bound([made["metadata"]["name"]])
+    pod = corner.api.pod(made["metadata"]["name"])
     assert pod["metadata"]["annotations"]["example.com/gpu-environment"] == f"GPU_COUNT=2,GPU_NODE={node_of(pod)}"
+
+
+@on_both_engines
+def test_a_node_cordoned_meanwhile_is_refused(corner: BinderCorner, engine: str) -> None:
+    with deciding(corner, engine):
+        (made,) = corner.api.create(one_for(corner, engine))
+        name = made["metadata"]["name"]
+        until(lambda: bool(corner.find("BindRequest", name)), "there is a request, and no binder yet")
+        chosen = corner.find("BindRequest", name)["spec"]["selectedNode"]
+        corner.api.patch("Node", chosen, {"spec": {"unschedulable": True}})
+        with corner.binder(*FLAGS):
+            corner.bound([name])
+            request = corner.ends(name, "Succeeded")
+    assert {chosen, request["spec"]["selectedNode"]} == set(corner.nodes)
+    sentence = f"node {chosen} is cordoned by now, which the pod does not tolerate"
+    assert any(sentence in note for note in corner.told(name)), corner.told(name)
 
 
 def test_a_stale_node_is_refreshed_once_then_refused(corner: BinderCorner) -> None:
@@ -77,15 +122,17 @@ def test_a_stale_node_is_refreshed_once_then_refused(corner: BinderCorner) -> No
     assert node_of(corner.api.pod("future")) == ""
 
 
-def test_a_pod_that_tolerates_cordoned_nodes_is_bound_to_one(corner: BinderCorner) -> None:
+@on_both_engines
+def test_a_pod_that_tolerates_cordoned_nodes_is_bound_to_one(corner: BinderCorner, engine: str) -> None:
     for name in corner.nodes:
         corner.api.patch("Node", name, {"spec": {"unschedulable": True}})
-    tolerant = corner.pod("tolerant")
+    tolerant = one_for(corner, engine)
     tolerant["spec"]["tolerations"] = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
-    with corner.running(*FLAGS, config=quick(PROFILES)), corner.binder(*FLAGS):
-        corner.api.create(tolerant)
-        corner.bound(["tolerant"])
-        request = corner.ends("tolerant", "Succeeded")
+    with deciding(corner, engine), corner.binder(*FLAGS):
+        (made,) = corner.api.create(tolerant)
+        name = made["metadata"]["name"]
+        corner.bound([name])
+        request = corner.ends(name, "Succeeded")
     assert request["metadata"]["annotations"]["nodestate.kai.scheduler/cordoned"] == "true"
 
 
