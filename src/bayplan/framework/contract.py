@@ -23,7 +23,14 @@ from bayplan.framework.points import ATTEMPT_ORDER
 MODULE_OF_FILE = "bayplan_plugin_file_"
 """How modules are called that were made from a plugin file."""
 
-FLAGS = ("compares_candidates", "looks_at_pods", "per_row", "reserves_what_it_filters", "signs_anew")
+FLAGS = (
+    "compares_candidates",
+    "filters_where_it_binds",
+    "looks_at_pods",
+    "per_row",
+    "reserves_what_it_filters",
+    "signs_anew",
+)
 """What a plugin says about itself by True or False."""
 
 _OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")

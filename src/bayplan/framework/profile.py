@@ -24,8 +24,10 @@ from bayplan.framework.points import (
     ATTEMPT_ORDER,
     BIND,
     BUILD_ORDER,
+    FILTER,
     PLACEMENT_GENERATE,
     PLACEMENT_SCORE,
+    PRE_FILTER,
     QUEUE_SORT,
     SCORE,
     Point,
@@ -109,6 +111,8 @@ class _Builder:
         if not plugins[PLACEMENT_GENERATE]:
             # Where nobody makes placements, only who was named is there to compare them.
             plugins[PLACEMENT_SCORE] = explicit[PLACEMENT_SCORE]
+        for point in (PRE_FILTER, FILTER):
+            plugins[point] += [name for name in self._filtering_binders(plugins[BIND]) if name not in plugins[point]]
         self._check_counts(plugins)
         return Profile(
             scheduler_name=self._config.scheduler_name,
@@ -204,6 +208,10 @@ class _Builder:
             *inherited,
             *(name for name in explicit if name not in overrides),
         ]
+
+    def _filtering_binders(self, binders: Iterable[str]) -> Iterator[str]:
+        """Those that must have their say about nodes, though a file names them at Bind alone, or lists all filters."""
+        return (name for name in binders if getattr(self.instances[name], "filters_where_it_binds", False))
 
     def _known(self, ref: PluginRef, point: Point) -> Entry:
         entry = self._registry.get(ref.name)

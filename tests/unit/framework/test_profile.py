@@ -95,6 +95,26 @@ def test_order_at_a_point(multi: str, filter_set: str | tuple[str, str], order: 
     assert names(profile, FILTER) == order.split()
 
 
+@pytest.mark.parametrize(
+    ("multi", "points", "filters"),
+    [
+        pytest.param("Asking A", {}, "Asking A", id="by-multipoint-as-listed"),
+        pytest.param("A", {"bind": "Asking"}, "A Asking", id="at-bind-alone"),
+        pytest.param("A", {"bind": "Asking", "filter": ("C", "*")}, "C Asking", id="where-all-filters-are-listed"),
+        pytest.param("Asking A", {"filter": ("", "Asking")}, "A Asking", id="not-without-it"),
+        pytest.param("A", {"bind": "Asking", "filter": "Asking"}, "A Asking", id="named-at-both"),
+        pytest.param("A", {"filter": "Asking"}, "A Asking", id="only-where-it-is-listed"),
+    ],
+)
+def test_who_must_not_bind_where_it_would_refuse_filters_wherever_it_binds(
+    multi: str, points: dict[str, str | tuple[str, str]], filters: str
+) -> None:
+    asking = plugin("Asking", "pre_filter", "filter", "bind", filters_where_it_binds=True)
+    profile = build(config(f"Sort Binder {multi}", **points), REGISTRY.with_plugins(asking))
+    assert names(profile, FILTER) == filters.split()
+    assert ("Asking" in names(profile, PRE_FILTER)) == ("Asking" in names(profile, BIND))
+
+
 def test_multipoint_reaches_every_point_that_a_plugin_extends() -> None:
     profile = build(config("Sort Binder A B"))
     assert names(profile, PRE_FILTER) == ["A"]

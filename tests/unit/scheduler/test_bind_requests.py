@@ -33,6 +33,17 @@ profiles:
       enabled: [{name: Handing}, {name: BindRequestBinder}]
       disabled: [{name: DefaultBinder}]
 """
+AT_BIND = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    bind:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+either_way = pytest.mark.parametrize("config", [CONFIG, AT_BIND], ids=["multipoint", "bind"])
 BESIDE = """
 - schedulerName: by-itself
 """
@@ -411,10 +422,11 @@ def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
     asyncio.run(run())
 
 
-def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
+@either_way
+def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(*NODES) as rig:
+        async with rig_of(*NODES, config=config) as rig:
             as_server(rig)
             rig.hear(pod)
             (first,) = await requested(rig)
@@ -433,15 +445,19 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere() -> None:
     asyncio.run(run())
 
 
-def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later() -> None:
+@either_way
+def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config: str) -> None:
     async def run() -> None:
         pod = make_pod("web")
-        async with rig_of(NODES[0]) as rig:
+        async with rig_of(NODES[0], config=config) as rig:
             as_server(rig)
             rig.hear(pod)
             await requested(rig)
             rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
-            await until(lambda: len(conditions(rig)) >= 2, tick=lambda: rig.clock.advance(0.01))
+            await until(
+                lambda: len(conditions(rig)) >= 2 or len(rig.sent("POST", "/bindrequests")) >= 2,
+                tick=lambda: rig.clock.advance(0.01),
+            )
             assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
             requests = rig.live.requests
             assert requests is not None
