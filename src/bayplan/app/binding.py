@@ -26,7 +26,7 @@ from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, Informer, Informers, Selection, Target
+from bayplan.client import EVERYTHING, Client, Informer, Informers, Selection, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
@@ -37,6 +37,7 @@ from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.handles import NoWrites
 from bayplan.scheduler.process import Leading
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.scheduler.writing import ApiWrites
@@ -99,8 +100,26 @@ class BinderSettings:
     def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
         """`tree`: how plugins are to run, as a file says it."""
         choices = read_choices(tree, place)
-        plugins.chosen(choices)  # what cannot be is told before anybody is waited for
+        _rehearse(plugins, choices)  # what cannot be is told before anybody is waited for
         return cls(plugins=plugins, choices=choices, **more)
+
+
+def _rehearse(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> None:
+    """Make the plugins as a start does, and let go of them: whether arguments make sense only they know. The handle is
+    a real one, of a server that nobody asks: a factory cannot wait for answers. It may start something on the loop."""
+    clock = SystemClock()
+    nowhere = Client(Target(server="http://nobody.invalid"), clock=clock, chance=random.Random())
+    handle = BinderHandle(nowhere, NoWrites(), clock, Cache())
+
+    async def make() -> None:
+        plugins.build(handle, choices)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(make())
+    else:
+        plugins.build(handle, choices)
 
 
 class BinderProcess:

@@ -5,9 +5,10 @@ fails the attempt by raising; `post_bind` comes after the pod is bound and canno
 `pre_bind`, also where that never ran or ran twice. Of a pod or a node that is gone it is told the name (a pod's uid,
 too) and maybe no more; a pod that somebody else has bound has another node by then. All of them get the whole request,
 annotations too: keys that are missing (the scheduler may be older) or unknown (it may be newer) are no fault. A class
-may have `factory(arguments, handle)`; without one it is called without arguments. One that says `argument_names` is
-never given others: a misspelt one is an error at start. One that says `runs_after` names plugins that it builds on; a
-configuration without them, or with another order, is refused.
+may have `factory(arguments, handle)`; without one it is called without arguments. What it raises is told before any
+cluster is needed: a plugin is made once to see whether it can be, and once more to run. One that says `argument_names`
+is never given others: a misspelt one is an error at start. One that says `runs_after` names plugins that it builds on;
+a configuration without them, or with another order, is refused.
 """
 
 from __future__ import annotations

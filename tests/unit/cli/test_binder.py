@@ -8,14 +8,17 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bayplan.app.binding import BinderSettings
 from bayplan.cli import binder
+from bayplan.cli import run as both
 from bayplan.client import Target
 from bayplan.config.own_settings import OwnSettings
+from command_runs import Run
 
 
 def test_it_can_be_stopped_while_it_waits_for_its_kind(
@@ -61,6 +64,69 @@ def test_its_flags_are_written_as_the_schedulers_are(
     binder.command.main([*given, "--master", "https://127.0.0.1:1"], standalone_mode=False)
     (settings,) = begun
     assert settings.lease.leader_elect is leader_elect
+
+
+SETTINGS = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nbinderPlugins: {%s: {arguments: %s}}\n"
+
+
+@pytest.mark.parametrize("started", [("binder", "--list"), ("binder",), ("run", "--binder")])
+@pytest.mark.parametrize(
+    ("plugin", "arguments", "words"),
+    [
+        ("volumebinding", "{bindTimeoutSeconds: -5}", "bindTimeoutSeconds is -5; it takes a number of seconds above 0"),
+        ("dynamicresources", "{bindTimeoutSeconds: x}", "bindTimeoutSeconds is 'x'; it takes a number of seconds"),
+        ("gpusharing", '{cdiEnabled: "yes"}', "cdiEnabled is 'yes'; it takes true or false"),
+        ("picky", "{colour: red}", "nobody likes red"),
+    ],
+)
+def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    started: tuple[str, ...],
+    plugin: str,
+    arguments: str,
+    words: str,
+) -> None:
+    for module in (binder, both):
+        monkeypatch.setattr(module, "asyncio", None)  # nothing is started
+    settings, plugins = tmp_path / "settings.yaml", tmp_path / "plugins"
+    settings.write_text(SETTINGS % (plugin, arguments))
+    plugins.mkdir(mode=0o700)
+    (plugins / "picky.py").write_text(PICKY)
+    told = run(*started, "--settings", str(settings), "--plugins-dir", str(plugins), "--master", "https://127.0.0.1:1")
+    assert told.code == 1
+    assert f'binder plugin "{plugin}" cannot be made: ' in told.text
+    assert words in told.text
+
+
+def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: Run, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir(mode=0o700)
+    (plugins / "picky.py").write_text(PICKY)
+    told = run("binder", "--list", "--plugins-dir", str(plugins))
+    assert (told.code, "picky" in told.text) == (0, True), told.text
+
+
+PICKY = """
+import asyncio
+
+
+class Picky:
+    name = "picky"
+
+    @classmethod
+    def factory(cls, arguments, handle):
+        asyncio.get_running_loop().create_task(handle.clock.sleep(60))
+        if "colour" in arguments:
+            raise ValueError(f"nobody likes {arguments['colour']}")
+        plugin = cls()
+        plugin.client = handle.client
+        return plugin
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        pass
+"""
 
 
 def _nobody_hears(*_: Any) -> None:
