@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
-from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
+from bayplan.binder.gpu_reservations import GpuReservations
 from bayplan.binder.live import LiveBinder
 from bayplan.binder.observing import NoBinderObserver
 from bayplan.binder.plugin import BinderHandle
@@ -23,6 +23,7 @@ from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import BayplanError, NotFound
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import BindRequest
@@ -189,13 +190,13 @@ async def binder_rig(
     definition: Tree | None = None,
     limit_s: float = PLUGIN_LIMIT_S,
     patience_s: float = 30.0,
+    reserving: ReservationSettings | None = None,
     takes_all: bool = False,
 ) -> AsyncIterator[BinderRig]:
     """A binder with these plugins, on a server that has these nodes."""
     async with served(folder) as cluster, cluster.client() as client:
-        for name in (SPACE, RESERVATIONS):
-            if name != SPACE:
-                await client.create(NAMESPACES, {"metadata": {"name": name}})
+        reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
+        await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
         await client.create(DEFINITIONS, definition or bind_request_definition())
         view, steps, told = View(client, Cache()), Steps(), list[Event]()
         clock, chance = client.clock, random.Random(0)
@@ -203,7 +204,6 @@ async def binder_rig(
         claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
         handle = BinderHandle(client, writes, clock, view.cache)
-        reserving = ReservationSettings(patience_s=patience_s)
         reservations = GpuReservations(client, view, reserving, takes_all=takes_all, reached=steps)
         observer = Counting()
         carrying_out = CarryingOut(

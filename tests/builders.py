@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ import numpy as np
 
 from bayplan.clock import ManualClock
 from bayplan.devices import DeviceAssumptions
+from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
@@ -182,7 +184,7 @@ class FakeHandle:
         self.filters: Any = None
         self.activated: dict[str, Pod] = {}
         self.known_pods = list(group_pods)
-        self.bind_requests: Any = None
+        self.bind_requests: Any = SimpleNamespace(desk=BindRequestDesk(self.clock))
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
         self.activated.update(pods)

@@ -25,9 +25,10 @@ from bayplan.batch.conf import load_default
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import cli
 from bayplan.clock import ManualClock
-from bayplan.config import own_settings
+from bayplan.config import own_settings, reservation_settings
 from bayplan.config.features import Features
 from bayplan.config.own_settings import OwnSettings
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.framework.bind_requests import BindRequestMutation
 from bayplan.framework.points import ATTEMPT_ORDER
 from bayplan.plugins import default_plugins
@@ -117,11 +118,17 @@ def _metric(family: AnyFamily) -> str:
 
 
 def _settings() -> Iterator[str]:
-    told = _told_of_fields(own_settings, OwnSettings.__name__)
+    yield from _keys(own_settings, OwnSettings())
+    yield from ("", "## resourceReservation", "", *_keys(reservation_settings, ReservationSettings()))
+
+
+def _keys(module: object, defaults: msgspec.Struct) -> Iterator[str]:
+    told = _told_of_fields(module, type(defaults).__name__)
     yield from ("| key | default | what it is |", "|---|---|---|")
-    shown = msgspec.to_builtins(OwnSettings())
-    for key, name in zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True):
-        yield f"| `{key}` | `{json.dumps(shown[key])}` | {told[name]} |"
+    shown = msgspec.to_builtins(defaults)
+    for key, name in zip(defaults.__struct_encode_fields__, defaults.__struct_fields__, strict=True):
+        default = {} if isinstance(getattr(defaults, name), msgspec.Struct) else shown[key]
+        yield f"| `{key}` | `{json.dumps(default)}` | {told[name]} |"
 
 
 def _told_of_fields(module: object, name: str) -> dict[str, str]:

@@ -294,6 +294,7 @@ def wired_scheduler(
         observer=monitor.metrics,
         timings=monitor.timings,
     )
+    live.engine.desk.reservations = options.settings.resource_reservation.namespace
     if uses_bind_requests(configuration):
         live.engine.desk.attempts = options.settings.bind_attempts
         live.engine.desk.mutation.add_to(monitor.registry)

@@ -16,7 +16,7 @@ from bayplan import __version__
 from bayplan.app.health_serving import listening
 from bayplan.app.wiring import Wiring
 from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
-from bayplan.binder.gpu_reservations import GpuReservations, ReservationSettings
+from bayplan.binder.gpu_reservations import GpuReservations
 from bayplan.binder.live import WORKERS, LiveBinder
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugin_set import BinderPlugins, PluginChange, read_choices
@@ -30,6 +30,8 @@ from bayplan.client import EVERYTHING, Client, Informer, Informers, Selection, T
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
+from bayplan.config.own_settings import OwnSettings
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import Kind, found_in, installed
 from bayplan.objects import core, resource, storage
@@ -95,6 +97,19 @@ class BinderSettings:
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     qps: float = 2000.0
     burst: int = 4000
+
+    @classmethod
+    def of(cls, own: OwnSettings, place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+        """What the file of `--settings`, which is called `place`, says of the binder."""
+        return cls.read(
+            own.binder_plugins,
+            f"{place}: binderPlugins",
+            plugins,
+            workers=own.binder_workers,
+            plugin_limit_s=own.binder_plugin_seconds,
+            reservations=own.resource_reservation,
+            **more,
+        )
 
     @classmethod
     def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:

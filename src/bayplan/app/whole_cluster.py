@@ -65,6 +65,8 @@ class SchedulerSetup:
     """Where plugins come from, if they are to be loaded again when they change."""
     batch: BatchSettings | None = None
     """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
+    own: OwnSettings = field(default_factory=OwnSettings)
+    """What the file of `--settings` says."""
     binder: BinderSettings | None = None
     """How BindRequests are carried out; None: there are none, for engines bind their pods themselves."""
 
@@ -77,8 +79,12 @@ class SchedulerSetup:
         plugins: Sequence[type] = (),
         trust_writable: bool = False,
         batch: BatchSettings | None = None,
+        own: OwnSettings | None = None,
+        place: str = "--settings",
     ) -> SchedulerSetup:
-        """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins."""
+        """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins. `place`: what
+        the settings are called in complaints."""
+        own = own or OwnSettings()
         source = plugin_source(config, folders, trust_writable=trust_writable)
         registry = source.registry().with_plugins(*plugins)
         configuration = configured(config, registry)
@@ -88,7 +94,8 @@ class SchedulerSetup:
             registry=registry,
             plugins=source if folders and not plugins else None,
             batch=batch,
-            binder=_binder(folders, trust_writable=trust_writable) if asks_for_bindings else None,
+            own=own,
+            binder=_binder(own, place, folders, trust_writable=trust_writable) if asks_for_bindings else None,
         )
 
     def alone(self) -> Configuration:
@@ -106,10 +113,12 @@ class SchedulerSetup:
         return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
 
 
-def _binder(folders: Sequence[Path], *, trust_writable: bool) -> BinderSettings:
+def _binder(own: OwnSettings, place: str, folders: Sequence[Path], *, trust_writable: bool) -> BinderSettings:
     """One that nobody else works beside."""
-    return BinderSettings(
-        plugins=known_binder_plugins(folders, trust_writable=trust_writable),
+    return BinderSettings.of(
+        own,
+        place,
+        known_binder_plugins(folders, trust_writable=trust_writable),
         lease=binder_lease(leader_elect=False),
         qps=_UNLIMITED,
     )
@@ -284,7 +293,7 @@ class WholeCluster:
 
     async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
-        own = OwnSettings(watchdog_seconds=0, page_address=self.plan.page_address)
+        own = replace(setup.own, watchdog_seconds=0, page_address=self.plan.page_address)
         options = ProcessOptions(settings=own, serving=ServingFlags(secure_port=0))
         parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
         parts["plugins"], batch = setup.plugins, setup.batch_alone()

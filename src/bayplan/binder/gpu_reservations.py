@@ -18,7 +18,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,12 +25,13 @@ import msgspec
 
 from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound, Unreachable
 from bayplan.framework import steps
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, RESERVATIONS, group_problem, groups_of
+from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, group_problem, groups_of
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
@@ -40,25 +40,12 @@ log = logging.getLogger(__name__)
 DEVICE = "run.ai/reserve_for_gpu_index"
 """The annotation in which a reservation pod says which device it holds."""
 APP_LABEL = "app"
-APP = "kai-resource-reservation"
 _PODS = resource_of(kind_of(Pod))
 _OVER = ("Succeeded", "Failed")
 
 
 class NoDevice(BayplanError):
     """A device could not be reserved, for now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationSettings:
-    """Where reservation pods live and what they run."""
-
-    namespace: str = RESERVATIONS
-    scaling_namespace: str = "kai-scale-adjust"
-    service_account: str = "kai-resource-reservation"
-    image: str = "kai-resource-reservation"
-    resource: str = GPU
-    patience_s: float = 40.0
 
 
 class GpuReservations:
@@ -194,7 +181,7 @@ class GpuReservations:
 
     async def _made(self, pod: Pod, node: Node, group: str) -> Pod:
         scaling = await self._listed(
-            Selection(namespace=self._settings.scaling_namespace, field_selector="spec.nodeName=")
+            Selection(namespace=self._settings.scaling_pod_namespace, field_selector="spec.nodeName=")
         )
         if any(not each.terminating for each in scaling):
             raise NoDevice("the cluster is being scaled for pods that share devices; nothing is reserved meanwhile")
@@ -214,28 +201,31 @@ class GpuReservations:
             return found
 
     def _manifest(self, pod: Pod, node: Node, group: str) -> dict[str, Any]:
-        settings, amount = self._settings, {self._settings.resource: "1"}
+        settings, device = self._settings, {GPU: "1"}
+        also, runtime = settings.pod_resources, settings.runtime_class_name
+        fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "NODE_NAME": "spec.nodeName"}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": reservation_name(node.name, group),
                 "namespace": settings.namespace,
-                "labels": {GROUP_LABEL: group, APP_LABEL: APP, TAKEN_BY: OURS},
+                "labels": {GROUP_LABEL: group, APP_LABEL: settings.app_label, TAKEN_BY: OURS},
                 "annotations": {"karpenter.sh/do-not-disrupt": "true"},
             },
             "spec": {
                 "nodeName": node.name,
-                "serviceAccountName": settings.service_account,
+                "serviceAccountName": settings.service_account_name,
+                **({"runtimeClassName": runtime} if runtime else {}),
                 "tolerations": msgspec.to_builtins(pod.spec.tolerations),
                 "containers": [
                     {
                         "name": "reservation",
                         "image": settings.image,
-                        "resources": {"requests": amount, "limits": amount},
+                        "resources": {"requests": also.requests | device, "limits": also.limits | device},
                         "env": [
-                            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                            for name, path in fields.items()
                         ],
                     }
                 ],

@@ -48,7 +48,7 @@ _FLAGS = (
 @click.option(
     "--settings",
     type=click.Path(path_type=Path),
-    help="A BayplanConfiguration: binderPlugins, binderWorkers, binderPluginSeconds.",
+    help="A BayplanConfiguration: binderPlugins, binderWorkers, binderPluginSeconds, resourceReservation.",
 )
 @plugin_options
 @click.option(
@@ -98,12 +98,10 @@ def command(
     flags = invocation.command.values(given)
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    wanted = BinderSettings.read(
-        own.binder_plugins,
-        f"{settings}: binderPlugins",
+    wanted = BinderSettings.of(
+        own,
+        str(settings),
         plugins,
-        workers=own.binder_workers,
-        plugin_limit_s=own.binder_plugin_seconds,
         takes_all=takes_all,
         lease=binder_lease(leader_elect=flags["leader-elect"] and not no_leader_elect, namespace=namespace),
         qps=qps,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bayplan.app.whole_cluster import SchedulerSetup, WholeCluster
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
+    from bayplan.config.own_settings import OwnSettings
     from bayplan.controllers.node_pools import NodePool
 
 START_S = 300.0
@@ -74,6 +75,7 @@ class _Up:
     config: Path | None
     batch: bool
     scheduler_conf: Path | None
+    settings: Path | None
     plugin_folders: tuple[Path, ...]
     trust_writable_plugins: bool
     page_address: str
@@ -84,7 +86,8 @@ class _Up:
         """The same as a command line, for a process of its own in another folder."""
         given = ["cluster", "up", "--name", self.name, "--port", str(self.port), "--host", self.host]
         paths = {"--data": self.data, "--token-file": self.token_file, "--client-ca": self.client_ca}
-        for flag, path in {**paths, "--config": self.config, "--scheduler-conf": self.scheduler_conf}.items():
+        paths |= {"--config": self.config, "--scheduler-conf": self.scheduler_conf, "--settings": self.settings}
+        for flag, path in paths.items():
             given += [flag, str(path.absolute())] if path is not None else []
         for spec in self.nodes:
             given += ["--nodes", spec]
@@ -131,12 +134,24 @@ class _Up:
 
         text = file_text(self.config) if self.config is not None else None
         registry = chosen_plugins(self.plugin_folders, trust_writable=self.trust_writable_plugins)
+        own = self.own()
         with explained(self.config, registry):
             return SchedulerSetup.of(
-                text, self.plugin_folders, trust_writable=self.trust_writable_plugins, batch=self.sessions()
+                text,
+                self.plugin_folders,
+                trust_writable=self.trust_writable_plugins,
+                batch=self.sessions(own),
+                own=own,
+                place=str(self.settings),
             )
 
-    def sessions(self) -> BatchSettings | None:
+    def own(self) -> OwnSettings:
+        from bayplan.cli.options import file_text
+        from bayplan.config.own_settings import OwnSettings, load_settings
+
+        return OwnSettings() if self.settings is None else load_settings(file_text(self.settings), str(self.settings))
+
+    def sessions(self, own: OwnSettings) -> BatchSettings | None:
         """How the second engine runs; None where it does not."""
         if not self.batch and self.scheduler_conf is None:
             return None
@@ -146,7 +161,10 @@ class _Up:
         if self.scheduler_conf is not None:
             file_text(self.scheduler_conf)  # one that cannot be read is told before anything is started
         return BatchSettings(
-            conf=self.scheduler_conf, plugin_folders=self.plugin_folders, trust_writable=self.trust_writable_plugins
+            conf=self.scheduler_conf,
+            plugin_folders=self.plugin_folders,
+            trust_writable=self.trust_writable_plugins,
+            own=own,
         )
 
 
@@ -170,6 +188,7 @@ class _Up:
 @click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration for the scheduler.")
 @click.option("--batch", is_flag=True, help="Volcano's kinds, and the engine that schedules gangs and queues, too.")
 @click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf for it.")
+@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration for both, and the binder.")
 @plugin_options
 @page_option("127.0.0.1:0")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a port that is free.")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bayplan.app import build_engine, configured, known_plugins
 from bayplan.batch.conf import remedy_for
+from bayplan.binder.plugin_set import STAGE as BINDER_STAGE
 from bayplan.cache import Cache
 from bayplan.errors import ConfigError, UsageError
 from bayplan.framework.registry import Registry
@@ -52,6 +53,8 @@ def explained(config: Path | str | None, registry: Registry) -> Iterator[None]:
     try:
         yield
     except ConfigError as fault:
+        if fault.stage == BINDER_STAGE:
+            raise  # it stands in another file, which it names
         place = f"{config}: " if config is not None else ""
         raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
 

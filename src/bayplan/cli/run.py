@@ -108,12 +108,9 @@ def _tell_of_leases(flags: Mapping[str, Any], lease: LeaderElection) -> None:
 
 def _binder(start: Start) -> BinderSettings:
     """How the binder runs beside the engines: a lease of its own where they have one."""
-    own = start.options.settings
-    return BinderSettings.read(
-        own.binder_plugins,
-        "binderPlugins",
+    return BinderSettings.of(
+        start.options.settings,
+        "--settings",
         known_binder_plugins(start.plugin_folders, trust_writable=start.trust_writable),
-        workers=own.binder_workers,
-        plugin_limit_s=own.binder_plugin_seconds,
         lease=binder_lease(leader_elect=start.configuration.leader_election.leader_elect),
     )

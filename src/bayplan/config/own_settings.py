@@ -7,11 +7,12 @@ that is misspelt is an error and not a default. Cost: one small decode.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import ConfigError, ObjectError
 from bayplan.objects.yaml import is_json, to_json
 
@@ -47,6 +48,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How long one call of a binder plugin may take before the attempt fails; longer than any bindTimeoutSeconds."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
+    resource_reservation: ReservationSettings = ReservationSettings()
+    """The pods that hold shared GPUs, for the binder that makes them and the scheduler that counts them; see below."""
     ties: Literal["drawn", "inOrder"] = "drawn"
     """Which of equally good nodes a single pod gets: one that is drawn each time, or the first in a fixed order."""
     mends: tuple[str, ...] = ()
@@ -74,7 +77,10 @@ def load_settings(text: str, place: str) -> OwnSettings:
     except msgspec.ValidationError as fault:
         what, _, where = str(fault).partition(" - at `$.")
         key = where.rstrip("`")
-        raise _refused(f"{place}: {key}: {_lowered(what)}, and it is {found.get(key)!r}") from None
+        raise _refused(f"{place}: {key}: {_lowered(what)}, and it is {_value_at(found, key)!r}") from None
+    for below, problem in settings.resource_reservation.problems():
+        key = f"resourceReservation.{below}"
+        raise _refused(f"{place}: {key}: {problem}, and it is {_value_at(found, key)!r}")
     return OwnSettings(**{name: getattr(settings, name) for name in OwnSettings.__struct_fields__})
 
 
@@ -91,14 +97,28 @@ def _tree(text: str, place: str) -> dict[str, Any]:
     return found
 
 
-def _check_keys(found: dict[str, Any], place: str) -> None:
-    known = list(_File.__struct_encode_fields__)
-    for key in found:
-        if key in known:
-            continue
-        near = get_close_matches(key, known, n=1)
-        hint = f'did you mean "{near[0]}"?' if near else f"known keys: {', '.join(sorted(known))}"
-        raise _refused(f'{place}: there is no key "{key}"; {hint}')
+def _check_keys(found: dict[str, Any], place: str, struct: type[msgspec.Struct] = _File, above: str = "") -> None:
+    hints = get_type_hints(struct)
+    names = zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)
+    known = {key: hints[name] for key, name in names}
+    for key, value in found.items():
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f'did you mean "{above}{near[0]}"?' if near else f"known keys: {', '.join(sorted(known))}"
+            raise _refused(f'{place}: there is no key "{above}{key}"; {hint}')
+        if isinstance(value, dict) and isinstance(known[key], type) and issubclass(known[key], msgspec.Struct):
+            _check_keys(value, place, known[key], f"{above}{key}.")
+
+
+def _value_at(found: dict[str, Any], path: str) -> Any:
+    """What the file has there; of what stands in a list or under a name that anybody may choose, all of that."""
+    value: Any = found
+    while path and isinstance(value, dict):
+        key = next((key for key in value if path == key or path.startswith((f"{key}.", f"{key}["))), None)
+        if key is None:
+            break
+        value, path = value[key], path.removeprefix(key).lstrip(".")
+    return value
 
 
 def _lowered(text: str) -> str:

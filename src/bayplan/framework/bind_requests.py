@@ -19,6 +19,7 @@ from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.cycle import Cycle, Key
 from bayplan.objects.bind_requests import ANNOTATION_DOMAIN, BindRequest, new_request
 from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import RESERVATIONS
 from bayplan.objects.validation import label_key_problems
 from bayplan.telemetry.metrics import Counter, Histogram, Registry, Stability, exponential_buckets
 
@@ -260,6 +261,8 @@ class BindRequestDesk:
         self.mutation = BindRequestMutation(clock)
         self.failures = BindFailures(clock)
         self.attempts = attempts
+        self.reservations = RESERVATIONS
+        """The namespace of the pods that hold shared GPUs."""
         self.following: Following | None = None
 
     def request(self, pod: Pod, node_name: str, annotations: Mapping[str, str], **spec: Any) -> BindRequest:

@@ -25,7 +25,6 @@ from bayplan.objects.bind_requests import FRACTION, ReceivedGpu
 from bayplan.objects.core import Pod
 from bayplan.objects.gpu_sharing import (
     GPU,
-    RESERVATIONS,
     GpuShare,
     device_memory,
     given_whole,
@@ -156,8 +155,9 @@ class GpuSharing:
         """How the GPUs of a node are used; `spare`: as if this pod were not there."""
         found = SharedDevices(device_memory(node.node), idle=node.free(GPU))
         held: set[str] = set()
+        reservations = self._requests.desk.reservations
         for info in node.pods:
-            if info.pod.namespace == RESERVATIONS:
+            if info.pod.namespace == reservations:
                 held |= groups_of(info.pod)
             elif info.uid != spare and (choice := self._choice(info)) is not None:
                 taken = choice.share.memory_on(found.device_mib)

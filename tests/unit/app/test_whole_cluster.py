@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bayplan.app.batch import BatchSettings
 from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
-from bayplan.client import Client, resource_of
+from bayplan.binder.gpu_reservations import DEVICE
+from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
 from bayplan.cluster.embedded import credentials_for
 from bayplan.config.own_settings import OwnSettings
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.controllers import NodePool, PodHabits, nodes_of
 from bayplan.controllers.batch.kinds import VC_JOBS
 from bayplan.controllers.seen import PODS
-from bayplan.errors import NotFound
+from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.kinds import kind_of
 from wire_server import on_loop
@@ -89,6 +93,35 @@ async def test_a_scheduler_that_asks_for_bindings_gets_the_kind_and_a_binder(tmp
             await all_run(client, "single")
             request = await client.get_raw(REQUESTS, "default", "single")
             assert request["spec"]["podName"] == "single"
+
+
+SHARING = BY_BINDER.replace("{name: BindRequestBinder}", "{name: GpuSharing}, {name: BindRequestBinder}")
+HOLDERS = "gpu-holders"
+
+
+@on_loop
+async def test_reservation_pods_live_where_the_settings_say_for_binder_and_scheduler_alike(tmp_path: Path) -> None:
+    own = OwnSettings(resource_reservation=ReservationSettings(namespace=HOLDERS))
+    (node,) = nodes_of([NodePool.parse("1:cpu=4,nvidia.com/gpu=2")], 0)
+    node["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
+    plan = replace(plan_with(tmp_path, SchedulerSetup.of(SHARING, own=own)), nodes=[node])
+    part = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "part-gpu"}
+    asks = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    whole = {"containers": [{"name": "main", "image": "main", "resources": asks}]}
+    async with asyncio.timeout(60), WholeCluster(plan) as cluster, cluster.client() as client:
+        await cluster.ready()
+        with suppress(AlreadyExists):
+            await client.create(Resource("", "v1", "namespaces", namespaced=False), {"metadata": {"name": HOLDERS}})
+        await client.create(PODS, {**POD, "metadata": {"name": "part", "annotations": part}}, namespace="default")
+        while not (holders := (await client.list(PODS, Selection(namespace=HOLDERS))).items):
+            await asyncio.sleep(0.01)
+        told = {"metadata": {"annotations": {DEVICE: "GPU-7"}}}
+        name = holders[0].metadata.name  # type: ignore[union-attr]
+        await client.patch(PODS, told, name=name, namespace=HOLDERS, kind=MERGE_PATCH)
+        await all_run(client, "part")
+        # Who does not know the reservation holds one more device back for the group.
+        await client.create(PODS, {**POD, "metadata": {"name": "whole"}, "spec": whole}, namespace="default")
+        await all_run(client, "whole")
 
 
 @on_loop

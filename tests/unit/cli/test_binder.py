@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from bayplan.app import whole_cluster
 from bayplan.app.binding import BinderSettings
-from bayplan.cli import binder
+from bayplan.cli import binder, cluster
 from bayplan.cli import run as both
 from bayplan.client import Target
 from bayplan.config.own_settings import OwnSettings
+from bayplan.config.reservation_settings import ReservationSettings
 from command_runs import Run
 
 
@@ -108,6 +110,46 @@ def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: Run, 
     assert (told.code, "picky" in told.text) == (0, True), told.text
 
 
+def test_what_the_file_of_settings_says_of_the_binder_is_heard_wherever_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings, config = tmp_path / "settings.yaml", tmp_path / "scheduler.yaml"
+    head = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
+    settings.write_text(f"{head}binderWorkers: 3\nresourceReservation: {{namespace: gpu-holders, image: own:1}}\n")
+    config.write_text(BY_BINDER)
+    begun: list[Any] = []
+
+    class Enough(Exception):
+        pass
+
+    def hear(*given: Any, **named: Any) -> Any:
+        begun.append(named.get("binder") or named.get("scheduler", given[0] if given else None))
+        raise Enough
+
+    monkeypatch.setattr(binder, "_run", hear)
+    monkeypatch.setattr(both, "both_process", hear)
+    monkeypatch.setattr(whole_cluster, "ClusterPlan", hear)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command, *more in (
+        (binder.command, "--master=https://127.0.0.1:1"),
+        (both.command, "--binder", "--master=https://127.0.0.1:1"),
+        (cluster.up, f"--config={config}"),
+    ):
+        with pytest.raises(Enough):
+            command.main([*more, f"--settings={settings}"], standalone_mode=False)
+    alone, beside, setup = begun
+    wanted = ReservationSettings(namespace="gpu-holders", image="own:1")
+    for each in (alone, beside, setup.binder):
+        assert (each.workers, each.reservations) == (3, wanted)
+    assert setup.own.resource_reservation == wanted
+
+
+BY_BINDER = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: BindRequestBinder}], disabled: [{name: DefaultBinder}]}}
+"""
 PICKY = """
 import asyncio
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.config.own_settings import OwnSettings, load_settings
+from bayplan.config.reservation_settings import PodResources, ReservationSettings
 from bayplan.errors import ConfigError
 
 HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
@@ -30,16 +31,19 @@ def test_every_key_can_be_set() -> None:
         "binderPluginSeconds",
     ]
     text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1))
-    others = (
+    rest = (
         "bindRequests: true\nbinderPlugins: {gpusharing: {enabled: false}}\npageAddress: localhost:1\nties: inOrder\n"
-        "mends: [tdm-midnight]\n"
+        "mends: [tdm-midnight]\nresourceReservation: {namespace: gpu-holders, podResources: {limits: {cpu: 1}}}\n"
     )
-    found = load_settings(text + others, "s.yaml")
+    found = load_settings(text + rest, "s.yaml")
     names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
     assert [getattr(found, names[key]) for key in keys] == list(range(1, 11))
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
     assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))
-    assert set(names) == {*keys, "bindRequests", "binderPlugins", "pageAddress", "ties", "mends"}
+    resources = PodResources(limits={"cpu": 1})
+    assert found.resource_reservation == ReservationSettings(namespace="gpu-holders", pod_resources=resources)
+    others = {"bindRequests", "binderPlugins", "resourceReservation", "pageAddress", "ties", "mends"}
+    assert set(names) == {*keys, *others}
 
 
 def test_json_is_read_too() -> None:
@@ -66,4 +70,33 @@ def test_what_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as told:
         load_settings(text, "s.yaml")
     assert str(told.value).startswith("s.yaml")
+    assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "namspace: a",
+            'there is no key "resourceReservation.namspace"; did you mean "resourceReservation.namespace"?',
+        ),
+        ("namespace: A_b", "namespace: a lowercase RFC 1123 label must consist of"),
+        ("namespace: 3", "namespace: expected `str`, got `int`, and it is 3"),
+        ("serviceAccountName: ''", "serviceAccountName: a lowercase RFC 1123 subdomain must consist of"),
+        ("appLabel: a b", "appLabel: a valid label must be an empty string or consist of"),
+        ("image: ''", "image: an image has a name, and no spaces in it, and it is ''"),
+        ("image: a b", "image: an image has a name, and no spaces in it, and it is 'a b'"),
+        ("runtimeClassName: Nvidia", "runtimeClassName: a lowercase RFC 1123 subdomain"),
+        ("allocationTimeout: 0", "allocationTimeout: expected `float` > 0.0, and it is 0"),
+        ("scalingPodNamespace: a.b", "scalingPodNamespace: must not contain dots, and it is 'a.b'"),
+        ("podResources: {limit: {}}", 'no key "resourceReservation.podResources.limit"; did you mean'),
+        ("podResources: {limits: {cpu: x}}", "podResources.limits.cpu: 'x' is not a quantity"),
+        ("podResources: {requests: {memory: -1}}", "podResources.requests.memory: an amount is not below 0"),
+        ("podResources: {limits: {nvidia.com/gpu: 2}}", "gpu: each of them asks for one device"),
+    ],
+)
+def test_what_is_refused_about_reservation_pods(said: str, words: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load_settings(f"{HEAD}resourceReservation:\n  {said}\n", "s.yaml")
+    assert str(told.value).startswith("s.yaml: ")
     assert words in str(told.value)

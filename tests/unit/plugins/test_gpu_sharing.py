@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.clock import ManualClock
 from bayplan.errors import ObjectError
-from bayplan.framework.bind_requests import REQUEST_FIELDS, BindRequestDesk
+from bayplan.framework.bind_requests import REQUEST_FIELDS
 from bayplan.objects.bind_requests import BindRequest, ReceivedGpu, new_request
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import GpuShare, device_memory, wanted_share
@@ -194,9 +192,7 @@ class Known:
 
 def on_desk(*groups: str) -> GpuSharing:
     handle: Any = FakeHandle()
-    desk = BindRequestDesk(ManualClock())
-    desk.following = Known(*groups)
-    handle.bind_requests = SimpleNamespace(desk=desk)
+    handle.bind_requests.desk.following = Known(*groups)
     return GpuSharing.factory(None, handle)
 
 
@@ -207,6 +203,15 @@ def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_tak
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
     plugin.unreserve(make_cycle(first, make_snapshot([gpu_node()], [])), "a")
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] != (group,)
+
+
+def test_reservations_are_those_of_the_namespace_that_the_binder_has_for_them() -> None:
+    handle: Any = FakeHandle()
+    handle.bind_requests.desk.reservations = "gpu-holders"
+    plugin, user = GpuSharing.factory(None, handle), part("user", "0.5", "a", "g")
+    held = make_pod("r", namespace="gpu-holders", node="a", labels={"runai-gpu-group": "g"}, requests={GPU: "1"})
+    (group,) = given_to(part("other", "0.6"), held, user, plugin=plugin)["selected_gpu_groups"]
+    assert group != "g", "the other device is free: that of the group is held already"
 
 
 def test_after_a_restart_what_requests_say_counts() -> None:

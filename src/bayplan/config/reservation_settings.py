@@ -1,0 +1,86 @@
+"""Where do the pods live that hold shared GPUs, and what do they run? The key `resourceReservation` of `--settings`.
+
+The binder makes them, and the scheduler's GpuSharing has to know their namespace. Names are those that KAI-Scheduler's
+Config has for it; an image is one text here, as in a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bayplan.errors import ObjectError
+from bayplan.objects.gpu_sharing import GPU, RESERVATIONS
+from bayplan.objects.quantity import parse_quantity
+from bayplan.objects.validation import dns_label_problems, dns_subdomain_problems, label_value_problems
+
+Amounts = dict[str, str | int | float]
+
+
+class PodResources(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What else a reservation pod asks for."""
+
+    requests: Amounts = {}
+    limits: Amounts = {}
+
+
+class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How reservation pods are made."""
+
+    namespace: str = RESERVATIONS
+    """Where they live, and nobody else: every pod in it that carries the label of a GPU group counts as one."""
+    service_account_name: str = RESERVATIONS
+    """As whom they run. It must be there, may get and patch pods in the namespace, and has the image's pull secrets."""
+    app_label: str = RESERVATIONS
+    """The value of their label `app`."""
+    image: str = "ghcr.io/kai-scheduler/kai-scheduler/resourcereservation:v0.17.0"
+    """The program that says which device it got; KAI-Scheduler's, unless you mirror it or have one of your own."""
+    runtime_class_name: str = ""
+    """The RuntimeClass by which containers see GPUs, such as nvidia; none where that is the node's default."""
+    allocation_timeout: Annotated[float, Meta(gt=0, le=3600)] = 40
+    """For how many seconds the binder waits until one says which device it got; pulling the image counts."""
+    scaling_pod_namespace: str = "kai-scale-adjust"
+    """Where pods of KAI-Scheduler's node-scale-adjuster live: while one of them waits nothing is reserved."""
+    pod_resources: PodResources = PodResources()
+    """Requests and limits beside the device, such as {requests: {cpu: 1m}}, where a quota asks for them."""
+
+    @property
+    def patience_s(self) -> float:
+        return self.allocation_timeout
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What cannot be: the key, and a sentence about it."""
+        names = (
+            ("namespace", self.namespace, dns_label_problems),
+            ("serviceAccountName", self.service_account_name, dns_subdomain_problems),
+            ("appLabel", self.app_label, label_value_problems),
+            ("runtimeClassName", self.runtime_class_name, _none_or_subdomain),
+            ("scalingPodNamespace", self.scaling_pod_namespace, dns_label_problems),
+        )
+        for key, value, problems_of in names:
+            yield from ((key, each) for each in problems_of(value))
+        if not self.image or any(letter.isspace() for letter in self.image):
+            yield "image", "an image has a name, and no spaces in it"
+        for kind, amounts in (("requests", self.pod_resources.requests), ("limits", self.pod_resources.limits)):
+            yield from _amount_problems(f"podResources.{kind}", amounts)
+
+
+def _none_or_subdomain(text: str) -> list[str]:
+    return dns_subdomain_problems(text) if text else []
+
+
+def _amount_problems(place: str, amounts: Mapping[str, str | int | float]) -> Iterator[tuple[str, str]]:
+    for name, amount in amounts.items():
+        if name == GPU:
+            yield f"{place}.{name}", "each of them asks for one device, which cannot be changed"
+            continue
+        try:
+            is_negative = parse_quantity(amount) < parse_quantity(0)
+        except ObjectError as fault:
+            yield f"{place}.{name}", str(fault)
+        else:
+            if is_negative:
+                yield f"{place}.{name}", "an amount is not below 0"
