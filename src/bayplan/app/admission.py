@@ -23,6 +23,7 @@ from bayplan.clock import SystemClock
 from bayplan.cluster.rules.volcano import template_faults
 from bayplan.errors import AlreadyExists, ConfigError, NotFound, ServingError
 from bayplan.objects.batch_admission import USUAL_DOORS, AdmissionSettings, Door, ResourceGroup, doors_for
+from bayplan.objects.gpu_admission import SCHEDULER
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
 from bayplan.server.certificates import self_signed
@@ -75,12 +76,14 @@ class AdmissionOptions:
 
 
 class _Watched:
-    """What decisions depend on, kept by watches."""
+    """What decisions depend on, kept by watches; by none where they depend on the object alone, for a cluster without
+    Volcano has no queues."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, doors: Sequence[Door]) -> None:
         self._queues: Informer = client.informer(_QUEUES, _ignore)
         self._spaces: Informer = client.informer(_SPACES, _ignore)
-        self.informers = Informers([self._queues, self._spaces])
+        needed = any(door.looks_around for door in doors)
+        self.informers = Informers([self._queues, self._spaces] if needed else [])
 
     def queues(self) -> Mapping[str, Tree]:
         return {key[1]: _tree(item) for key, item in self._queues.store.items() if isinstance(item, _Queue)}
@@ -112,7 +115,7 @@ async def admission_process(target: Target, options: AdmissionOptions) -> AsyncI
         Client(target, clock=clock, chance=random.Random(), user_agent="bayplan-admission", **limits) as client,
         health_served(options.health_address, (), clock),
     ):
-        watched = _Watched(client)
+        watched = _Watched(client, options.doors())
         running = asyncio.create_task(watched.informers.run())
         try:
             await watched.informers.wait_synced()
@@ -137,7 +140,9 @@ async def register(client: Client, manifests: Sequence[Tree]) -> None:
             await client.create(resource, body)
         except AlreadyExists:
             found = await client.get_raw(resource, "", body["metadata"]["name"])
-            await client.update(resource, {**found, "webhooks": body["webhooks"]})
+            said = {**found["metadata"].get("annotations", {}), **body["metadata"].get("annotations", {})}
+            metadata = {**found["metadata"], "annotations": said}
+            await client.update(resource, {**found, "metadata": metadata, "webhooks": body["webhooks"]})
 
 
 async def tell_authority(client: Client, doors: Sequence[Door], authority: bytes) -> None:
@@ -146,7 +151,7 @@ async def tell_authority(client: Client, doors: Sequence[Door], authority: bytes
     They are waited for: a chart makes them when everything else is there."""
     bundle = base64.b64encode(authority).decode()
     for door in doors:
-        resource, name = _KINDS[door.mutating], f"{SERVICE}{door.path.replace('/', '-')}"
+        resource, name = _KINDS[door.mutating], door.registration(SERVICE)
         found = await _awaited(client, resource, name)
         hooks = found.get("webhooks") or []
         if any(hook["clientConfig"].get("caBundle") != bundle for hook in hooks):
@@ -168,13 +173,21 @@ async def _awaited(client: Client, resource: Resource, name: str) -> Tree:
 
 
 def manifests(
-    doors: Sequence[Door], *, url: str, service: str, namespace: str, port: int, authority: bytes
+    doors: Sequence[Door],
+    *,
+    url: str = "",
+    service: str = "",
+    namespace: str = "",
+    port: int = 443,
+    authority: bytes = b"",
+    sharing: Sequence[str] = (SCHEDULER,),
 ) -> list[Tree]:
-    """The registrations of these doors, reached by URL or by a service of the cluster."""
+    """The registrations of these doors, reached by URL or by a service of the cluster. `sharing`: the schedulers whose
+    pods may share GPUs."""
     client: Tree = {"url": url} if url else {"service": {"name": service, "namespace": namespace, "port": port}}
     if authority:
         client["caBundle"] = base64.b64encode(authority).decode()
-    return registrations(doors, name=service or SERVICE, client=client)
+    return registrations(doors, name=service or SERVICE, client=client, sharing=sharing)
 
 
 def own_certificate(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:

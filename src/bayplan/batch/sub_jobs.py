@@ -13,11 +13,11 @@ from bayplan.batch.amounts import Amounts
 from bayplan.batch.statuses import TaskStatus
 from bayplan.batch.tasks import Task, parse_int
 from bayplan.objects.core import Pod
+from bayplan.objects.meta import SAFE_LETTERS
 from bayplan.objects.selectors import SelectorError, compile_label_selector
 from bayplan.objects.volcano import HARD, SOFT, NetworkTopology, SubGroupPolicy
 
 _LONGEST_SUFFIX = 128
-_SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NO_TASKS: dict[str, Task] = {}
 
 
@@ -236,4 +236,4 @@ def _fnv32a(data: bytes) -> int:
 
 def _safe(text: str) -> str:
     """Kubernetes' way to write a hash without letters that could form words."""
-    return "".join(_SAFE_LETTERS[ord(letter) % len(_SAFE_LETTERS)] for letter in text)
+    return "".join(SAFE_LETTERS[ord(letter) % len(SAFE_LETTERS)] for letter in text)

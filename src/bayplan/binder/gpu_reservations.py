@@ -31,14 +31,12 @@ from bayplan.framework import steps
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import GPU, GROUP_LABEL, group_problem, groups_of
+from bayplan.objects.gpu_sharing import DEVICE, GPU, GROUP_LABEL, group_problem, groups_of
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
 log = logging.getLogger(__name__)
 
-DEVICE = "run.ai/reserve_for_gpu_index"
-"""The annotation in which a reservation pod says which device it holds."""
 APP_LABEL = "app"
 _PODS = resource_of(kind_of(Pod))
 _OVER = ("Succeeded", "Failed")

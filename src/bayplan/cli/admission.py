@@ -34,6 +34,7 @@ from bayplan.config.volcano_features import queues_admit
 from bayplan.errors import UsageError
 from bayplan.objects.batch_admission import DOORS, USUAL_DOORS, AdmissionSettings, Door, doors_for
 from bayplan.objects.batch_queue_rules import MAX_DEPTH, QueueRules
+from bayplan.objects.gpu_admission import SCHEDULER as SHARING
 from bayplan.server.tls import TlsOptions
 
 _ALL = ",".join(door.path for door in DOORS)
@@ -44,6 +45,15 @@ def _doors(text: str) -> tuple[Door, ...]:
         return doors_for(each.strip() for each in text.split(",") if each.strip())
     except KeyError as fault:
         raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL}") from None
+
+
+_sharing = click.option(
+    "--gpu-scheduler-name",
+    multiple=True,
+    default=(SHARING,),
+    show_default=True,
+    help="Whose pods may share GPUs, for /gpus/mutate and /gpus/validate.",
+)
 
 
 @click.group(
@@ -61,6 +71,7 @@ def _doors(text: str) -> tuple[Door, ...]:
 @click.option("--cert-dir", type=click.Path(path_type=Path), default=Path("bayplan-admission"), show_default=True)
 @click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
 @click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
+@_sharing
 @click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
 @click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
 @click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
@@ -88,6 +99,7 @@ def command(
     cert_dir: Path,
     enabled_admission: str,
     scheduler_name: tuple[str, ...],
+    gpu_scheduler_name: tuple[str, ...],
     admission_conf: Path | None,
     max_queue_depth: int,
     webhook_url: str,
@@ -108,32 +120,32 @@ def command(
     The API server has to be told of them: with --webhook-url or --webhook-service this command does so itself,
     otherwise by `bayplan admission manifests`, or by Volcano's chart, whose flags are all taken. A cluster of `bayplan
     cluster up` knows these webhooks by their names: there the manifests are enough, and this command is not needed.
+    --enabled-admission names those for pods that share GPUs, too.
 
     \b
     Examples:
       bayplan admission --webhook-url https://127.0.0.1:8443
       bayplan admission --webhook-service volcano-system/volcano-admission-service
       bayplan admission --tls-cert-file tls.crt --tls-private-key-file tls.key
+      bayplan admission --enabled-admission /gpus/mutate,/gpus/validate --webhook-url https://127.0.0.1:8443
       bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
     """
     if ctx.invoked_subcommand is not None:
         return
-    if webhook_url and webhook_service:
-        raise UsageError("name either --webhook-url or --webhook-service")
-    webhook_url = _url(webhook_url, "--webhook-url")
-    namespace, service = _service(webhook_service, "--webhook-service")
+    way = _Way.told(webhook_url, webhook_service, webhook_service_port)
     assert isinstance(ctx.command, GoGroup)
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
     warn_of_idle_flags(ctx, given)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
-        host = (urlsplit(webhook_url).hostname if webhook_url else listen_address) or "localhost"
-        in_front = service or webhook_service_name or SERVICE, namespace or webhook_namespace or "volcano-system"
-        by_service = f"{'.'.join(in_front)}.svc"
-        names = [host, by_service, "localhost", "127.0.0.1"]
-        made = own_certificate(cert_dir, names)
-        certificate, key = (str(each) for each in made)
+        host = (urlsplit(way.url).hostname if way.url else listen_address) or "localhost"
+        in_front = (
+            way.service or webhook_service_name or SERVICE,
+            way.namespace or webhook_namespace or "volcano-system",
+        )
+        names = [host, f"{'.'.join(in_front)}.svc", "localhost", "127.0.0.1"]
+        certificate, key = (str(each) for each in own_certificate(cert_dir, names))
     settings = AdmissionSettings(
         schedulers=scheduler_name,
         queue_rules=QueueRules(
@@ -143,6 +155,7 @@ def command(
         ),
         resource_groups=resource_groups(file_text(admission_conf)) if admission_conf is not None else (),
         gates=queues_admit(flags["feature-gates"]),
+        sharing_schedulers=gpu_scheduler_name,
     )
     options = AdmissionOptions(
         address=listen_address,
@@ -155,9 +168,7 @@ def command(
         burst=burst,
     )
     target = chosen_server(kubeconfig, context, master)
-    way = _Way(webhook_url, namespace, service, webhook_service_port)
-    authority = Path(certificate) if ca_cert_file is None else ca_cert_file
-    asyncio.run(_serve(target, options, way, authority, theirs=ca_cert_file is not None))
+    asyncio.run(_serve(target, options, way, ca_cert_file or Path(certificate), theirs=ca_cert_file is not None))
 
 
 class _Way(NamedTuple):
@@ -167,6 +178,13 @@ class _Way(NamedTuple):
     namespace: str
     service: str
     port: int
+
+    @classmethod
+    def told(cls, url: str, service: str, port: int) -> _Way:
+        """By the flags."""
+        if url and service:
+            raise UsageError("name either --webhook-url or --webhook-service")
+        return cls(_url(url, "--webhook-url"), *_service(service, "--webhook-service"), port)
 
     def to(self, port: int) -> str:
         """For people, and the URL that counts: the port on which we listen is only known now."""
@@ -211,6 +229,7 @@ async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority
                 namespace=way.namespace,
                 port=way.port,
                 authority=file_text(authority).encode(),
+                sharing=options.settings.sharing_schedulers,
             )
             async with connected(target) as client:
                 await register(client, bodies)
@@ -239,7 +258,15 @@ async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> N
 @click.option("--service-port", type=int, default=443, show_default=True, help="Its port.")
 @click.option("--ca-file", type=click.Path(path_type=Path), help="Who signed the webhooks' certificate.")
 @click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
-def manifests_command(url: str, service: str, service_port: int, ca_file: Path | None, enabled_admission: str) -> None:
+@_sharing
+def manifests_command(
+    url: str,
+    service: str,
+    service_port: int,
+    ca_file: Path | None,
+    enabled_admission: str,
+    gpu_scheduler_name: tuple[str, ...],
+) -> None:
     """Print the objects that make an API server ask the webhooks.
 
     \b
@@ -253,7 +280,13 @@ def manifests_command(url: str, service: str, service_port: int, ca_file: Path |
     namespace, name = _service(service, "--service")
     authority = file_text(ca_file).encode() if ca_file is not None else b""
     bodies = manifests(
-        _doors(enabled_admission), url=url, service=name, namespace=namespace, port=service_port, authority=authority
+        _doors(enabled_admission),
+        url=url,
+        service=name,
+        namespace=namespace,
+        port=service_port,
+        authority=authority,
+        sharing=gpu_scheduler_name,
     )
     with suppress(BrokenPipeError):
         click.echo("---\n".join(yaml_text(body) for body in bodies), nl=False)

@@ -11,8 +11,8 @@ from datetime import datetime
 from bayplan.cluster import answers
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.field_errors import Faults
+from bayplan.objects.meta import SAFE_LETTERS
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_BASE = 58
 _VERSION_4 = 0x4000_8000_0000_0000_0000
@@ -50,7 +50,7 @@ def new_uid(chance: random.Random) -> str:
 
 
 def generated(base: str, chance: random.Random) -> str:
-    return base[:_LONGEST_BASE] + "".join(chance.choices(_LETTERS, k=_SUFFIX))
+    return base[:_LONGEST_BASE] + "".join(chance.choices(SAFE_LETTERS, k=_SUFFIX))
 
 
 def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+from bayplan.objects.meta import SAFE_LETTERS
+
 _OFFSET, _PRIME = 2166136261, 16777619
 
 
@@ -21,4 +22,4 @@ def short_hash(value: Any, collisions: int | None = None) -> str:
     number = _OFFSET
     for byte in text:
         number = (number ^ byte) * _PRIME & 0xFFFFFFFF
-    return "".join(_LETTERS[ord(digit) % len(_LETTERS)] for digit in str(number))
+    return "".join(SAFE_LETTERS[ord(digit) % len(SAFE_LETTERS)] for digit in str(number))

@@ -1,7 +1,8 @@
 """Which requests for Volcano's kinds are let in, and as what? One answer for the webhooks and for the embedded cluster.
 
-A `Door` is one of Volcano's webhooks: its path, what it is asked about, and what it decides. Those that Volcano opens
-unless told otherwise are `USUAL_DOORS`. A decision costs some ten microseconds, with many queues one look at each.
+A `Door` is a webhook: its path, what it is asked about, and what it decides. Those that Volcano opens unless told
+otherwise are `USUAL_DOORS`; `GPU_DOORS`, for pods that share GPUs, are ours, and closed unless somebody names them. A
+decision costs some ten microseconds, with many queues one look at each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from bayplan.objects.batch_job_rules import job_faults, job_queue_fault, job_upd
 from bayplan.objects.batch_queue_rules import QueueRules, queue_deletion_fault, queue_fault
 from bayplan.objects.batch_rules import cron_job_fault, hyper_node_fault, job_flow_fault, pod_fault, pod_group_fault
 from bayplan.objects.batch_words import ALLOCATION_GATE, QUEUE_NAME_OF_PODS, SCHEDULER, Tree
+from bayplan.objects.gpu_admission import SCHEDULER as SHARING_SCHEDULER
+from bayplan.objects.gpu_admission import random_letters, sharing_fault, with_references
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +93,10 @@ class AdmissionSettings:
     resource_groups: tuple[ResourceGroup, ...] = ()
     gates: bool = False
     """Whether pods that ask for it are held by a gate until their queue has room. Somebody has to remove it then."""
+    sharing_schedulers: tuple[str, ...] = (SHARING_SCHEDULER,)
+    """Whose pods may share GPUs."""
+    draw: Callable[[], str] = random_letters
+    """The random part of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +127,21 @@ class Door:
     operations: tuple[str, ...]
     mutate: Mutate | None = None
     judge: Judge | None = None
+    registered_by: str = ""
+    """The beginning of the registration's name; that of the service in front of us where it is missing."""
 
     @property
     def mutating(self) -> bool:
         return self.mutate is not None
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether it has to know more than the object: pods are judged by themselves, also where nobody has queues."""
+        return bool(self.group)
+
+    def registration(self, service: str) -> str:
+        """The name of the object that makes an API server ask."""
+        return f"{self.registered_by or service}{self.path.replace('/', '-')}"
 
 
 def _mutate_pod(request: Request) -> Tree:
@@ -184,6 +202,32 @@ def _judge_queue(request: Request) -> str:
 _SCHEDULING = ("scheduling.volcano.sh", "v1beta1")
 _BATCH = ("batch.volcano.sh", "v1alpha1")
 _WRITES = ("CREATE", "UPDATE")
+
+GPU_DOORS: tuple[Door, ...] = (
+    Door(
+        "/gpus/mutate",
+        "mutategpus.bayplan.dev",
+        "",
+        "v1",
+        "pods",
+        ("CREATE",),
+        mutate=lambda request: with_references(
+            request.object, request.settings.sharing_schedulers, request.settings.draw
+        ),
+        registered_by="bayplan",
+    ),
+    Door(
+        "/gpus/validate",
+        "validategpus.bayplan.dev",
+        "",
+        "v1",
+        "pods",
+        ("CREATE",),
+        judge=lambda request: sharing_fault(request.object, request.settings.sharing_schedulers),
+        registered_by="bayplan",
+    ),
+)
+"""For pods that share GPUs; off unless they are named."""
 
 DOORS: tuple[Door, ...] = (
     Door(
@@ -263,6 +307,7 @@ DOORS: tuple[Door, ...] = (
         _WRITES,
         judge=lambda request: hyper_node_fault(request.object),
     ),
+    *GPU_DOORS,
 )
 
 USUAL_DOORS = (

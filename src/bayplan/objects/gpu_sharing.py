@@ -22,9 +22,19 @@ GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 FRACTION = "gpu-fraction"
 MEMORY = "gpu-memory"
 NUMBER = "gpu-fraction-num-devices"
+CONTAINER = "gpu-fraction-container-name"
+"""The annotation that says which container shares the device; the first one where it is missing."""
+CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
+"""The annotation with the beginning of the names of a pod's ConfigMaps."""
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+PORTION = "GPU_PORTION"
+PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
+"""What the portion was called before: despite its name no number of devices."""
 GROUP_LABEL = "runai-gpu-group"
 RESERVATIONS = "kai-resource-reservation"
-"""The namespace of reservation pods."""
+"""The namespace of reservation pods, and the account that they run as."""
+DEVICE = "run.ai/reserve_for_gpu_index"
+"""The annotation in which a reservation pod says which device it holds."""
 _STEP_MIB = 100
 
 
@@ -50,9 +60,14 @@ def wanted_share(pod: Pod) -> GpuShare | None:
     said = pod.metadata.annotations
     fraction, memory, number = said.get(FRACTION), said.get(MEMORY), said.get(NUMBER)
     if fraction is None and memory is None:
+        if number is not None:
+            raise ObjectError(f"pod {pod.key} has the annotation {NUMBER} and neither {FRACTION} nor {MEMORY}")
         return None
     if fraction is not None and memory is not None:
         raise ObjectError(f"pod {pod.key} has both annotations, {FRACTION} and {MEMORY}; one of them says it")
+    if given_whole(pod):
+        raise ObjectError(f"pod {pod.key} wants whole GPUs, or instances of MIG, and a part of one; it gets either")
+    sharing_container(pod)
     devices = _whole(pod, NUMBER, number) if number is not None else 1
     if memory is not None:
         return GpuShare(devices, memory_mib=_whole(pod, MEMORY, memory))
@@ -64,6 +79,24 @@ def wanted_share(pod: Pod) -> GpuShare | None:
     if not 0 < share < 1:
         raise ObjectError(f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1')
     return GpuShare(devices, fraction=share)
+
+
+def sharing_container(pod: Pod) -> str:
+    """Which container shares the device, as the names of its ConfigMaps have it: `0`, or `i0` for one that only
+    initialises. `ObjectError` where the pod names one that it has not."""
+    wanted = pod.metadata.annotations.get(CONTAINER)
+    if wanted is None:
+        return "0"
+    for letter, containers in (("", pod.spec.containers), ("i", pod.spec.init_containers)):
+        for index, container in enumerate(containers):
+            if container.name == wanted:
+                return f"{letter}{index}"
+    raise ObjectError(f'pod {pod.key} has no container "{wanted}", which its annotation {CONTAINER} names')
+
+
+def config_map_names(beginning: str, container: str) -> tuple[str, str]:
+    """What the device of a container can do, and the variables of its environment."""
+    return f"{beginning}-{container}", f"{beginning}-{container}-evar"
 
 
 def _whole(pod: Pod, key: str, text: str) -> int:

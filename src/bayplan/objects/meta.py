@@ -18,6 +18,9 @@ QuantityText = str | int | float
 
 ResourceList = dict[str, QuantityText]
 
+SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""What Kubernetes makes the random parts of names of: they form no words."""
+
 
 class Api(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of all API structs: camelCase on the wire, unknown fields ignored."""

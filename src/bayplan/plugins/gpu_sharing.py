@@ -104,8 +104,6 @@ class GpuSharing:
         whole = whole_gpus(cycle.pod)
         if share is None and not whole:
             return SKIP
-        if share is not None and whole:
-            return unresolvable(f"pod {cycle.pod.key} wants whole GPUs and a part of one; it gets either")
         cycle.put(_WANTED, share or whole)
         return None
 

@@ -1,4 +1,4 @@
-"""What does an API server hear when it asks whether an object of Volcano's kinds may be? HTTPS in front of the doors.
+"""What does an API server hear when it asks whether an object may be? HTTPS in front of the doors.
 
     server = WebhookServer(webhooks, port=8443, tls=ServingTls(TlsOptions(), clock))
     await server.start()
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from bayplan.errors import ServingError
 from bayplan.objects.batch_admission import (
+    GPU_DOORS,
     AdmissionSettings,
     Door,
     Request,
@@ -26,6 +27,7 @@ from bayplan.objects.batch_admission import (
     json_patch,
     passed,
 )
+from bayplan.objects.gpu_admission import SCHEDULER, SCHEDULERS, match_conditions
 from bayplan.server.tls import ServingTls
 
 log = logging.getLogger(__name__)
@@ -155,8 +157,16 @@ class WebhookServer:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
-def registrations(doors: Sequence[Door], *, name: str, client: Mapping[str, Any], timeout_s: int = 10) -> list[Tree]:
-    """The objects that make an API server ask us. `client`: `url` or `service`, and `caBundle`; the path is added."""
+def registrations(
+    doors: Sequence[Door],
+    *,
+    name: str,
+    client: Mapping[str, Any],
+    sharing: Sequence[str] = (SCHEDULER,),
+    timeout_s: int = 10,
+) -> list[Tree]:
+    """The objects that make an API server ask us. `client`: `url` or `service`, and `caBundle`; the path is added.
+    `sharing`: the schedulers whose pods may share GPUs."""
     found: list[Tree] = []
     for door in doors:
         way = dict(client)
@@ -186,12 +196,16 @@ def registrations(doors: Sequence[Door], *, name: str, client: Mapping[str, Any]
             spared = sorted({"kube-system", str(way.get("service", {}).get("namespace", "kube-system"))})
             not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared}
             hook["namespaceSelector"] = {"matchExpressions": [not_system]}
+        metadata: Tree = {"name": door.registration(name)}
+        if door in GPU_DOORS:
+            hook["matchConditions"] = match_conditions(sharing)
+            metadata["annotations"] = {SCHEDULERS: ",".join(sharing)}
         kind = "MutatingWebhookConfiguration" if door.mutating else "ValidatingWebhookConfiguration"
         found.append(
             {
                 "apiVersion": "admissionregistration.k8s.io/v1",
                 "kind": kind,
-                "metadata": {"name": f"{name}{door.path.replace('/', '-')}"},
+                "metadata": metadata,
                 "webhooks": [hook],
             }
         )

@@ -18,8 +18,11 @@ from bayplan.app.admission import (
     register,
     tell_authority,
 )
-from bayplan.client import Resource
-from bayplan.objects.batch_admission import doors_for
+from bayplan.client import Client, Resource
+from bayplan.errors import ApiError
+from bayplan.objects.batch_admission import GPU_DOORS, doors_for
+from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import CONFIG_MAP_NAME as NAME
 from bayplan.server.certificates import VALID, self_signed
 from bayplan.server.tls import TlsOptions
 from command_runs import Run
@@ -156,3 +159,48 @@ async def test_probes_are_answered_on_an_address_of_their_own(tmp_path: Path) ->
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).endswith(b"ok")
             writer.close()
+
+
+@on_loop
+async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gpus(tmp_path: Path) -> None:
+    """Nobody brings queues there: who waited for them would never listen."""
+    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    tls = TlsOptions(cert_file=str(certificate), key_file=str(key))
+    options = AdmissionOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_DOORS])
+    async with asyncio.timeout(60), served(tmp_path) as cluster, cluster.client() as client:
+        await _serves(client, options)
+
+
+async def _serves(client: Client, options: AdmissionOptions) -> None:
+    async with admission_process(client.target, options) as server:
+        assert server.port
+
+
+@on_loop
+async def test_an_embedded_cluster_knows_the_webhooks_and_whose_pods_they_are_about(tmp_path: Path) -> None:
+    made = manifests(GPU_DOORS, url="https://127.0.0.1:1", sharing=["bayplan"])
+    async with served(tmp_path) as cluster, cluster.client() as client:
+        await register(client, manifests(GPU_DOORS, url="https://127.0.0.1:2", sharing=["somebody"]))
+        await register(client, made)  # once more: the schedulers are others now
+        ours, theirs = [await _made(client, each, "0.5") for each in ("bayplan", "somebody")]
+        assert (NAME in ours.metadata.annotations, NAME in theirs.metadata.annotations) == (True, False)
+        await _made(client, "somebody", "2")
+        with pytest.raises(ApiError, match=r'"validategpus\.bayplan\.dev" denied the request: pod default/p-'):
+            await _made(client, "bayplan", "2")
+
+
+async def _made(client: Client, scheduler: str, fraction: str) -> Pod:
+    """A new pod that wants a part of a GPU."""
+    body = {
+        "metadata": {"generateName": "p-", "annotations": {"gpu-fraction": fraction}},
+        "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "main"}]},
+    }
+    return await client.created(Pod, body, namespace="default")
+
+
+def test_the_registrations_are_printed_for_named_schedulers(run: Run) -> None:
+    doors = ("--enabled-admission", "/gpus/mutate", "--gpu-scheduler-name", "a", "--gpu-scheduler-name", "b")
+    told = run("admission", "manifests", "--url", "https://10.0.0.5:8443", *doors)
+    assert told.code == 0
+    assert "bayplan.dev/scheduler-names: a,b" in told.text
+    assert "object.spec.schedulerName in ['a', 'b']" in told.text

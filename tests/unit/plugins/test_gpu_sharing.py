@@ -140,7 +140,7 @@ def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
 def test_whole_and_part_is_too_much() -> None:
     both = make_pod(requests={GPU: "1"}, annotations={"gpu-fraction": "0.5"})
     ((_, reasons),) = filtered(GpuSharing, both, gpu_node()).values()
-    assert "wants whole GPUs and a part of one" in reasons[0]
+    assert "wants whole GPUs, or instances of MIG, and a part of one" in reasons[0]
 
 
 # what is given

@@ -12,7 +12,8 @@ import pytest
 
 from batch_objects import job, queue, task
 from bayplan.clock import SystemClock
-from bayplan.objects.batch_admission import DOORS, AdmissionSettings
+from bayplan.objects.batch_admission import DOORS, GPU_DOORS, AdmissionSettings, doors_for
+from bayplan.objects.gpu_admission import match_conditions
 from bayplan.server.tls import ServingTls, TlsOptions
 from bayplan.server.webhooks import Unreadable, Webhooks, WebhookServer, registrations
 from wire_server import on_loop
@@ -95,6 +96,30 @@ def test_how_an_api_server_is_told() -> None:
     assert hook["rules"][0]["operations"] == ["CREATE"]
     by_url = registrations(DOORS[:1], name="v", client={"url": "https://h:1/"})
     assert by_url[0]["webhooks"][0]["clientConfig"] == {"url": f"https://h:1{DOORS[0].path}"}
+
+
+def test_an_api_server_asks_about_no_other_pods_than_those_that_share_gpus() -> None:
+    doors = [*GPU_DOORS, *doors_for(["/pods/mutate"])]
+    found = registrations(doors, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
+    assert [each["metadata"]["name"] for each in found] == [
+        "bayplan-gpus-mutate",
+        "bayplan-gpus-validate",
+        "v-pods-mutate",
+    ]
+    for each in found[:2]:
+        assert each["metadata"]["annotations"] == {"bayplan.dev/scheduler-names": "bayplan,other"}
+        assert each["webhooks"][0]["matchConditions"] == match_conditions(["bayplan", "other"])
+    assert "matchConditions" not in found[2]["webhooks"][0]
+
+
+def test_a_pod_that_shares_a_gpu_is_given_references_by_a_patch() -> None:
+    pod = {
+        "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
+        "spec": {"containers": [{"name": "main"}]},
+    }
+    response = HOOKS.answer("/gpus/mutate", review(pod))["response"]
+    patch = {each["path"]: each for each in json.loads(base64.b64decode(response["patch"]))}
+    assert set(patch) == {"/metadata/annotations/runai~1shared-gpu-configmap", "/spec/containers", "/spec/volumes"}
 
 
 @on_loop

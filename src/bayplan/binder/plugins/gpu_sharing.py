@@ -15,19 +15,19 @@ from typing import Any
 
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
 from bayplan.client import MERGE_PATCH, Resource
-from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound, PluginError
+from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound, ObjectError, PluginError
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.gpu_sharing import (
+    CONFIG_MAP_NAME,
+    PORTION,
+    PORTION_BEFORE,
+    VISIBLE_DEVICES,
+    config_map_names,
+    sharing_container,
+)
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
-CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
-"""The annotation with the beginning of the names."""
-CONTAINER = "gpu-fraction-container-name"
-"""The annotation that says which container shares the device; the first one where it is missing."""
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-PORTION = "GPU_PORTION"
-PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
-"""What the portion was called before: despite its name no number of devices."""
 _CDI_ENABLED = "cdiEnabled"
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
@@ -58,7 +58,7 @@ class GpuSharing:
         devices = [_CDI.format(each) if self._cdi else each for each in state.reserved_gpu_ids]
         visible = ",".join(devices)
         share = f"{portion_of(bind_request):.2f}"
-        capabilities, variables = config_map_names(pod)
+        capabilities, variables = config_maps_of(pod)
         await upsert(ctx, pod, capabilities, {PORTION: share, PORTION_BEFORE: share, VISIBLE_DEVICES: visible})
         await upsert(ctx, pod, variables, {VISIBLE_DEVICES: visible})
 
@@ -66,7 +66,7 @@ class GpuSharing:
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         if bind_request.is_fraction and CONFIG_MAP_NAME in pod.metadata.annotations:
-            await delete(ctx, pod, config_map_names(pod))
+            await delete(ctx, pod, config_maps_of(pod))
 
 
 def portion_of(request: BindRequest) -> float:
@@ -82,19 +82,18 @@ def portion_of(request: BindRequest) -> float:
     return portion
 
 
-def config_map_names(pod: Pod) -> tuple[str, str]:
+def config_maps_of(pod: Pod) -> tuple[str, str]:
     """What the pod's device can do, and the variables of its environment."""
     beginning = pod.metadata.annotations.get(CONFIG_MAP_NAME)
     if not beginning:
         raise InvalidRequest(
-            f"pod {pod.key} shares a device and has no annotation {CONFIG_MAP_NAME}; admission sets it"
+            f"pod {pod.key} shares a device and has no annotation {CONFIG_MAP_NAME}; "
+            "admission sets it, or whoever makes the pod"
         )
-    wanted = pod.metadata.annotations.get(CONTAINER)
-    for letter, containers in (("", pod.spec.containers), ("i", pod.spec.init_containers)):
-        for index, container in enumerate(containers):
-            if wanted is None or container.name == wanted:
-                return f"{beginning}-{letter}{index}", f"{beginning}-{letter}{index}-evar"
-    raise InvalidRequest(f'pod {pod.key} has no container "{wanted}", which its annotation {CONTAINER} names')
+    try:
+        return config_map_names(beginning, sharing_container(pod))
+    except ObjectError as fault:
+        raise InvalidRequest(str(fault)) from None
 
 
 async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
-from bayplan.binder.plugins.gpu_sharing import GpuSharing, config_map_names, portion_of, upsert
+from bayplan.binder.plugins.gpu_sharing import GpuSharing, config_maps_of, portion_of, upsert
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import GPU_MEMORY_LABEL
@@ -29,7 +29,7 @@ class HamiCore:
     ) -> None:
         if not bind_request.is_fraction:
             return
-        capabilities, _ = config_map_names(pod)
+        capabilities, _ = config_maps_of(pod)
         limit = math.floor(memory_of(node) * portion_of(bind_request))
         await upsert(ctx, pod, capabilities, {MEMORY_LIMIT: f"{limit}m"})
 

@@ -1,8 +1,9 @@
 """Are Volcano's webhooks registered here, and what do they say? They are known by name and asked in this process.
 
-Who registers them (`bayplan admission manifests`, or Volcano's own installation) has them at work at once, without a
-server that could be away; other webhooks are stored and not called. Asked for every write; without a registration that
-is a look at two empty places.
+So are ours, for pods that share GPUs. Who registers them (`bayplan admission manifests`, Volcano's own installation, or
+the cluster itself where its scheduler shares out GPUs) has them at work at once, without a server that could be away;
+other webhooks are stored and not called. Asked for every write; without a registration that is a look at two empty
+places.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from bayplan.cluster.rules.checking.basics import check_pod_template
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.filling.pods import fill_template
 from bayplan.cluster.rules.lookup import Lookup, built_in
-from bayplan.objects.batch_admission import DOORS, AdmissionSettings, Door, Request, passed
+from bayplan.objects.batch_admission import DOORS, GPU_DOORS, AdmissionSettings, Door, Request, passed
+from bayplan.objects.gpu_admission import schedulers_told
 
 _QUEUES = Resource(
     group="scheduling.volcano.sh",
@@ -63,8 +65,8 @@ def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
 
 def mutate(resource: Resource, item: Tree, lookup: Lookup) -> None:
     """Let the webhooks that are registered change a new object, in place."""
-    for door in _open_doors(resource, "CREATE", lookup, mutating=True):
-        changed, _ = passed(door, _request("CREATE", item, None, lookup))
+    for door, settings in _open_doors(resource, "CREATE", lookup, mutating=True):
+        changed, _ = passed(door, _request("CREATE", item, None, lookup, settings))
         if changed is not item:
             item.clear()
             item.update(changed)
@@ -72,18 +74,20 @@ def mutate(resource: Resource, item: Tree, lookup: Lookup) -> None:
 
 def judge(resource: Resource, item: Tree | None, old: Tree | None, operation: str, lookup: Lookup) -> None:
     """Refuse what a registered webhook refuses, in the words of an API server."""
-    for door in _open_doors(resource, operation, lookup, mutating=False):
-        _, fault = passed(door, _request(operation, item or {}, old, lookup))
+    for door, settings in _open_doors(resource, operation, lookup, mutating=False):
+        _, fault = passed(door, _request(operation, item or {}, old, lookup, settings))
         if fault:
             raise Refusal(400, "", f'admission webhook "{door.webhook}" denied the request: {fault.strip()}')
 
 
-def _request(operation: str, item: Tree, old: Tree | None, lookup: Lookup) -> Request:
+def _request(operation: str, item: Tree, old: Tree | None, lookup: Lookup, settings: AdmissionSettings) -> Request:
     name = str(((item or old or {}).get("metadata") or {}).get("name") or "")
-    return Request(operation, item, old, name, _Around(lookup), _SETTINGS)
+    return Request(operation, item, old, name, _Around(lookup), settings)
 
 
-def _open_doors(resource: Resource, operation: str, lookup: Lookup, *, mutating: bool) -> Iterator[Door]:
+def _open_doors(
+    resource: Resource, operation: str, lookup: Lookup, *, mutating: bool
+) -> Iterator[tuple[Door, AdmissionSettings]]:
     if (resource.group, resource.plural) not in _JUDGED:
         return
     kind = "MutatingWebhookConfiguration" if mutating else "ValidatingWebhookConfiguration"
@@ -93,4 +97,11 @@ def _open_doors(resource: Resource, operation: str, lookup: Lookup, *, mutating:
             if door is None or door.mutating is not mutating or operation not in door.operations:
                 continue
             if (door.group, door.plural) == (resource.group, resource.plural):
-                yield door
+                yield door, _settings(door, configuration)
+
+
+def _settings(door: Door, registration: Tree) -> AdmissionSettings:
+    """The usual ones, and of whose pods a registration speaks."""
+    if door not in GPU_DOORS:
+        return _SETTINGS
+    return AdmissionSettings(sharing_schedulers=schedulers_told(registration))
