@@ -259,6 +259,12 @@ def uses_bind_requests(configuration: Configuration) -> bool:
     return any(_by_binder(profile) for profile in configuration.profiles)
 
 
+def sharing_schedulers(configuration: Configuration) -> list[str]:
+    """The schedulers whose pods may share GPUs: those that give parts out, and have the binder see to it."""
+    sharing = (each for each in configuration.profiles if GpuSharing.name in each.plugins.enabled_names())
+    return [each.scheduler_name for each in sharing if _by_binder(each)]
+
+
 def _by_binder(profile: Profile) -> bool:
     return BindRequestBinder.name in profile.plugins.enabled_names()
 

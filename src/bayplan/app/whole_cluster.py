@@ -9,6 +9,7 @@ Cost: under a second to start with some nodes, and about a millisecond for each 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Coroutine, Mapping, Sequence
@@ -22,7 +23,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.app import configured, freeze_memory, plugin_source, scheduler_process, uses_bind_requests
+from bayplan.app import (
+    configured,
+    freeze_memory,
+    plugin_source,
+    scheduler_process,
+    sharing_schedulers,
+    uses_bind_requests,
+)
+from bayplan.app.admission import manifests, register
 from bayplan.app.batch import BatchSettings
 from bayplan.app.binding import BinderProcess, BinderSettings, binder_lease, binder_process, known_binder_plugins
 from bayplan.app.together import both_process
@@ -44,7 +53,10 @@ from bayplan.controllers import (
     make_default_class,
 )
 from bayplan.controllers.batch.definitions import create_definitions, lacking_definitions
+from bayplan.controllers.seen import ACCOUNTS, NAMESPACES
+from bayplan.errors import AlreadyExists
 from bayplan.framework.registry import Registry
+from bayplan.objects.batch_admission import GPU_DOORS
 from bayplan.objects.batch_words import SCHEDULER
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.scheduler.process import SchedulerProcess
@@ -264,6 +276,7 @@ class WholeCluster:
         self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
         if plan.scheduler is not None:
             await self._bring_definitions(plan.scheduler)
+            await self._prepare_sharing(plan.scheduler)
             self.scheduler = await self._scheduler(plan.scheduler, self._inside)
             self._run("scheduler", self.scheduler.run())
         if plan.scheduler is not None and plan.scheduler.binder is not None:
@@ -290,6 +303,20 @@ class WholeCluster:
             await create_definitions(client, lacking)
             if setup.binder is not None:
                 await create_definitions(client, [bind_request_definition()])
+
+    async def _prepare_sharing(self, setup: SchedulerSetup) -> None:
+        """What pods that share GPUs need of a cluster: somebody at the door, and a home for those that hold devices."""
+        schedulers = sharing_schedulers(setup.configuration)
+        if setup.binder is None or not schedulers:
+            return
+        home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account
+        async with self.client() as client:
+            with contextlib.suppress(AlreadyExists):  # kept in a file
+                await client.create(NAMESPACES, {"metadata": {"name": home}})
+            with contextlib.suppress(AlreadyExists):
+                await client.create(ACCOUNTS, {"metadata": {"name": account}}, namespace=home)
+            # Our API server knows them by name: nobody has to listen there.
+            await register(client, manifests(GPU_DOORS, service="bayplan", namespace=home, sharing=schedulers))
 
     async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.

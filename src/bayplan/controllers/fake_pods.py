@@ -18,6 +18,7 @@ from dataclasses import replace
 from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Selection
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.pod_reports import (
+    Annotate,
     Memory,
     Note,
     Remove,
@@ -127,7 +128,11 @@ class FakePods:
             self._done[key] = version
         return None
 
-    async def _do(self, pod: SeenPod, step: Report | Remove) -> None:
+    async def _do(self, pod: SeenPod, step: Report | Annotate | Remove) -> None:
+        if isinstance(step, Annotate):
+            body = {"metadata": {"uid": pod.uid, "annotations": step.annotations}}
+            await self._client.patch(PODS, body, namespace=pod.namespace, name=pod.name)
+            return
         if step.status is not None:
             await self._tell(pod, step.status)
         if isinstance(step, Remove):

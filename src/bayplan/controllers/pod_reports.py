@@ -30,6 +30,7 @@ from bayplan.controllers.pod_statuses import (
 )
 from bayplan.controllers.seen import SeenPod, Terminated
 from bayplan.objects.core import Container, Pod, ResourceRequirements
+from bayplan.objects.gpu_sharing import DEVICE, GROUP_LABEL, whole_gpus
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
 CALM_S = 2 * LONGEST_PAUSE_S
@@ -58,6 +59,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Annotate:
+    """Patch the pod's annotations, as a program in it does."""
+
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """The pod has stopped: delete it with no grace left, after telling its end where somebody waits for that."""
 
@@ -71,7 +79,7 @@ class Wait:
     seconds: float
 
 
-Step = Report | Remove | Wait | None
+Step = Report | Annotate | Remove | Wait | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,8 @@ def next_step(pod: SeenPod, *, now: datetime, memory: Memory, habits: PodHabits)
         return Wait(wait_s) if wait_s > 0 else _starting(pod, now, life)
     if resized(pod):
         return Report(resized_status(pod, now))
+    if holds_device(pod) and DEVICE not in pod.metadata.annotations:
+        return Annotate({DEVICE: f"GPU-{pod.uid}"})
     end = last_end(pod)
     if end is not None and (backs_off(pod) or starts_again(pod, end.exit_code)):
         return _starting_again(pod, now, memory, life, end)
@@ -113,6 +123,12 @@ def resized(pod: Pod) -> bool:
     pairs = [(told.get(each.name), each.resources) for each in _resizable(pod)]
     pairs.append((pod.status.resources, pod.spec.resources or ResourceRequirements()))
     return any(has is not None and (has.requests, has.limits) != (asks.requests, asks.limits) for has, asks in pairs)
+
+
+def holds_device(pod: Pod) -> bool:
+    """Whether it reserves a GPU for pods that share it: those have the group's label, too, and ask for no whole GPU.
+    The program in it says which GPU it got; we have none, and the pod's own uid is a fine name for one."""
+    return GROUP_LABEL in pod.labels and bool(whole_gpus(pod))
 
 
 def _resizable(pod: Pod) -> tuple[Container, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.pod_reports import Memory, Note, Remove, Report, Step, Wait, next_step
+from bayplan.controllers.pod_reports import Annotate, Memory, Note, Remove, Report, Step, Wait, next_step
 from bayplan.controllers.pod_stages import (
     EXIT_CODE,
     FAILURE_RATE,
@@ -535,3 +535,28 @@ def test_being_ready_late_is_no_new_start() -> None:
 def test_nonsense_is_told(annotation: str, text: str) -> None:
     (problem,) = annotation_problems(pod(annotations={annotation: text}))
     assert problem.startswith(f"{annotation}: {text!r} is no ")
+
+
+WHOLE_GPU: dict[str, Any] = {"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+LIVING: dict[str, Any] = {"phase": "Running", "startTime": "2026-01-01T11:59:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "status", "expected"),
+    [
+        pytest.param(
+            {}, WHOLE_GPU, LIVING, Annotate({"run.ai/reserve_for_gpu_index": "GPU-u1"}), id="it holds a device"
+        ),
+        pytest.param({}, {}, LIVING, None, id="it shares one"),
+        pytest.param({"labels": {}}, WHOLE_GPU, LIVING, None, id="it has one of its own"),
+        pytest.param({"annotations": {"run.ai/reserve_for_gpu_index": "GPU-7"}}, WHOLE_GPU, LIVING, None, id="told"),
+    ],
+)
+def test_a_pod_that_holds_a_shared_device_says_which(metadata: Tree, spec: Tree, status: Tree, expected: Step) -> None:
+    about = {"labels": {"runai-gpu-group": "g"}, **metadata}
+    assert step_of(pod(metadata=about, spec=spec, status=status)) == expected
+
+
+def test_a_pod_that_does_not_run_yet_says_nothing_of_devices() -> None:
+    step = step_of(pod(metadata={"labels": {"runai-gpu-group": "g"}}, spec=WHOLE_GPU))
+    assert isinstance(step, Report)
