@@ -309,7 +309,7 @@ class WholeCluster:
         schedulers = sharing_schedulers(setup.configuration)
         if setup.binder is None or not schedulers:
             return
-        home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account
+        home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account_name
         async with self.client() as client:
             with contextlib.suppress(AlreadyExists):  # kept in a file
                 await client.create(NAMESPACES, {"metadata": {"name": home}})
