@@ -66,6 +66,29 @@ def test_sessions_hand_gangs_to_the_binder(corner: BinderCorner) -> None:
     corner.holds()
 
 
+def test_no_engine_gives_out_room_that_a_request_of_the_other_has_taken(corner: BinderCorner) -> None:
+    """Two programs and a binder that is late: until it comes no pod has a node, and the nodes are full all the same."""
+    corner.add_nodes(2, cpu="4")
+    pods = ["web-0", "web-1"]
+    with corner.by_requests(), corner.gangs_by_requests():
+        corner.api.create(*(corner.pod(name, cpu="3") for name in pods))
+        for name in pods:
+            until(lambda name=name: bool(corner.find("BindRequest", name)), f"{name} has a request")  # type: ignore[misc]
+        members = corner.gang("ring", 2, cpu="3")
+
+        def decided() -> bool:
+            full = ["Insufficient cpu" in each for each in corner.reasons(members)]
+            return any(full) or any(corner.find("BindRequest", name) for name in members)
+
+        until(decided, "a session has looked for room", why=lambda: str(corner.reasons(members)))
+        assert [corner.find("BindRequest", name) for name in members] == [{}, {}]
+        with corner.binder():
+            corner.bound(pods)
+            corner.api.delete("Pod", *pods)
+            corner.bound(members)
+    corner.holds()
+
+
 MALFORMED: dict[str, tuple[Any, str]] = {
     "no-pod": ({"podName": ""}, "it names no pod"),
     "no-node": ({"selectedNode": ""}, "it names no node"),

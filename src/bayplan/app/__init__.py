@@ -223,10 +223,11 @@ async def scheduler_process(
         live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         if pace is not None:
             pace.leeway_s = partial(_leeway_s, live, wiring.sink)
-        following = await RequestWatch.of(live.requests, wiring)
+        names = [profile.scheduler_name for profile in configuration.profiles]
+        following = await RequestWatch.of(live.requests, wiring, names)
         hear = monitor.showcase.heard(live.hear)
         informers = _informers(
-            wiring.client, wiring.offered, watched, hear, following.selection, only_latest=live.all_by_binder
+            wiring.client, wiring.offered, watched, hear, following.selections, only_latest=live.all_by_binder
         )
         election = await wiring.candidate(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
@@ -344,23 +345,25 @@ def _informers(
     offered: Offered,
     watched: Sequence[ObjectKind],
     hear: Heard,
-    requests: Selection,
+    requests: Sequence[Selection],
     *,
     only_latest: bool = False,
 ) -> Informers:
-    """One watch for each kind that matters here and that the API server has; `requests`: which of the BindRequests.
+    """One watch for each kind that matters here and that the API server has, and of BindRequests one for each of
+    `requests`.
 
     `only_latest`: the binder changes each pod twice within milliseconds, and that it is bound is all there is to it."""
-    selections: dict[type[KubeObject], Selection] = {Pod: _LIVING, BindRequest: requests}
+    selections: dict[type[KubeObject], Sequence[Selection]] = {Pod: (_LIVING,), BindRequest: requests}
     return Informers(
         client.informer(
             resource,
             hear,
-            selection=selections.get(kind.struct, EVERYTHING),
+            selection=selection,
             only_latest=only_latest and kind.struct is Pod,
         )
         for kind in watched
         if (resource := offered.get(kind)) is not None
+        for selection in selections.get(kind.struct, (EVERYTHING,))
     )
 
 

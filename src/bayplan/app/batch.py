@@ -302,16 +302,17 @@ async def batch_process(
         side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
         wiring.sink.gives_way = lambda: bool(side.live.binds.under_way)
         hear = monitor.showcase.heard(side.live.hear)
-        requests = await RequestWatch.of(side.live.following.requests, wiring)
+        requests = await RequestWatch.of(side.live.following.requests, wiring, settings.options.sole_names)
         informers = Informers(
             wiring.client.informer(
                 resource,
                 hear,
-                selection=requests.selection if kind is _REQUESTS else EVERYTHING,
+                selection=selection,
                 complaint=side.speaker.complain,
             )
             for kind in kinds
             if (resource := wiring.offered.get(kind)) is not None
+            for selection in (requests.selections if kind is _REQUESTS else (EVERYTHING,))
         )
         election = await wiring.candidate(
             [(settings.lease, settings.options.scheduler_name[0])], identity, serving.secure_port

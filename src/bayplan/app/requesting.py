@@ -1,15 +1,16 @@
-"""How does an engine's process follow BindRequests? By a watch of those that failed, where the server can select them.
+"""How does an engine's process follow BindRequests? Of its own by those that failed, where the server can select them.
 
 Two events less a pod: that a request was made we know by the answer, that it was carried out by the pod itself. What
 such a watch does not tell is asked for: everything before the first decision, and whether those are still there of
-which nobody has heard for long, by their uids alone. A server whose definition of the kind is an older one, or
-KAI-Scheduler's, tells of all requests.
+which nobody has heard for long, by their uids alone. Requests for pods of other schedulers are watched from beginning
+to end, for their room is taken; they say by a label whose they are. A server whose definition of the kind is an older
+one, or KAI-Scheduler's, tells of all requests, and so does any where several schedulers of one name share the pods.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,14 +24,13 @@ from bayplan.client.backoff import Backoff
 from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, ObjectError
-from bayplan.objects.bind_requests import FAILED, BindRequest
+from bayplan.objects.bind_requests import FAILED, MADE_FOR, BindRequest, label_value
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
 from bayplan.scheduler.request_following import look_after
 
 log = logging.getLogger(__name__)
 
-FAILURES = Selection(field_selector=f"status.phase={FAILED}")
 _RESOURCE = resource_of(kind_of(BindRequest))
 _BARE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
@@ -43,25 +43,31 @@ class RequestWatch:
 
     requests: BindRequests | None
     client: Client
-    selection: Selection = EVERYTHING
+    selections: tuple[Selection, ...] = (EVERYTHING,)
+    """Together every request of interest, and none twice."""
 
     @classmethod
-    async def of(cls, requests: BindRequests | None, wiring: Wiring) -> RequestWatch:
-        """Ask the server what it can select by."""
-        if requests is None:
-            return cls(None, wiring.client)
+    async def of(cls, requests: BindRequests | None, wiring: Wiring, names: Collection[str]) -> RequestWatch:
+        """Ask the server what it can select by. `names`: of the schedulers whose pods are all ours; none where there
+        are several of a name."""
+        if requests is None or not names:
+            return cls(requests, wiring.client)
+        listed = ",".join(sorted(map(label_value, names)))
+        failures = Selection(field_selector=f"status.phase={FAILED}", label_selector=f"{MADE_FOR} in ({listed})")
         try:
-            await wiring.client.list(_RESOURCE, FAILURES)
+            await wiring.client.list(_RESOURCE, failures)
         except BayplanError as fault:
             log.info("all bind requests are watched: %s", fault)
             return cls(requests, wiring.client)
         requests.only_failures = True
-        return cls(requests, wiring.client, FAILURES)
+        return cls(requests, wiring.client, (failures, Selection(label_selector=f"{MADE_FOR} notin ({listed})")))
 
     def before_deciding(self, hear: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Nobody decides before it is known which pods are on their way already. `hear`: who is told of pods, too, so
         that each request is told after its pod."""
-        return (partial(self._first_look, hear),) if self.selection is FAILURES else ()
+        if self.requests is None or not self.requests.only_failures:
+            return ()
+        return (partial(self._first_look, hear),)
 
     def beside(self, clock: LoopClock) -> tuple[Work, ...]:
         """What runs beside an engine whose pods are bound by the binder."""

@@ -145,6 +145,7 @@ async def both_process(
             left_to_others=frozenset(kind.struct for kind in theirs),
             freed=lambda pod: _freed(live, pod),
         )
+        _count_others_once(live, side.live)
         both = BothEngines(live, side.live)
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
@@ -179,6 +180,16 @@ def _beside_requests(
         count_requests(side.live, monitor.registry)
     engines = (live.requests, side.live.following.requests)
     return [work for each in engines for work in RequestWatch(each, wiring.client).beside(wiring.client.clock)]
+
+
+def _count_others_once(live: LiveScheduler, batch: LiveBatch) -> None:
+    """On one cache one of us counts what others have on their way, and pods of either engine are nobody else's."""
+    both = [each for each in (live.requests, batch.following.requests) if each is not None]
+    for requests in both[1:]:
+        requests.others = None
+    for requests in both[:1]:
+        assert requests.others is not None
+        requests.others.serves = lambda pod: live.engine.serves(pod) or batch.following.serves(pod)
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:

@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from bayplan.cache.cache import Cache
+from bayplan.cache.promised_devices import PromisedDevices
+from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.clock import Clock
-from bayplan.devices.claims import entries_by_claim
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import SUCCESS, Status, error
@@ -82,12 +83,12 @@ class BindRequests:
     """By the key of the pod."""
     stale: set[str] = field(default_factory=set)
     """Uids of requests that nobody has touched for too long."""
+    others: RequestsOfOthers | None = None
+    """Who counts pods of other schedulers; None where somebody else on the same cache does."""
     _handed_over: set[str] = field(default_factory=set)  # uids of pods whose requests nobody has asked about yet
     _waiting: dict[str, Ended] = field(default_factory=dict)  # by the uid of the pod
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
-    _promised: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # by uid of the pod: claims whose devices we hold
+    _devices: PromisedDevices = field(init=False)
     _gone: dict[str, None] = field(default_factory=dict)  # uids of requests, the latest last
     _deleting: set[str] = field(default_factory=set)
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
@@ -97,17 +98,23 @@ class BindRequests:
     _tried_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when its request last failed
     _bound_s: float = float("-inf")  # when the binder last brought a pod to its node
 
+    def __post_init__(self) -> None:
+        self._devices = PromisedDevices(self.cache)
+
     # what is told -----------------------------------------------------------------------------------------------
 
     def hear(self, old: BindRequest | None, new: BindRequest | None) -> None:
         """The watch told of a request."""
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
             if self.only_failures and not old.is_given_up:
-                self._unsure = True  # deleted, or tried again with success: such a watch tells both alike
+                # deleted, or tried again with success: such a watch tells both alike
+                self._unsure = self._unsure or self._knows(old)
             else:
                 self._went(old)
         if new is not None:
             self._came(new)
+        if self.others is not None:
+            self.others.hear(old, new)
 
     def made(self, request: BindRequest, pod: Pod) -> None:
         """The API server has answered that there is such a request."""
@@ -120,21 +127,29 @@ class BindRequests:
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod) or not request.is_live:
             return False
-        self._hold_devices(request, pod)
+        self._devices.hold(request, pod)
         return self._restore(request, pod)
+
+    def pod_of_others(self, pod: Pod) -> None:
+        """A pod without a node was told, or its change, that somebody else is to place."""
+        if self.others is not None:
+            self.others.pod_waits(pod)
 
     def pod_placed(self, pod: Pod) -> None:
         """The API server shows the pod on a node."""
         if self._forget(pod):
             self._bound_s = self.clock.monotonic_s()
-        if self._promised:
-            self._release_devices(pod.metadata.uid, kept=True)
+        self._devices.release(pod.metadata.uid, kept=True)
         self._settle(pod.metadata.uid, SUCCESS)
+        if self.others is not None:
+            self.others.pod_placed(pod)
 
     def pod_gone(self, pod: Pod) -> None:
         self._forget(pod)
-        self._release_devices(pod.uid)
+        self._devices.release(pod.uid)
         self._settle(pod.uid, error(f"pod {pod.key} is gone"))
+        if self.others is not None:
+            self.others.pod_gone(pod)
 
     def still_there(self, uids: frozenset[str], known_before: frozenset[str]) -> None:
         """These requests are there, and no others: of those that were known when that was asked, the rest is gone."""
@@ -168,7 +183,9 @@ class BindRequests:
     def request_of(self, pod: Pod) -> BindRequest | None:
         """The request that is to bring the pod to a node."""
         request = self.known.get(pod.key)
-        return request if request is not None and request.is_for(pod) and request.is_live else None
+        if request is not None and request.is_for(pod) and request.is_live:
+            return request
+        return self.others.request_of(pod) if self.others is not None else None
 
     def follow_up(self, pod: Pod, ended: Ended) -> Status | None:
         """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
@@ -223,7 +240,7 @@ class BindRequests:
         known = self.known.get(key)
         if known is not None and known.metadata.uid != request.metadata.uid:
             known = None
-        if known is not None and _number(request) < _number(known):
+        if known is not None and request.version < known.version:
             return
         pod = self.engine.waiting_pod(request)
         if pod is None and self.only_failures:
@@ -240,7 +257,7 @@ class BindRequests:
         if pod is None or not request.is_for(pod):
             return
         if request.is_live and not request.has_succeeded:
-            self._hold_devices(request, pod)
+            self._devices.hold(request, pod)
         if request.is_given_up and not was_given_up:
             self._given_up(request, pod)
         elif request.is_live and self.cache.pod(pod.uid) is None:
@@ -253,8 +270,12 @@ class BindRequests:
         if pod is None or request.metadata.deletion_timestamp is not None or not request.is_for(pod):
             return
         if request.spec.resource_claim_allocations:
-            self._hold_devices(request, pod)
+            self._devices.hold(request, pod)
         self._restore(request, pod)
+
+    def _knows(self, request: BindRequest) -> bool:
+        known = self.known.get(request.pod_key)
+        return known is not None and known.metadata.uid == request.metadata.uid
 
     def _went(self, request: BindRequest) -> None:
         self._gone[request.metadata.uid] = None
@@ -262,14 +283,13 @@ class BindRequests:
             del self._gone[next(iter(self._gone))]
         self.stale.discard(request.metadata.uid)
         self._deleting.discard(request.metadata.uid)
-        key = request.pod_key
-        known = self.known.get(key)
-        if known is None or known.metadata.uid != request.metadata.uid:
+        if not self._knows(request):
             return
-        self._drop(key)
+        known = self.known[request.pod_key]
+        self._drop(request.pod_key)
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
-            self._release_devices(pod.uid)
+            self._devices.release(pod.uid)
             self._free(pod, _LOST)
 
     def _forget(self, pod: Pod) -> bool:
@@ -293,31 +313,11 @@ class BindRequests:
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason
         pause_s = self.failures.note(pod.uid, node, reason)
-        self._release_devices(pod.uid)
+        self._devices.release(pod.uid)
         self._free(pod, error(f"the binder could not bind the pod to node {node}: {reason}"))
         self._kept_until_s[pod.uid] = self.clock.monotonic_s() + pause_s
         if request.is_ours:
             self._delete(request)
-
-    def _hold_devices(self, request: BindRequest, pod: Pod) -> None:
-        """The binder writes what the request says of claims when it comes to that, and between two attempts nothing is
-        written: nobody else may get these devices meanwhile."""
-        if not request.spec.resource_claim_allocations or pod.uid in self._promised:
-            return
-        entries = {entry: f"{pod.namespace}/{claim}" for claim, entry in entries_by_claim(pod).items()}
-        brought = {
-            entries[each.name]: each.allocation
-            for each in request.spec.resource_claim_allocations
-            if each.name in entries
-        }
-        for key, allocation in brought.items():
-            if allocation is not None:
-                self.cache.devices.promise(key, pod.uid, allocation)
-        self._promised[pod.uid] = tuple(brought)
-
-    def _release_devices(self, uid: str, *, kept: bool = False) -> None:
-        for key in self._promised.pop(uid, ()):
-            self.cache.devices.release(key, uid, kept=kept)
 
     def _restore(self, request: BindRequest, pod: Pod) -> bool:
         if self.cache.pod(pod.metadata.uid) is None:
@@ -393,13 +393,8 @@ class BindRequests:
             return
         self._came(there)
         self._deleting.discard(there.metadata.uid)
-        if self.known.get(there.pod_key) is there and _number(there) > _number(was):
+        if self.known.get(there.pod_key) is there and there.version > was.version:
             self._look_at(there, self.clock.now())
 
 
 _LOST = error("the bind request was deleted before the pod was bound")
-
-
-def _number(request: BindRequest) -> int:
-    version = request.metadata.resource_version
-    return int(version) if version.isdecimal() else 0

@@ -25,6 +25,8 @@ TAKEN_BY = "bayplan.dev/binder"
 OURS = "bayplan"
 """The label of requests that Bayplan's binder takes; it leaves those of others to others."""
 NODE_LABEL = "selected-node"
+MADE_FOR = "bayplan.dev/scheduler"
+"""The label that says which scheduler's pod it is, so that others can ask for requests that are not their own."""
 RECEIVED_TYPE = "received-resource-type"
 """The annotation of a bound pod that says in which way it got its devices."""
 NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
@@ -104,6 +106,12 @@ class BindRequest(KubeObject, frozen=True):
         )
 
     @property
+    def version(self) -> int:
+        """Which of two tellings of it is the later."""
+        text = self.metadata.resource_version
+        return int(text) if text.isdecimal() else 0
+
+    @property
     def is_ours(self) -> bool:
         return self.metadata.labels.get(TAKEN_BY) == OURS
 
@@ -155,7 +163,12 @@ def new_request(
         metadata=ObjectMeta(
             name=meta.name,
             namespace=meta.namespace,
-            labels={**(labels or {}), TAKEN_BY: OURS, NODE_LABEL: label_value(node_name)},
+            labels={
+                **(labels or {}),
+                TAKEN_BY: OURS,
+                NODE_LABEL: label_value(node_name),
+                MADE_FOR: label_value(pod.scheduler_name),
+            },
             annotations=dict(annotations),
             owner_references=(OwnerReference(kind="Pod", name=meta.name, uid=meta.uid, api_version="v1"),),
         ),

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from bayplan.cache.bind_requests import BindRequests
+from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
@@ -40,8 +41,12 @@ class PodRequests:
         self._live.queue.delete(pod)
 
     def released(self, pod: Pod, was: Pod) -> None:
-        self._live.queue.move_all(ASSIGNED_POD_DELETE, was, None)
+        self.freed(was)
         self._live.queue.add(pod)
+
+    def freed(self, was: Pod) -> None:
+        """A pod of another scheduler is not going to be on its node."""
+        self._live.queue.move_all(ASSIGNED_POD_DELETE, was, None)
         self._live.wake()
 
     def submit(self, intent: object) -> None:
@@ -59,7 +64,9 @@ class PodRequests:
 def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) -> BindRequests:
     """Have a live scheduler count the pods that are on their way by requests."""
     desk = live.engine.desk
-    requests = BindRequests(live.engine.cache, PodRequests(live), desk.failures, clock, stale_s)
+    engine, cache = PodRequests(live), live.engine.cache
+    requests = BindRequests(cache, engine, desk.failures, clock, stale_s)
+    requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed)
     desk.following = live.routing.requests = live.bindings.requests = requests
     return requests
 

@@ -172,6 +172,8 @@ class Routing:
                 self._queue.add(pod)
             if self._gangs:
                 yield from self._queue.moving(UNSCHEDULED_POD_ADD, None, pod)
+        elif self.requests is not None:
+            self.requests.pod_of_others(pod)
 
     def _pod_changed(self, old: Pod, new: Pod) -> Slices:
         if old.spec.node_name:
@@ -194,6 +196,8 @@ class Routing:
                 self._queue.delete(old)
         elif self._engine.serves(old):
             yield from self._waiting_pod_changed(old, new)
+        elif self.requests is not None:
+            self.requests.pod_of_others(new)
 
     def _waiting_pod_changed(self, old: Pod, new: Pod) -> Slices:
         if old.metadata.resource_version == new.metadata.resource_version:

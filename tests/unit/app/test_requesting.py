@@ -1,4 +1,4 @@
-"""How a process follows requests: failures alone where the server can select them, everything where it cannot."""
+"""How a process follows requests: of its own failures alone where the server can select them, everything else whole."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from typing import Any, cast
 
 import pytest
 
-from bayplan.app.requesting import FAILURES, RequestWatch
+from bayplan.app.requesting import RequestWatch
 from bayplan.app.wiring import Wiring
 from bayplan.cache import Cache
 from bayplan.cache.bind_requests import BindRequests, Engine
-from bayplan.client import EVERYTHING, Client
+from bayplan.client import EVERYTHING, Client, Selection
 from bayplan.client.informer import Handler
 from bayplan.clock import ManualClock
 from bayplan.errors import ObjectError
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.bind_requests import MADE_FOR, OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.testing import make_node
 from binder_rig import REQUESTS, BinderRig, binder_rig, on_rig
+
+NAMES = ("default-scheduler", "gpus")
+FAILURES = Selection(
+    field_selector="status.phase=Failed", label_selector="bayplan.dev/scheduler in (default-scheduler,gpus)"
+)
+OF_OTHERS = Selection(label_selector="bayplan.dev/scheduler notin (default-scheduler,gpus)")
 
 
 def wired(client: Client) -> Wiring:
@@ -51,8 +57,8 @@ def test_what_is_watched_follows_from_what_the_server_can_select(tmp_path: Path,
     async def run() -> None:
         async with binder_rig(tmp_path, definition=bind_request_definition() if selects else older()) as rig:
             requests = book()
-            watch = await RequestWatch.of(requests, wired(rig.client))
-            assert watch.selection is (FAILURES if selects else EVERYTHING)
+            watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
+            assert watch.selections == ((FAILURES, OF_OTHERS) if selects else (EVERYTHING,))
             assert requests.only_failures is selects
             assert len(watch.before_deciding(lambda *_: None)) == selects
             assert len(watch.beside(rig.client.clock)) == 1
@@ -62,11 +68,37 @@ def test_what_is_watched_follows_from_what_the_server_can_select(tmp_path: Path,
 
 def test_an_engine_that_binds_by_itself_asks_for_nothing() -> None:
     async def run() -> RequestWatch:
-        return await RequestWatch.of(None, wired(cast(Client, None)))
+        return await RequestWatch.of(None, wired(cast(Client, None)), NAMES)
 
     watch = asyncio.run(run())
-    assert watch.selection is EVERYTHING
+    assert watch.selections == (EVERYTHING,)
     assert watch.beside(cast(Any, None)) == watch.before_deciding(lambda *_: None) == ()
+
+
+def test_where_several_schedulers_of_a_name_share_the_pods_all_requests_are_watched(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        requests = book()
+        watch = await RequestWatch.of(requests, wired(rig.client), ())
+        assert watch.selections == (EVERYTHING,)
+        assert not requests.only_failures
+
+    on_rig(tmp_path, test)
+
+
+def test_requests_for_pods_of_others_are_told_whole_and_none_is_told_twice(tmp_path: Path) -> None:
+    """A request without the label may be anybody's: KAI-Scheduler's, or one that was made by hand."""
+
+    async def test(rig: BinderRig) -> None:
+        labels = {"mine": {MADE_FOR: "default-scheduler"}, "theirs": {MADE_FOR: "volcano"}, "by-hand": {}}
+        for name, more in labels.items():
+            await rig.request(await rig.pod(name), name=name)
+            await rig.patch(REQUESTS, name, {"metadata": {"labels": {TAKEN_BY: OURS, **more}}})
+            await rig.patch(REQUESTS, name, {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
+        watch = await RequestWatch.of(book(), wired(rig.client), NAMES)
+        told = [[each.name for each in (await rig.client.list(REQUESTS, one)).items] for one in watch.selections]
+        assert [sorted(each) for each in told] == [["mine"], ["by-hand", "theirs"]]
+
+    on_rig(tmp_path, test)
 
 
 def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_path: Path) -> None:
@@ -74,7 +106,8 @@ def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_
         async with binder_rig(tmp_path) as rig:
             for name in ("one", "two"):
                 await rig.request(await rig.pod(name), name=name)
-            watch = await RequestWatch.of(book(), wired(rig.client))
+                await rig.patch(REQUESTS, name, {"metadata": {"labels": {MADE_FOR: "default-scheduler"}}})
+            watch = await RequestWatch.of(book(), wired(rig.client), NAMES)
             told: list[str] = []
             (first_look,) = watch.before_deciding(lambda _, new: told.append(new.metadata.name if new else ""))
             await first_look()
@@ -124,7 +157,7 @@ def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_
         cache.add_node(make_node("n1"))
         engine = StillWaiting(pod, RequestWrites(rig.client))
         requests = BindRequests(cache, engine, BindFailures(clock), clock, stale_s=1.0)
-        watch = await RequestWatch.of(requests, wired(rig.client))
+        watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
         (first_look,) = watch.before_deciding(cast(Handler, requests.hear))
         await first_look()
         await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
@@ -150,7 +183,7 @@ async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:
         told.append(new.name)
         failed.set()
 
-    watching = asyncio.ensure_future(rig.client.informer(REQUESTS, hear, selection=watch.selection).run())
+    watching = asyncio.ensure_future(rig.client.informer(REQUESTS, hear, selection=watch.selections[0]).run())
     await rig.patch(REQUESTS, "one", {"status": {"phase": "Succeeded"}}, sub="status")
     await rig.patch(REQUESTS, "two", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
     async with asyncio.timeout(60):

@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bayplan.app.batch import BatchSettings
+from bayplan.app.together import BothEngines
 from bayplan.app.whole_cluster import ClusterPlan, SchedulerSetup, WholeCluster
 from bayplan.binder.gpu_reservations import DEVICE
 from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
@@ -21,6 +24,8 @@ from bayplan.controllers.seen import PODS
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.kinds import kind_of
+from bayplan.testing import make_pod
+from builders import changed
 from wire_server import on_loop
 
 Tree = dict[str, Any]
@@ -133,3 +138,24 @@ async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> No
             await client.create(VC_JOBS, JOB, namespace="default")
             await all_run(client, "train-w-0", "train-w-1")
             assert await client.get_raw(REQUESTS, "default", "train-w-0")
+
+
+@pytest.mark.parametrize("config", [None, BY_BINDER], ids=["sessions alone", "both engines"])
+def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neithers_for_theirs(
+    tmp_path: Path, config: str | None
+) -> None:
+    @on_loop
+    async def run() -> None:
+        setup = SchedulerSetup.of(config, batch=BatchSettings(own=OwnSettings(bind_requests=True)))
+        async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, setup)) as cluster:
+            await cluster.ready()
+            assert cluster.scheduler is not None
+            both = cluster.scheduler.live
+            assert isinstance(both, BothEngines)
+            counting = [each.others for each in (both.pods.requests, both.batch.following.requests) if each is not None]
+            (others,) = filter(None, counting)
+            names = ("default-scheduler", "volcano", "kai-scheduler")
+            pods = [changed(make_pod("web"), spec={"scheduler_name": name}) for name in names]
+            assert [others.serves(pod) for pod in pods] == [True, True, False]
+
+    run()

@@ -30,7 +30,11 @@ def test_a_request_has_the_name_of_its_pod_is_owned_by_it_and_marked_as_ours() -
     assert tree["metadata"] == {
         "name": "web",
         "namespace": "default",
-        "labels": {"bayplan.dev/binder": "bayplan", "selected-node": "n1"},
+        "labels": {
+            "bayplan.dev/binder": "bayplan",
+            "selected-node": "n1",
+            "bayplan.dev/scheduler": "default-scheduler",
+        },
         "annotations": {},  # there even where there are none
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u-1"}],
     }

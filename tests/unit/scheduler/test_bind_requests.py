@@ -20,6 +20,7 @@ from bayplan.scheduler.engine import Held
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.request_following import follow_requests
 from bayplan.testing import make_node, make_pod
+from builders import changed
 from live_rig import Rig, conditions, running
 from wire_server import Answer, Hang, Reply, Request, until
 
@@ -484,6 +485,29 @@ def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None
             await rig.live.catch_up()
             assert rig.live.engine.cache.pod("u-web") is None
             assert rig.pool(pod) is not None
+
+    asyncio.run(run())
+
+
+def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
+    """Its own engine has decided; the binder may come to it much later."""
+
+    async def run() -> None:
+        theirs = changed(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
+        request = new_request(theirs, "n1", annotations={}, backoff_limit=3)
+        request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
+        ours = make_pod("web", uid="u-web", cpu=2)
+        async with rig_of(make_node("n1", cpu=4)) as rig:
+            as_server(rig)
+            rig.hear(theirs)
+            rig.live.hear(None, request)
+            await rig.live.catch_up()
+            rig.hear(ours)
+            await until(lambda: bool(conditions(rig)))
+            assert "1 Insufficient cpu" in conditions(rig)[-1]["message"]
+            assert rig.sent("POST", "/bindrequests") == []
+            rig.live.hear(request, None)  # given up by its own engine: who waits for the room is woken
+            await until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
 
     asyncio.run(run())
 

@@ -102,6 +102,8 @@ class Following:
         if new is None:
             return
         if not new.spec.node_name and not self.serves(new):
+            if self.requests is not None and new.status.phase not in OVER:
+                self.requests.pod_of_others(new)
             return  # somebody else's, and nowhere yet
         self.pods[new.key] = new
         if new.spec.node_name:

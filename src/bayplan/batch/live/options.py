@@ -45,6 +45,11 @@ class BatchOptions:
         return self.scheduler_name[0] if len(self.scheduler_name) == 1 else DEFAULT_SCHEDULER
 
     @property
+    def sole_names(self) -> tuple[str, ...]:
+        """The names whose pods are all ours; none where several schedulers of a name divide the work."""
+        return () if self.is_sharded or self.division is not None else self.scheduler_name
+
+    @property
     def is_sharded(self) -> bool:
         """Whether a NodeShard says which nodes are ours."""
         return self.sharding_mode != NO_SHARDS

@@ -91,6 +91,24 @@ def test_whole_devices_come_before_instances() -> None:
 
 
 @on_loop
+async def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
+    theirs = changed(make_member("web", requests={"cpu": "3"}), spec={"scheduler_name": "default-scheduler"})
+    ours = changed(member(cpu="2"), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    request = changed(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
+    async with batch_running(NODE, make_queue(), make_group("job")) as rig:
+        live = rig.live
+        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        rig.hear(theirs, ours, request)
+        await rig.session()
+        assert rig.sent("POST", "/bindrequests") == []
+        live.hear(request, None)
+        await rig.session()
+        await until(lambda: bool(rig.sent("POST", "/bindrequests")))
+        (sent,) = rig.sent("POST", "/bindrequests")
+        assert sent["spec"]["podName"] == "job-w-0"
+
+
+@on_loop
 async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_and_says_so() -> None:
     """As a scheduler leaves it that dies within a gang. Volcano evicts no such gangs, and neither do we."""
     pods = [

@@ -1,0 +1,161 @@
+"""Which pods of other schedulers count on a node because of a request, rule by rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bayplan.cache import Cache
+from bayplan.cache.requests_of_others import RequestsOfOthers
+from bayplan.devices.identity import DeviceId
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, ClaimAllocation, new_request
+from bayplan.objects.core import Pod, PodResourceClaim
+from bayplan.testing import make_node, make_pod
+from builders import changed
+from device_builders import DRIVER, make_allocation, make_claim
+
+THEIRS = changed(make_pod("web", uid="u1"), spec={"scheduler_name": "volcano"})
+LATER = changed(make_pod("web", uid="u2"), spec={"scheduler_name": "volcano"})
+OURS = make_pod("mine", uid="u3")
+
+
+class World:
+    def __init__(self) -> None:
+        self.cache = Cache()
+        for name in ("n1", "n2"):
+            self.cache.add_node(make_node(name))
+        self.freed: list[str] = []
+        self.others = RequestsOfOthers(
+            self.cache,
+            lambda pod: pod.scheduler_name == "default-scheduler",
+            lambda was: self.freed.append(f"{was.name} from {was.spec.node_name}"),
+        )
+        self._versions = 0
+
+    def request(self, pod: Pod, node: str = "n1", *, uid: str = "r1", **status: Any) -> BindRequest:
+        self._versions += 1
+        made = new_request(pod, node, annotations={}, backoff_limit=3)
+        meta = msgspec.structs.replace(made.metadata, uid=uid, resource_version=str(self._versions))
+        return msgspec.structs.replace(made, metadata=meta, status=BindRequestStatus(**status))
+
+    def node_of(self, pod: Pod) -> str | None:
+        found = self.cache.pod(pod.uid)
+        return None if found is None else found.spec.node_name
+
+
+def test_a_pod_counts_where_its_live_request_says() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    assert world.node_of(THEIRS) is None
+    world.others.hear(None, world.request(THEIRS))
+    assert world.node_of(THEIRS) == "n1"
+    assert world.cache.is_assumed(THEIRS.uid)
+
+
+def test_a_request_that_is_told_before_its_pod_counts_when_the_pod_comes() -> None:
+    world = World()
+    world.others.hear(None, world.request(THEIRS))
+    assert world.node_of(THEIRS) is None
+    world.others.pod_waits(THEIRS)
+    assert world.node_of(THEIRS) == "n1"
+
+
+def test_pods_of_ours_are_left_to_who_follows_them() -> None:
+    world = World()
+    world.others.pod_waits(OURS)
+    world.others.hear(None, world.request(OURS))
+    assert world.node_of(OURS) is None
+
+
+def test_a_request_that_was_given_up_or_goes_frees_the_room() -> None:
+    for over in ({"phase": "Failed", "failed_attempts": 3}, None):
+        world = World()
+        world.others.pod_waits(THEIRS)
+        made = world.request(THEIRS)
+        world.others.hear(None, made)
+        world.others.hear(made, None if over is None else world.request(THEIRS, **over))
+        assert world.node_of(THEIRS) is None
+        assert world.freed == ["web from n1"]
+
+
+def test_a_failure_that_is_tried_again_and_a_success_that_is_told_early_keep_it() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made, failed = world.request(THEIRS), world.request(THEIRS, phase="Failed", failed_attempts=1)
+    done = world.request(THEIRS, phase="Succeeded")
+    for old, new in ((None, made), (made, failed), (failed, done)):
+        world.others.hear(old, new)
+        assert world.node_of(THEIRS) == "n1"
+    assert world.freed == []
+
+
+def test_a_pod_that_is_placed_counts_by_itself() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    placed = changed(THEIRS, spec={"node_name": "n2"})
+    world.cache.add_pod(placed)
+    world.others.pod_placed(placed)
+    world.others.hear(made, None)
+    assert world.node_of(THEIRS) == "n2"
+    assert world.cache.is_confirmed(THEIRS.uid)
+    assert world.freed == []
+
+
+def test_a_pod_that_goes_takes_its_count_along_and_not_that_of_the_next_of_its_name() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    world.others.hear(None, world.request(THEIRS))
+    world.others.hear(
+        None, world.request(LATER, "n2", uid="r2")
+    )  # told before the pods, which have a watch of their own
+    assert world.node_of(THEIRS) is None
+    world.others.pod_gone(THEIRS)
+    world.others.pod_waits(LATER)
+    assert (world.node_of(THEIRS), world.node_of(LATER)) == (None, "n2")
+
+
+def test_a_request_for_another_node_moves_the_count() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    world.others.hear(made, world.request(THEIRS, "n2", uid="r2"))
+    assert world.node_of(THEIRS) == "n2"
+    assert world.freed == ["web from n1"]
+
+
+def test_what_a_list_tells_late_undoes_nothing() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    before = world.request(THEIRS)
+    world.others.hear(None, world.request(THEIRS, phase="Failed", failed_attempts=3))
+    world.others.hear(None, before)
+    assert world.node_of(THEIRS) is None
+
+
+def test_requests_of_pods_that_are_on_their_nodes_are_not_kept() -> None:
+    world = World()
+    world.others.hear(None, world.request(THEIRS))
+    world.others.pod_placed(changed(THEIRS, spec={"node_name": "n1"}))
+    world.others.hear(None, world.request(LATER, phase="Succeeded"))
+    assert world.others.request_of(THEIRS) is None
+    assert world.others.request_of(LATER) is None
+
+
+def test_the_devices_of_such_a_request_are_nobody_elses_until_it_goes() -> None:
+    world = World()
+    pod = changed(THEIRS, spec={"resource_claims": (PodResourceClaim("gpu", resource_claim_name="c"),)})
+    world.cache.put(make_claim(name="c"))
+    made = world.request(pod)
+    brought = (ClaimAllocation("gpu", make_allocation({"pool": "n1", "device": "a"})),)
+    made = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, resource_claim_allocations=brought))
+    world.others.pod_waits(pod)
+    world.others.hear(None, made)
+    held = world.cache.devices.in_use.is_held
+    assert held(DeviceId(DRIVER, "n1", "a"))
+    assert world.others.request_of(pod) is made
+    world.others.hear(made, None)
+    assert not held(DeviceId(DRIVER, "n1", "a"))
