@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from bayplan.app import configured, known_plugins
+from bayplan.config.own_settings import load_settings
+from bayplan.config.reservation_settings import ReservationSettings
 from cluster.build import program
 from cluster.run import Cluster
 from patience import DEADLINE_S
@@ -104,7 +106,8 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("batch-controllers", -4),
         ("batch-admission", -5),
         ("binder", 9),
-        ("binder-gpu-sharing", 13),
+        ("binder-gpu-sharing", 15),
+        ("binder-beside-kai", 11),
         ("binder-program", -4),
         ("batch-binder", 8),
     ],
@@ -140,10 +143,59 @@ def test_the_chart_gives_the_same_objects(prepared: Cluster, tmp_path: Path) -> 
 
 def test_the_chart_gives_the_binder_what_shared_devices_need(prepared: Cluster, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text("binder: {enabled: true, gpuSharing: true}")
+    image = ReservationSettings().image
+    chosen = {
+        "binder": {"enabled": True, "gpuSharing": True},
+        "settings": {"resourceReservation": {"image": image}},
+    }
+    values.write_text(yaml.safe_dump(chosen))
     wanted = comparable(kustomized(prepared, "binder-gpu-sharing"))
     del wanted["Namespace", "", "bayplan-system"]
     assert comparable(rendered(values)) == wanted
+    chosen["binder"] |= {"reservations": {"create": False}}
+    values.write_text(yaml.safe_dump(chosen))
+    wanted = comparable(kustomized(prepared, "binder-beside-kai"))
+    del wanted["Namespace", "", "bayplan-system"]
+    assert comparable(rendered(values)) == wanted
+    assert all("kai-resource-reservation" not in key for key in wanted), "which are KAI-Scheduler's"
+
+
+def test_the_charts_settings_are_read_by_scheduler_and_binder_and_name_what_reservation_pods_need(
+    prepared: Cluster, tmp_path: Path
+) -> None:
+    values, ns = tmp_path / "values.yaml", "bayplan-system"
+    holders = {"namespace": "gpu-holders", "serviceAccountName": "holder", "runtimeClassName": "nvidia"}
+    chosen = {
+        "binder": {"enabled": True, "gpuSharing": True, "plugins": {"mine.py": "class Mine: ...\n"}},
+        "settings": {"bindAttempts": 5, "resourceReservation": holders},
+        "imagePullSecrets": [{"name": "mirror"}],
+    }
+    values.write_text(yaml.safe_dump(chosen))
+    trees = rendered(values, name="second")
+    prepared.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": holders["namespace"]}})
+    accepted(prepared, trees)
+    found = comparable(trees)
+    read = load_settings(found["ConfigMap", ns, "second"]["data"]["settings.yaml"], "settings.yaml")
+    assert (read.bind_attempts, read.resource_reservation.runtime_class_name) == (5, "nvidia")
+    for name in ("second", "second-binder"):
+        spec = found["Deployment", ns, name]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert "--settings=/etc/bayplan/settings.yaml" in container["args"]
+        mounted = {each["name"] for each in container["volumeMounts"] if each["mountPath"] == "/etc/bayplan"}
+        assert [each["configMap"]["name"] for each in spec["volumes"] if each["name"] in mounted] == ["second"]
+    namespace, account = read.resource_reservation.namespace, read.resource_reservation.service_account_name
+    assert ("Namespace", "", namespace) in found
+    assert found["ServiceAccount", namespace, account]["imagePullSecrets"] == [{"name": "mirror"}]
+    binding = found["RoleBinding", namespace, "second-reservation"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]
+
+
+def test_settings_as_a_text_are_refused(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("settings: |\n  bindAttempts: 5\n")
+    done = helm(CHART, "second", "bayplan-system", values)
+    assert done.returncode != 0
+    assert "settings: give the BayplanConfiguration as keys, not as a text" in done.stderr
 
 
 def test_the_charts_binder_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bayplan.cli.batch_flags import BATCH_FLAGS
 from bayplan.cli.binder import command as binder_command
 from bayplan.cli.controllers import command as controllers_command
 from bayplan.config.own_settings import load_settings
+from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.controllers import chosen
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES
 from bayplan.objects.kinds import KINDS, Kind
@@ -162,6 +163,7 @@ def test_the_chart_explains_its_values() -> None:
         "imagePullSecrets",
         "config",
         "plugins",
+        "settings",
         "extraArgs",
         "resources",
         "priorityClassName",
@@ -248,7 +250,7 @@ def test_the_binders_flags_are_taken_and_its_lease_is_the_one_that_it_may_hold()
     known = {option for parameter in binder_command.params for option in parameter.opts}
     assert verb == "binder"
     assert {flag.partition("=")[0] for flag in flags} <= known
-    (role,) = [tree for tree in binder_trees() if tree["kind"] == "Role"]
+    (role,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Role"]
     named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
     assert named == [binder_lease(leader_elect=True).resource_name]
     assert f"--leader-elect-resource-namespace={role['metadata']['namespace']}" in flags
@@ -277,6 +279,18 @@ def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath
     tested, removed = yaml.safe_load(patch["patch"])
     number = int(removed["path"].rpartition("/")[2])
     assert role["rules"][number]["resources"] == tested["value"] == ["pods/binding"]
+
+
+def test_the_settings_of_shared_gpus_are_taken_and_name_what_the_manifests_make() -> None:
+    trees = binder_trees("binder-gpu-sharing")
+    (text,) = [tree["data"]["settings.yaml"] for tree in trees if tree["kind"] == "ConfigMap"]
+    wanted = load_settings(text, "settings.yaml").resource_reservation
+    assert wanted == ReservationSettings(), "what is shown is the default"
+    (namespace,) = [tree["metadata"]["name"] for tree in trees if tree["kind"] == "Namespace"]
+    (account,) = [tree["metadata"]["name"] for tree in trees if tree["kind"] == "ServiceAccount"]
+    assert (namespace, account) == (wanted.namespace, wanted.service_account_name)
+    (role,) = [tree for tree in trees if tree["kind"] == "Role"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
 
 
 def test_the_batch_engines_settings_are_taken_and_ask_for_requests() -> None:

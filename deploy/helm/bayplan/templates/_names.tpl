@@ -47,6 +47,29 @@ of the user for something left out. */}}
 {{- toYaml $config }}
 {{- end }}
 
+{{- /* What only Bayplan has, for the scheduler and the binder; nothing where nothing is said. */}}
+{{- define "bayplan.settings" -}}
+{{- if not (kindIs "map" .Values.settings) }}
+{{- fail "settings: give the BayplanConfiguration as keys, not as a text: without the | behind settings" }}
+{{- end }}
+{{- if .Values.settings }}
+{{- $settings := dict "apiVersion" "bayplan.dev/v1alpha1" "kind" "BayplanConfiguration" }}
+{{- range $key, $value := .Values.settings }}
+{{- $_ := set $settings $key $value }}
+{{- end }}
+{{- toYaml $settings }}
+{{- end }}
+{{- end }}
+
+{{- /* Of reservation pods: what the settings say, or what is the default there. */}}
+{{- define "bayplan.reservation-namespace" -}}
+{{- (.Values.settings.resourceReservation | default dict).namespace | default "kai-resource-reservation" }}
+{{- end }}
+
+{{- define "bayplan.reservation-account" -}}
+{{- (.Values.settings.resourceReservation | default dict).serviceAccountName | default "kai-resource-reservation" }}
+{{- end }}
+
 {{- /* Beside a binder the scheduler may not bind: each profile makes requests, as it says itself or as is added here. */}}
 {{- define "bayplan.requesting" -}}
 {{- $plugins := dict "multiPoint" (dict "enabled" (list (dict "name" "BindRequestBinder")) "disabled" (list (dict "name" "DefaultBinder"))) }}
