@@ -285,3 +285,27 @@ def forgotten(corner: BinderCorner, *, edited: bool = False) -> list[str]:
             corner.bound(["web"])
     corner.holds()
     return corner.told("web")
+
+
+@pytest.mark.parametrize("engine", ["pods", "gangs"])
+def test_failed_requests_without_pods_go(corner: BinderCorner, engine: str) -> None:
+    """Nobody owns them whom anything could collect, and no engine waits for such a pod."""
+    (node,) = corner.add_nodes(1)
+    never = {"metadata": {"name": "never", "uid": "00000000-0000-0000-0000-000000000000"}}
+    corner.api.create(corner.request(never, node, owned=False))
+    corner.requested("earlier", node, owned=False, podUID="00000000-0000-0000-0000-000000000001")
+    corner.api.create(corner.request(never | {"metadata": {"name": "there", "uid": ""}}, node, owned=False, podUID=""))
+    corner.api.create(corner.pod("there", schedulerName="nobody", nodeName=node))
+    with corner.binder():
+        reasons = {name: corner.ends(name, "Failed")["status"]["reason"] for name in ("never", "earlier")}
+    assert reasons == {"never": "the pod is gone", "earlier": "the pod is gone; another pod has its name"}
+    corner.api.patch("BindRequest", "there", {"status": {"phase": "Failed", "failedAttempts": 3}}, sub="status")
+    settings = corner.folder / "stale.yaml"
+    settings.write_text(f"{SETTINGS}staleRequestSeconds: 1\n")
+    by_requests = corner.by_requests if engine == "pods" else corner.gangs_by_requests
+    given = {"settings": settings.read_text()} if engine == "gangs" else {}
+    flags = [f"--settings={settings}"] if engine == "pods" else []
+    with by_requests(*flags, **given):
+        until(lambda: set(requests(corner)) == {"there"}, "requests without a pod go")
+        corner.api.delete("Pod", "there")
+        until(lambda: not requests(corner), "so does the one whose pod has gone")

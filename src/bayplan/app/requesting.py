@@ -19,11 +19,11 @@ import msgspec
 
 from bayplan.app.wiring import Wiring
 from bayplan.cache.bind_requests import BindRequests
-from bayplan.client import EVERYTHING, Client, Selection, resource_of
+from bayplan.client import EVERYTHING, PODS, Client, Selection, resource_of
 from bayplan.client.backoff import Backoff
 from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, ObjectError
+from bayplan.errors import BayplanError, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, MADE_FOR, BindRequest, label_value
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
@@ -71,7 +71,7 @@ class RequestWatch:
 
     def beside(self, clock: LoopClock) -> tuple[Work, ...]:
         """What runs beside an engine whose pods are bound by the binder."""
-        return () if self.requests is None else (partial(look_after, self.requests, clock, self._uids),)
+        return () if self.requests is None else (partial(look_after, self.requests, clock, self._uids, self._pod_uid),)
 
     async def _first_look(self, hear: Handler) -> None:
         backoff = Backoff(self.client.clock, self.client.chance)
@@ -94,6 +94,16 @@ class RequestWatch:
         except msgspec.MsgspecError as fault:
             raise ObjectError(f"the list of bind requests cannot be read: {fault}") from fault
         return frozenset(each.metadata.uid for each in items or ())
+
+    async def _pod_uid(self, request: BindRequest) -> str:
+        """Of the pod that a request names, whoever schedules it; nothing where there is none."""
+        if not request.spec.pod_name:
+            return ""
+        try:
+            found = await self.client.get_raw(PODS, request.namespace, request.spec.pod_name)
+        except NotFound:
+            return ""
+        return str(found["metadata"]["uid"])
 
 
 class _Meta(Api, frozen=True):

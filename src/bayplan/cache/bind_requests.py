@@ -4,6 +4,10 @@ Told by the watch, and by our own writes before that. A pod without a node that 
 after a restart too; one whose request was given up is free again, and is kept from that node for a while. Whoever made
 a request is told of its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
 
+A request that was given up and whose pod nobody here waits for is an orphan, unless the pod is another engine's, or on
+its node: that is asked of the server, when whoever made the request has had time to read why. Nobody else clears it
+away: what owns it never was.
+
 Where the watch tells of failures alone (`only_failures`), success is seen by the pod, which costs nothing more; what is
 there at the start, and what became of a request of which nobody has heard for long, is then asked for by a list.
 """
@@ -36,6 +40,7 @@ LONGEST_PAUSE_S = 66.0
 _LAST_WORD = 6
 """A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
+_ORPHANS_AT_ONCE = 50
 _SILENCE_S, _PATIENCE_S = 15.0, 60.0
 """After so long without a word about a request somebody asks, where the watch tells of failures alone; and while there
 is word of others: then the binder is at work, and its turn is merely still to come."""
@@ -96,6 +101,7 @@ class BindRequests:
     _unsure: bool = False
     _asked_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when we last knew of its request
     _tried_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when its request last failed
+    _orphans: dict[str, tuple[BindRequest, float]] = field(default_factory=dict)  # by uid: may be, and since when
     _bound_s: float = float("-inf")  # when the binder last brought a pod to its node
 
     def __post_init__(self) -> None:
@@ -159,6 +165,19 @@ class BindRequests:
             self._went(request)
         self._asked_s = dict.fromkeys(self.known, self.clock.monotonic_s())
 
+    def answered(self, orphan: BindRequest, uid: str) -> None:
+        """The server has a pod of that name with this uid; none where it is empty. Whether the request goes follows
+        from that; if it stays, or cannot be deleted, it is asked about again after as long as before."""
+        self.put_off(orphan)
+        if not uid or orphan.pod_uid not in ("", uid):
+            log.info("bind request %s was given up, and its pod is not there: it goes", orphan.key)
+            self._delete(orphan)
+
+    def put_off(self, orphan: BindRequest) -> None:
+        """Nobody could say whether its pod is there, or it is."""
+        if orphan.metadata.uid in self._orphans:
+            self._orphans[orphan.metadata.uid] = orphan, self.clock.monotonic_s()
+
     # what is asked ----------------------------------------------------------------------------------------------
 
     @property
@@ -179,6 +198,11 @@ class BindRequests:
         now_s = self.clock.monotonic_s()
         long_ago_s = now_s - (_PATIENCE_S if now_s - self._bound_s <= _SILENCE_S else _SILENCE_S)
         return self._unsure or any(asked_s < long_ago_s for asked_s in self._asked_s.values())
+
+    def orphans(self) -> list[BindRequest]:
+        """Requests that were given up long enough ago, and whose pods somebody has to look for; some of them."""
+        long_ago_s = self.clock.monotonic_s() - self.stale_s
+        return [request for request, since_s in self._orphans.values() if since_s <= long_ago_s][:_ORPHANS_AT_ONCE]
 
     def request_of(self, pod: Pod) -> BindRequest | None:
         """The request that is to bring the pod to a node."""
@@ -243,6 +267,8 @@ class BindRequests:
         if known is not None and request.version < known.version:
             return
         pod = self.engine.waiting_pod(request)
+        if request.status.phase:
+            self._look_for_owner(request, pod)
         if pod is None and self.only_failures:
             return  # it is bound, or gone, and nobody would tell when its request goes
         self.known[key] = request
@@ -265,6 +291,15 @@ class BindRequests:
         elif request.has_succeeded:
             self._settle(pod.uid, SUCCESS)
 
+    def _look_for_owner(self, request: BindRequest, pod: Pod | None) -> None:
+        uid, is_going = request.metadata.uid, request.metadata.deletion_timestamp is not None
+        owned = pod is not None and request.is_for(pod)
+        if owned or is_going or not request.is_given_up or not request.is_ours:
+            self._orphans.pop(uid, None)
+            return
+        _, since_s = self._orphans.get(uid, (request, self.clock.monotonic_s()))
+        self._orphans[uid] = request, since_s
+
     def _came_new(self, request: BindRequest, pod: Pod | None) -> None:
         """Most requests are known only so: their pods are on their nodes before anybody tells more of them."""
         if pod is None or request.metadata.deletion_timestamp is not None or not request.is_for(pod):
@@ -283,6 +318,7 @@ class BindRequests:
             del self._gone[next(iter(self._gone))]
         self.stale.discard(request.metadata.uid)
         self._deleting.discard(request.metadata.uid)
+        self._orphans.pop(request.metadata.uid, None)
         if not self._knows(request):
             return
         known = self.known[request.pod_key]

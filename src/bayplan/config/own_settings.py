@@ -41,7 +41,7 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     bind_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     """How often the binder may fail with one request before another node is looked for."""
     stale_request_seconds: Annotated[int, Meta(ge=1, le=86400)] = 600
-    """A request that the binder has not touched for so long is complained about."""
+    """A request that the binder has not touched for so long is complained about; one that failed without a pod goes."""
     binder_workers: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Pods that the binder binds at the same time."""
     binder_plugin_seconds: Annotated[int, Meta(ge=1, le=86400)] = 900

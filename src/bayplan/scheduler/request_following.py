@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
 Counting = Callable[[], Awaitable[frozenset[str]]]
 """Asks which requests there are, by their uids."""
+Finding = Callable[[BindRequest], Awaitable[str]]
+"""Asks for the uid of the pod that has the name which a request says; nothing where there is none."""
 
 
 class PodRequests:
@@ -71,14 +73,25 @@ def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) ->
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock, counting: Counting) -> None:
+async def look_after(requests: BindRequests, clock: LoopClock, counting: Counting, finding: Finding) -> None:
     """What time asks for, every few seconds, until cancelled."""
     while True:
         await clock.sleep(LOOK_EVERY_S)
         requests.tidy()
+        await look_for_orphans(requests, finding)
         if requests.in_doubt:
             known_before = requests.uids
             try:
                 requests.still_there(await counting(), known_before)
             except BayplanError as fault:
                 log.warning("cannot ask which bind requests are there: %s; trying again", fault)
+
+
+async def look_for_orphans(requests: BindRequests, finding: Finding) -> None:
+    """Have requests go whose pods never were; where nobody can say, that request is left alone for as long again."""
+    for orphan in requests.orphans():
+        try:
+            requests.answered(orphan, await finding(orphan))
+        except BayplanError as fault:
+            requests.put_off(orphan)
+            log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)
