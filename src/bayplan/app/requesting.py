@@ -9,6 +9,7 @@ one, or KAI-Scheduler's, tells of all requests, and so does any where several sc
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ import msgspec
 
 from bayplan.app.wiring import Wiring
 from bayplan.cache.bind_requests import BindRequests
-from bayplan.client import EVERYTHING, PODS, Client, Selection, resource_of
+from bayplan.client import EVERYTHING, PODS, Client, Selection, Unreadable, resource_of
 from bayplan.client.backoff import Backoff
 from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, NotFound, ObjectError
-from bayplan.objects.bind_requests import FAILED, MADE_FOR, BindRequest, label_value
+from bayplan.errors import ApiError, BayplanError, NotFound, ObjectError
+from bayplan.objects.bind_requests import FAILED, MADE_FOR, BindRequest, as_far_as_readable, label_value
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
 from bayplan.scheduler.request_following import look_after
@@ -71,7 +72,7 @@ class RequestWatch:
 
     def beside(self, clock: LoopClock) -> tuple[Work, ...]:
         """What runs beside an engine whose pods are bound by the binder."""
-        return () if self.requests is None else (partial(look_after, self.requests, clock, self._uids, self._pod_uid),)
+        return () if self.requests is None else (partial(look_after, self.requests, clock, self),)
 
     async def _first_look(self, hear: Handler) -> None:
         backoff = Backoff(self.client.clock, self.client.chance)
@@ -87,7 +88,7 @@ class RequestWatch:
             if isinstance(request, BindRequest):
                 hear(None, request)
 
-    async def _uids(self) -> frozenset[str]:
+    async def uids(self) -> frozenset[str]:
         answer = await self.client.transport.request("GET", _RESOURCE.path(), accept=_BARE)
         try:
             items = msgspec.json.decode(answer.body, type=_List).items
@@ -95,8 +96,21 @@ class RequestWatch:
             raise ObjectError(f"the list of bind requests cannot be read: {fault}") from fault
         return frozenset(each.metadata.uid for each in items or ())
 
-    async def _pod_uid(self, request: BindRequest) -> str:
-        """Of the pod that a request names, whoever schedules it; nothing where there is none."""
+    async def unread(self) -> list[BindRequest]:
+        """None where the server cannot select: to read all of them for the sake of these would cost too much."""
+        try:
+            listed = await self.client.list(_RESOURCE, FAILURES)
+        except ApiError as fault:
+            log.debug("bind requests that cannot be read are not looked for: %s", fault)
+            return []
+        found = []
+        for each in listed.items:
+            if isinstance(each, Unreadable):
+                with contextlib.suppress(NotFound):  # it went meanwhile
+                    found.append(as_far_as_readable(await self.client.get_raw(_RESOURCE, *each.key)))
+        return found
+
+    async def pod_uid(self, request: BindRequest) -> str:
         if not request.spec.pod_name:
             return ""
         try:

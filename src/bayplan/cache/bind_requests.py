@@ -15,7 +15,7 @@ there at the start, and what became of a request of which nobody has heard for l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -102,6 +102,7 @@ class BindRequests:
     _asked_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when we last knew of its request
     _tried_s: dict[str, float] = field(default_factory=dict)  # by the key of the pod: when its request last failed
     _orphans: dict[str, tuple[BindRequest, float]] = field(default_factory=dict)  # by uid: may be, and since when
+    _unread: frozenset[str] = frozenset()  # uids of those among them that cannot be read as a whole
     _bound_s: float = float("-inf")  # when the binder last brought a pod to its node
 
     def __post_init__(self) -> None:
@@ -164,6 +165,15 @@ class BindRequests:
         for request in [each for each in self.known.values() if each.metadata.uid in gone]:
             self._went(request)
         self._asked_s = dict.fromkeys(self.known, self.clock.monotonic_s())
+
+    def unread(self, requests: Sequence[BindRequest]) -> None:
+        """These have failed and cannot be read as a whole, and no others. No watch tells of them, nor when they go."""
+        uids = frozenset(each.metadata.uid for each in requests)
+        for uid in self._unread - uids:
+            self._orphans.pop(uid, None)
+        self._unread = uids
+        for each in requests:
+            self._look_for_owner(each, self.engine.waiting_pod(each))
 
     def answered(self, orphan: BindRequest, uid: str) -> None:
         """The server has a pod of that name with this uid; none where it is empty. Whether the request goes follows

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
@@ -21,10 +22,22 @@ from bayplan.scheduler.telling import WARNING
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
-Counting = Callable[[], Awaitable[frozenset[str]]]
-"""Asks which requests there are, by their uids."""
-Finding = Callable[[BindRequest], Awaitable[str]]
-"""Asks for the uid of the pod that has the name which a request says; nothing where there is none."""
+
+
+class Asking(Protocol):
+    """What the watches do not tell, as the server has it at the moment."""
+
+    async def uids(self) -> frozenset[str]:
+        """Of the requests that there are."""
+        ...
+
+    async def unread(self) -> Sequence[BindRequest]:
+        """Requests that have failed and cannot be read, as far as they can be."""
+        ...
+
+    async def pod_uid(self, request: BindRequest) -> str:
+        """Of the pod that a request names, whoever schedules it; nothing where there is none."""
+        ...
 
 
 class PodRequests:
@@ -73,25 +86,37 @@ def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) ->
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock, counting: Counting, finding: Finding) -> None:
+async def look_after(requests: BindRequests, clock: LoopClock, server: Asking) -> None:
     """What time asks for, every few seconds, until cancelled."""
+    read_s = float("-inf")
     while True:
         await clock.sleep(LOOK_EVERY_S)
         requests.tidy()
-        await look_for_orphans(requests, finding)
+        if clock.monotonic_s() - read_s >= requests.stale_s:
+            read_s = clock.monotonic_s()
+            await look_for_unread(requests, server)
+        await look_for_orphans(requests, server)
         if requests.in_doubt:
             known_before = requests.uids
             try:
-                requests.still_there(await counting(), known_before)
+                requests.still_there(await server.uids(), known_before)
             except BayplanError as fault:
                 log.warning("cannot ask which bind requests are there: %s; trying again", fault)
 
 
-async def look_for_orphans(requests: BindRequests, finding: Finding) -> None:
+async def look_for_unread(requests: BindRequests, server: Asking) -> None:
+    """Requests that failed since nobody can read them may lack a pod as well."""
+    try:
+        requests.unread(await server.unread())
+    except BayplanError as fault:
+        log.warning("cannot ask which bind requests cannot be read: %s; trying again later", fault)
+
+
+async def look_for_orphans(requests: BindRequests, server: Asking) -> None:
     """Have requests go whose pods never were; where nobody can say, that request is left alone for as long again."""
     for orphan in requests.orphans():
         try:
-            requests.answered(orphan, await finding(orphan))
+            requests.answered(orphan, await server.pod_uid(orphan))
         except BayplanError as fault:
             requests.put_off(orphan)
             log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)

@@ -25,6 +25,7 @@ from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import MADE_FOR, OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.request_following import look_for_orphans, look_for_unread
 from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.testing import make_node
 from binder_rig import REQUESTS, BinderRig, binder_rig, on_rig
@@ -113,7 +114,7 @@ def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_
             await first_look()
             assert sorted(told) == ["one", "two"]
             uids = {(await rig.get(REQUESTS, name))["metadata"]["uid"] for name in told}
-            assert await watch._uids() == uids
+            assert await watch.uids() == uids
             assert await told_by_watch(rig, watch) == ["two"]
 
     asyncio.run(run())
@@ -167,10 +168,43 @@ def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_
             await engine.writing.pop()
         assert await rig.find(REQUESTS, "web") is None
         clock.advance(60)
-        requests.still_there(await watch._uids(), requests.uids)
+        requests.still_there(await watch.uids(), requests.uids)
         assert engine.done == ["taken web", "BindRequestStale", "released web from n1"]
 
     on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
+def test_requests_that_nobody_can_read_go_as_well_where_their_pods_never_were(tmp_path: Path, selects: bool) -> None:
+    """A binder gives them up, and no watch tells an engine what they say."""
+
+    async def test(rig: BinderRig) -> None:
+        await rig.pod("there")
+        garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
+        for name in ("never", "there"):
+            await rig.request(None, name=name, **garbled)
+            await rig.patch(REQUESTS, name, {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        async with rig.at_work():
+            for name in ("never", "there"):
+                await rig.until_phase("Failed", name)
+        clock = ManualClock(datetime.now(UTC))
+        engine = StillWaiting(await rig.client.get(Pod, "default", "there"), RequestWrites(rig.client))
+        requests = BindRequests(Cache(), engine, BindFailures(clock), clock)
+        watch = await RequestWatch.of(requests, wired(rig.client))
+        for _ in range(2):
+            await look_for_unread(requests, watch)
+            clock.advance(600)
+            await look_for_orphans(requests, watch)
+            while engine.writing:
+                await engine.writing.pop()
+        assert await rig.find(REQUESTS, "there") is not None
+        assert (await rig.find(REQUESTS, "never") is None) is selects
+        await look_for_unread(requests, watch)
+        clock.advance(600)
+        await look_for_orphans(requests, watch)
+        assert engine.writing == [], "what has gone is not deleted again"
+
+    on_rig(tmp_path, test, definition=bind_request_definition() if selects else older())
 
 
 async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:
@@ -211,6 +245,6 @@ def test_a_list_of_uids_may_be_empty_or_unreadable(body: bytes, found: frozenset
     watch = RequestWatch(None, server)
     if found is None:
         with pytest.raises(ObjectError, match="the list of bind requests cannot be read"):
-            asyncio.run(watch._uids())
+            asyncio.run(watch.uids())
     else:
-        assert asyncio.run(watch._uids()) == found
+        assert asyncio.run(watch.uids()) == found

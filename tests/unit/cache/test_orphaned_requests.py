@@ -56,7 +56,13 @@ class World:
         """The uids of the server's pods, by name."""
         self.asked: list[str] = []
 
-    async def finding(self, request: BindRequest) -> str:
+    async def uids(self) -> frozenset[str]:
+        return self.book.uids
+
+    async def unread(self) -> list[BindRequest]:
+        return []
+
+    async def pod_uid(self, request: BindRequest) -> str:
         self.asked.append(request.spec.pod_name)
         if self.there.get(request.spec.pod_name) == "secret":
             raise Forbidden("not for you")
@@ -66,7 +72,7 @@ class World:
         """What has been deleted by then."""
         self.clock.advance(seconds)
         self.book.tidy()
-        await look_for_orphans(self.book, self.finding)
+        await look_for_orphans(self.book, self)
         return self.engine.deleted
 
 
