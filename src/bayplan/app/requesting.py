@@ -33,6 +33,7 @@ from bayplan.scheduler.request_following import look_after
 log = logging.getLogger(__name__)
 
 _RESOURCE = resource_of(kind_of(BindRequest))
+_HAS_FAILED = f"status.phase={FAILED}"
 _BARE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -54,7 +55,7 @@ class RequestWatch:
         if requests is None or not names:
             return cls(requests, wiring.client)
         listed = ",".join(sorted(map(label_value, names)))
-        failures = Selection(field_selector=f"status.phase={FAILED}", label_selector=f"{MADE_FOR} in ({listed})")
+        failures = Selection(field_selector=_HAS_FAILED, label_selector=f"{MADE_FOR} in ({listed})")
         try:
             await wiring.client.list(_RESOURCE, failures)
         except BayplanError as fault:
@@ -99,7 +100,7 @@ class RequestWatch:
     async def unread(self) -> list[BindRequest]:
         """None where the server cannot select: to read all of them for the sake of these would cost too much."""
         try:
-            listed = await self.client.list(_RESOURCE, FAILURES)
+            listed = await self.client.list(_RESOURCE, Selection(field_selector=_HAS_FAILED))
         except ApiError as fault:
             log.debug("bind requests that cannot be read are not looked for: %s", fault)
             return []

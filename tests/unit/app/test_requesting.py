@@ -190,7 +190,7 @@ def test_requests_that_nobody_can_read_go_as_well_where_their_pods_never_were(tm
         clock = ManualClock(datetime.now(UTC))
         engine = StillWaiting(await rig.client.get(Pod, "default", "there"), RequestWrites(rig.client))
         requests = BindRequests(Cache(), engine, BindFailures(clock), clock)
-        watch = await RequestWatch.of(requests, wired(rig.client))
+        watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
         for _ in range(2):
             await look_for_unread(requests, watch)
             clock.advance(600)
