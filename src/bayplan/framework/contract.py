@@ -24,6 +24,7 @@ MODULE_OF_FILE = "bayplan_plugin_file_"
 """How modules are called that were made from a plugin file."""
 
 FLAGS = (
+    "binds_every_pod",
     "compares_candidates",
     "filters_where_it_binds",
     "looks_at_pods",

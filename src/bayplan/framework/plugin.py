@@ -18,7 +18,8 @@ skips). One that compares candidates may give scores by groups of rows (`score_g
 
 A plugin that reserves nothing for pods that it skips at PreFilter says `reserves_what_it_filters = True`, and is spared
 the call. One that must not bind where its own filter would not let a pod go says `filters_where_it_binds = True`: a
-profile that has it at Bind has it at PreFilter and Filter, too, whatever is listed there.
+profile that has it at Bind has it at PreFilter and Filter, too, whatever is listed there. One that never skips at Bind
+says `binds_every_pod = True`: whoever is listed behind it waits in vain, which is told.
 
 Optional everywhere: `cured_by` (events after which a rejected pod may fit; a plugin without it is woken by
 everything), `signature(pod)` (what its answers depend on in the pod; None: never share answers), `close()` (release

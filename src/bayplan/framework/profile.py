@@ -114,6 +114,7 @@ class _Builder:
         for point in (PRE_FILTER, FILTER):
             plugins[point] += [name for name in self._filtering_binders(plugins[BIND]) if name not in plugins[point]]
         self._check_counts(plugins)
+        self._warn_of_idle_binders(plugins[BIND])
         return Profile(
             scheduler_name=self._config.scheduler_name,
             plugins={point: tuple(self.instances[name] for name in names) for point, names in plugins.items()},
@@ -244,6 +245,20 @@ class _Builder:
             raise self._refuse(f"at least one bind plugin is needed for {whose}")
         if len(plugins[PLACEMENT_GENERATE]) > 1:
             raise self._refuse(f"at most one placement generate plugin is allowed for {whose}")
+
+    def _warn_of_idle_binders(self, binders: Sequence[str]) -> None:
+        """No mistake in kube-scheduler's eyes, but nobody lists a binder that is not to bind."""
+        for place, name in enumerate(binders[:-1], 1):
+            if getattr(self.instances[name], "binds_every_pod", False):
+                log.warning(
+                    'profile "%s": %s binds every pod, and %s behind it is never asked; '
+                    "disable %s at multiPoint or bind",
+                    self._config.scheduler_name,
+                    name,
+                    ", ".join(binders[place:]),
+                    name,
+                )
+                return
 
     @staticmethod
     def _taken(ref: PluginRef, point: Point) -> ConfigError:

@@ -28,6 +28,7 @@ class BindRequestBinder:
     name = "BindRequestBinder"
     looks_at_pods = False
     depends_on = row_alone  # of pods that have not failed it says nothing at all, and all others are asked about alone
+    binds_every_pod = True
     filters_where_it_binds = True  # or a binding that is always refused would be asked for again and again
     signs_anew = True  # a binding that is given up makes a pod like no other, and nothing of the pod has changed
     cured_by = (Cure(Resource.NODE, Action.ADD),)

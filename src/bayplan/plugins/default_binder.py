@@ -16,6 +16,7 @@ class DefaultBinder:
     """Binds pods through the API server."""
 
     name = "DefaultBinder"
+    binds_every_pod = True
 
     def __init__(self, handle: Handle) -> None:
         self._writes = handle.writes

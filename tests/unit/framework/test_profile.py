@@ -115,6 +115,26 @@ def test_who_must_not_bind_where_it_would_refuse_filters_wherever_it_binds(
     assert ("Asking" in names(profile, PRE_FILTER)) == ("Asking" in names(profile, BIND))
 
 
+@pytest.mark.parametrize(
+    ("multi", "bind", "told"),
+    [
+        pytest.param("All Binder", "", "All binds every pod, and Binder behind it is never asked", id="by-multipoint"),
+        pytest.param("All", "Binder", "All binds every pod, and Binder behind it is never asked", id="at-bind"),
+        pytest.param("Binder All", "", "", id="last"),
+        pytest.param("All Binder", ("Binder All", "All"), "", id="moved-to-the-end"),
+        pytest.param("All Binder", ("", "All"), "", id="disabled"),
+    ],
+)
+def test_a_binder_behind_one_that_binds_every_pod_is_told_of(
+    multi: str, bind: str | tuple[str, str], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = REGISTRY.with_plugins(plugin("All", "bind", binds_every_pod=True))
+    build(config(f"Sort {multi}", bind=bind), registry)
+    assert [each.getMessage() for each in caplog.records] == (
+        [f'profile "mine": {told}; disable All at multiPoint or bind'] if told else []
+    )
+
+
 def test_multipoint_reaches_every_point_that_a_plugin_extends() -> None:
     profile = build(config("Sort Binder A B"))
     assert names(profile, PRE_FILTER) == ["A"]
