@@ -11,7 +11,7 @@ import pytest
 from binder_corner import BY_BINDER, SETTINGS, BinderCorner
 from cluster.api import Refused
 from cluster.run import Cluster
-from scenario import quick
+from scenario import plugin_folder, quick
 from scheduling import node_of, until
 
 
@@ -155,3 +155,32 @@ def test_the_scheduler_chooses_the_device_that_pods_share(corner: BinderCorner) 
     assert len(corner.reservations(group)) == 1
     corner.holds()
     corner.release(group)
+
+
+REFUSING = """
+from bayplan.binder import RejectBind
+
+class Refusing:
+    name = "refusing"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        if "refused" in node.labels:
+            raise RejectBind("it is refused")
+"""
+AT_BIND = BY_BINDER.replace("multiPoint:", "bind:")
+
+
+@pytest.mark.parametrize("profiles", [BY_BINDER, AT_BIND], ids=["multipoint", "bind"])
+def test_a_refused_node_is_not_tried_again(corner: BinderCorner, profiles: str) -> None:
+    """However much better it is than the others, and wherever the plugin is enabled."""
+    (best,) = corner.add_nodes(1, cpu="64", labels={"refused": "yes"})
+    (other,) = corner.add_nodes(1, cpu="1")
+    folder = plugin_folder(corner.folder, "refusing", REFUSING)
+    with corner.running(config=quick(profiles)), corner.binder(f"--plugins-dir={folder}"):
+        corner.api.create(corner.pod("web"))
+        corner.bound(["web"])
+        corner.ends("web", "Succeeded")
+    assert node_of(corner.api.pod("web")) == other
+    refusals = [each for each in corner.told("web") if each.startswith("Pod ") and "it is refused" in each]
+    assert len(refusals) == 1, refusals
+    assert best in refusals[0]
