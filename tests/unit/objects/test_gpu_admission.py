@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from bayplan.objects.batch_admission import GPU_DOORS, USUAL_DOORS, AdmissionSettings, Request, doors_for, passed
 from bayplan.objects.core import Pod
@@ -14,6 +15,7 @@ from bayplan.objects.gpu_sharing import config_map_names, sharing_container
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import SAFE_LETTERS
 from bayplan.objects.validation import dns_label_problems, dns_subdomain_problems
+from docs.fences import ROOT, Block, blocks
 
 Tree = dict[str, Any]
 HALF = {"gpu-fraction": "0.5"}
@@ -267,3 +269,17 @@ def test_an_api_server_is_told_of_whose_pods_it_is_to_ask() -> None:
 def test_a_registration_says_whose_pods_it_is_about() -> None:
     assert schedulers_told({"metadata": {"annotations": {"bayplan.dev/scheduler-names": "a,b"}}}) == ("a", "b")
     assert schedulers_told({"metadata": {}}) == ("default-scheduler",)
+
+
+def test_the_page_shows_by_hand_what_the_webhook_would_put_in() -> None:
+    documents = [each for block in blocks(ROOT / "docs" / "gpu-sharing.md") for each in _documents(block)]
+    (by_hand,) = [each for each in documents if each["kind"] == "Pod"]
+    assert mutated(by_hand)["metadata"] == by_hand["metadata"]
+    (written,), (made,) = by_hand["spec"]["containers"], mutated(by_hand)["spec"]["containers"]
+    assert [each for each in written["env"] if each not in made["env"]] == []
+    assert [each["configMapRef"]["name"] for each in written["envFrom"]] == ["by-hand-gpu-0-evar"]
+    assert len(made["envFrom"]) == 1
+
+
+def _documents(block: Block) -> list[Tree]:
+    return list(yaml.safe_load_all(block.text)) if block.language == "yaml" else []
