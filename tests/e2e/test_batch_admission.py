@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +20,10 @@ from bayplan.objects.batch_admission import DOORS
 from cluster.embedded import Embedded
 from cluster.run import Cluster, ClusterError
 from scheduling import until
+from webhook_serving import webhooks
 
 Tree = dict[str, Any]
 ALL = ",".join(door.path for door in DOORS)
-KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
-
-
-@contextmanager
-def webhooks(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Registered, and served where that is needed."""
-    command = [sys.executable, "-m", "bayplan", "admission"]
-    if isinstance(cluster, Embedded):
-        given = ["manifests", "--url", "https://127.0.0.1:1", "--enabled-admission", ALL]
-        text = subprocess.run([*command, *given], capture_output=True, text=True, check=True).stdout
-        cluster.kubectl("apply", "-f", "-", stdin=text)
-        served = None
-    else:
-        given = ["--listen-address", "127.0.0.1", "--port", "0", "--webhook-url", "https://127.0.0.1"]
-        given += [
-            "--feature-gates=SchedulingGatesQueueAdmission=true",
-            "--enabled-admission",
-            ALL,
-            "--cert-dir",
-            str(folder),
-            "--kubeconfig",
-            str(cluster.kubeconfig()),
-        ]
-        served = subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True, env={**os.environ})
-        assert served.stdout is not None
-        lines = [served.stdout.readline(), served.stdout.readline()]
-        assert lines[1].startswith("the API server asks https://127.0.0.1:"), lines
-    try:
-        yield
-    finally:
-        cluster.kubectl("delete", KINDS, "--all")
-        if served is not None:
-            served.send_signal(signal.SIGTERM)
-            assert served.wait(60) == 0
 
 
 async def refused(here: Rig, resource: Any, tree: Tree) -> str:
@@ -134,7 +97,8 @@ def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_
     cluster.kubectl("apply", "-f", "-", stdin=text)
     until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
     missing = 'queue.scheduling.volcano.sh "nowhere" not found'
-    with webhooks(cluster, tmp_path):
+    gates = "--feature-gates=SchedulingGatesQueueAdmission=true"
+    with webhooks(cluster, tmp_path, ALL, gates):
         assert judged(cluster, namespace) == [
             told("validatejob", "duplicated task name a;"),
             told("validatejob", f"unable to find job queue: {missing};"),
