@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,20 @@ import yaml
 from audited import KUSTOMIZE, Deployed, Right, audited, denied, used
 from batch_corner import install
 from binder_corner import BinderCorner
+from binder_witness import DEVICE, RESERVATIONS
 from cluster.api import Tree
 from cluster.run import Cluster, ClusterError
 from docs.fences import ROOT
 from needs import bind_claim, claim, device_claim, devices, late_class, volume, with_claim
 from scenario import quick
-from scheduling import node_of, until
+from scheduling import node_of, running, until
 
 OVERLAY = KUSTOMIZE / "binder-gpu-sharing"
 BATCH_OVERLAY = KUSTOMIZE / "batch-binder"
 BATCH = Deployed("batch", "volcano-system", "bayplan-batch")
 BINDER, SCHEDULER = (Deployed("binder", "bayplan-system", name) for name in ("bayplan-binder", "bayplan"))
+ADMISSION = Deployed("gpu-admission", "bayplan-system", "bayplan-gpu-admission")
+RESERVATION = Deployed("binder-gpu-sharing", RESERVATIONS, RESERVATIONS)
 NOTING = """
 class Noting:
     name = "noting"
@@ -58,7 +62,8 @@ SELDOM: set[Right] = {
 @pytest.fixture(scope="module")
 def cluster_of_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that keeps account of what both ask, under exactly the rules that we hand out."""
-    with audited(tmp_path_factory.mktemp("audited"), OVERLAY, BINDER, SCHEDULER) as cluster:
+    accounts = (BINDER, SCHEDULER, ADMISSION, RESERVATION)
+    with audited(tmp_path_factory.mktemp("audited"), OVERLAY, *accounts) as cluster:
         yield cluster
 
 
@@ -109,10 +114,11 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
         corner.requested("gone", corner.nodes[0], podName="nobody")
         corner.ends("gone", "Failed")
         until(lambda: ("coordination.k8s.io", "leases", "update") in used(BINDER.log(cluster)), "the lease is renewed")
-    for account in (BINDER, SCHEDULER):
+    for account in (BINDER, SCHEDULER, RESERVATION):
         entries = account.log(cluster)
         assert denied(entries) == []
         assert used(entries) - rights(cluster, account) == set()
+    assert used(RESERVATION.log(cluster)) == rights(cluster, RESERVATION)
     idle = rights(cluster, BINDER) - used(BINDER.log(cluster)) - SELDOM
     assert {right for right in idle if right[2] != "list"} == set()  # a watch that begins with a list needs none
     assert not may(cluster, SCHEDULER, "create", "pods/binding")
@@ -199,7 +205,10 @@ def makes_a_claim(corner: BinderCorner) -> None:
 def shares_a_device(corner: BinderCorner) -> None:
     """Reserved, told by ConfigMaps (one was there), taken back where a plugin fails, free when nobody is left."""
     corner.sharing("first", "group-1", config_map=True)
-    corner.say_which_device("group-1")
+    until(lambda: bool(corner.reservations("group-1")), "the device is reserved")
+    (held,) = corner.reservations("group-1")
+    told = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
+    corner.cluster.kubectl(*told, user=RESERVATION.name)  # as the program in it, under its account
     corner.ends("first", "Succeeded")
     corner.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
     corner.ends("second", "Failed")
@@ -208,6 +217,28 @@ def shares_a_device(corner: BinderCorner) -> None:
         corner.api.delete("Pod", name, now=True)
     corner.api.delete_all("BindRequest", ["first", "second"])
     until(lambda: not corner.reservations("group-1"), "the device is free again")
+
+
+def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tmp_path: Path) -> None:
+    cluster = cluster_of_rules
+    (found,) = [tree for tree in ADMISSION.objects() if tree["kind"] == "Deployment"]
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    here = ("--listen-address=127.0.0.1", "--port=0", f"--kubeconfig={cluster.kubeconfig(ADMISSION.name)}")
+    asked = "the API server asks service bayplan-system/bayplan-gpu-admission from now on"
+    for number in range(2):  # the second finds the registrations of the first
+        log = tmp_path / f"webhooks-{number}.log"
+        command = [sys.executable, "-m", "bayplan", *container["args"], *here, f"--cert-dir={tmp_path / str(number)}"]
+        with running(command, log):
+            until(lambda log=log: asked in log.read_text(), "the webhooks are registered")  # type: ignore[misc]
+    entries = ADMISSION.log(cluster)
+    assert denied(entries) == []
+    assert used(entries) == ADMISSION.rights()
+    kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    registered = json.loads(cluster.kubectl("get", kinds, "-o", "json"))["items"]
+    cluster.kubectl("delete", kinds, "--all")  # whom they name is not there
+    assert {tree["metadata"]["name"] for tree in registered} == {"bayplan-gpus-mutate", "bayplan-gpus-validate"}
+    (conditions,) = {json.dumps(hook["matchConditions"]) for tree in registered for hook in tree["webhooks"]}
+    assert "object.spec.schedulerName in ['bayplan']" in conditions
 
 
 def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Path) -> None:

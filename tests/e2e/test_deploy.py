@@ -106,8 +106,9 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("batch-controllers", -4),
         ("batch-admission", -5),
         ("binder", 9),
-        ("binder-gpu-sharing", 15),
-        ("binder-beside-kai", 11),
+        ("binder-gpu-sharing", 20),
+        ("binder-beside-kai", 16),
+        ("gpu-admission", -6),
         ("binder-program", -4),
         ("batch-binder", 8),
     ],
@@ -196,6 +197,27 @@ def test_settings_as_a_text_are_refused(tmp_path: Path) -> None:
     done = helm(CHART, "second", "bayplan-system", values)
     assert done.returncode != 0
     assert "settings: give the BayplanConfiguration as keys, not as a text" in done.stderr
+
+
+def test_the_charts_webhooks_are_about_the_schedulers_that_share_gpus(prepared: Cluster, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    by_binder = {"multiPoint": {"enabled": [{"name": "BindRequestBinder"}]}}
+    sharing = {"multiPoint": {"enabled": [{"name": "BindRequestBinder"}, {"name": "GpuSharing"}]}}
+    profiles = [{"schedulerName": "mine"}, {"schedulerName": "not", "plugins": by_binder}, {"plugins": sharing}]
+    binder = {"enabled": True, "gpuSharing": True}
+    values.write_text(yaml.safe_dump({"config": {"profiles": profiles}, "binder": binder}))
+    trees = rendered(values, name="second")
+    accepted(prepared, trees)
+    found, ns = comparable(trees), "bayplan-system"
+    (container,) = found["Deployment", ns, "second-gpu-admission"]["spec"]["template"]["spec"]["containers"]
+    named = [flag.partition("=")[2] for flag in container["args"] if flag.startswith("--gpu-scheduler-name")]
+    assert named == ["mine", "default-scheduler"]
+    assert "--webhook-service=bayplan-system/second-gpu-admission" in container["args"]
+    assert ("Service", ns, "second-gpu-admission") in found
+    values.write_text(yaml.safe_dump({"config": {"profiles": profiles[1:2]}, "binder": binder}))
+    done = helm(CHART, "second", ns, values)
+    assert done.returncode != 0
+    assert "binder.gpuSharing: every profile of config.profiles has plugins of its own" in done.stderr
 
 
 def test_the_charts_binder_does_what_its_values_say(prepared: Cluster, tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ import pytest
 import yaml
 
 import bayplan
-from bayplan.app import batch_configured, build_engine, configured, known_batch_plugins, known_plugins
+from bayplan.app import (
+    batch_configured,
+    build_engine,
+    configured,
+    known_batch_plugins,
+    known_plugins,
+    sharing_schedulers,
+)
 from bayplan.app.batch import WATCHED
 from bayplan.app.binding import binder_lease
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
@@ -24,6 +31,7 @@ from bayplan.config.own_settings import load_settings
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.controllers import chosen
 from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES
+from bayplan.objects.batch_admission import GPU_DOORS
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -191,7 +199,7 @@ def batch_manifests(folder: Path = BATCH) -> dict[str, dict[str, Any]]:
     return {tree["kind"]: tree for tree in trees}
 
 
-@pytest.mark.parametrize("name", ["batch", "batch-controllers", "batch-admission"])
+@pytest.mark.parametrize("name", ["batch", "batch-controllers", "batch-admission", "gpu-admission"])
 def test_every_file_of_the_batch_engine_is_used_and_of_this_version(name: str) -> None:
     folder = DEPLOY / "kustomize" / name
     kustomization = batch_manifests(folder)["Kustomization"]
@@ -234,7 +242,7 @@ def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
 
 # the binder
 
-BINDER_FOLDERS = ("binder", "binder-program", "binder-gpu-sharing")
+BINDER_FOLDERS = ("binder", "binder-program", "binder-gpu-sharing", "gpu-admission")
 
 
 def binder_trees(*folders: str) -> list[dict[str, Any]]:
@@ -244,7 +252,7 @@ def binder_trees(*folders: str) -> list[dict[str, Any]]:
 
 
 def test_the_binders_flags_are_taken_and_its_lease_is_the_one_that_it_may_hold() -> None:
-    (deployment,) = [tree for tree in binder_trees() if tree["kind"] == "Deployment"]
+    (deployment,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     verb, *flags = container["args"]
     known = {option for parameter in binder_command.params for option in parameter.opts}
@@ -270,6 +278,22 @@ def test_the_binder_has_no_wide_rule_and_each_engine_what_is_its_own() -> None:
     assert ("pods/binding", "create") in granted["bayplan-binder"]
 
 
+def test_the_webhooks_for_shared_gpus_are_about_the_scheduler_that_gives_them_out() -> None:
+    (deployment,) = [tree for tree in binder_trees("gpu-admission") if tree["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    verb, *flags = container["args"]
+    taken = admission_command.make_context(verb, flags).params
+    (service,) = [tree["metadata"] for tree in binder_trees("gpu-admission") if tree["kind"] == "Service"]
+    assert (verb, taken["webhook_service"]) == ("admission", f"{service['namespace']}/{service['name']}")
+    assert taken["enabled_admission"] == ",".join(door.path for door in GPU_DOORS)
+    (given,) = [tree["data"] for tree in binder_trees("binder-gpu-sharing") if "config.yaml" in tree.get("data", ())]
+    configuration = configured(given["config.yaml"], known_plugins())
+    assert sharing_schedulers(configuration) == list(taken["gpu_scheduler_name"])
+    (role,) = [tree for tree in binder_trees("gpu-admission") if tree["kind"] == "ClusterRole"]
+    named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
+    assert named == [door.registration(service["name"]) for door in GPU_DOORS]
+
+
 @pytest.mark.parametrize(("overlay", "beneath"), [("binder", "base"), ("batch-binder", "batch")])
 def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath: str) -> None:
     """The patch names a rule by its place, and says which one it means."""
@@ -283,7 +307,7 @@ def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath
 
 def test_the_settings_of_shared_gpus_are_taken_and_name_what_the_manifests_make() -> None:
     trees = binder_trees("binder-gpu-sharing")
-    (text,) = [tree["data"]["settings.yaml"] for tree in trees if tree["kind"] == "ConfigMap"]
+    (text,) = [tree["data"]["settings.yaml"] for tree in trees if "settings.yaml" in tree.get("data", ())]
     wanted = load_settings(text, "settings.yaml").resource_reservation
     assert wanted == ReservationSettings(), "what is shown is the default"
     (namespace,) = [tree["metadata"]["name"] for tree in trees if tree["kind"] == "Namespace"]

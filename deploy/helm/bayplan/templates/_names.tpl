@@ -8,6 +8,11 @@ app.kubernetes.io/name: bayplan-binder
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "bayplan.gpu-admission-labels" -}}
+app.kubernetes.io/name: bayplan-gpu-admission
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "bayplan.subjects" -}}
 - kind: ServiceAccount
   name: {{ .Release.Name }}
@@ -72,7 +77,11 @@ of the user for something left out. */}}
 
 {{- /* Beside a binder the scheduler may not bind: each profile makes requests, as it says itself or as is added here. */}}
 {{- define "bayplan.requesting" -}}
-{{- $plugins := dict "multiPoint" (dict "enabled" (list (dict "name" "BindRequestBinder")) "disabled" (list (dict "name" "DefaultBinder"))) }}
+{{- $enabled := list (dict "name" "BindRequestBinder") }}
+{{- if .Values.binder.gpuSharing }}
+{{- $enabled = prepend $enabled (dict "name" "GpuSharing") }}
+{{- end }}
+{{- $plugins := dict "multiPoint" (dict "enabled" $enabled "disabled" (list (dict "name" "DefaultBinder"))) }}
 {{- $profiles := list }}
 {{- range .Values.config.profiles | default (list (dict "schedulerName" .Release.Name)) }}
 {{- $profile := deepCopy . }}
@@ -84,4 +93,18 @@ of the user for something left out. */}}
 {{- $profiles = append $profiles $profile }}
 {{- end }}
 {{- toYaml $profiles }}
+{{- end }}
+
+{{- /* The schedulers whose pods may share GPUs: those of profiles that give parts of them out. */}}
+{{- define "bayplan.sharing" -}}
+{{- $names := list }}
+{{- range include "bayplan.requesting" . | fromYamlArray }}
+{{- if contains "GpuSharing" (toYaml .plugins) }}
+{{- $names = append $names (.schedulerName | default "default-scheduler") }}
+{{- end }}
+{{- end }}
+{{- if not $names }}
+{{- fail "binder.gpuSharing: every profile of config.profiles has plugins of its own, and none of them enables GpuSharing" }}
+{{- end }}
+{{- toYaml $names }}
 {{- end }}
