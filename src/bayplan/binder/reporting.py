@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from bayplan.binder.observing import BOUND, GIVEN_UP, RETRIED, BinderObserver
 from bayplan.binder.view import View
-from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
+from bayplan.client import JSON_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus
@@ -118,17 +118,21 @@ class Reports:
     async def _write_status(self, request: BindRequest, status: BindRequestStatus) -> None:
         if status == request.status:
             return
-        # All fields, empty ones too: a merge patch leaves alone what it does not name.
         fields = {"phase": status.phase, "reason": status.reason, "failedAttempts": status.failed_attempts}
-        body: dict[str, Any] = {"metadata": {"uid": request.metadata.uid}, "status": fields}
+        # Tested, and not only named: of a custom kind's status the API server forgets all metadata that it was sent,
+        # so that a uid among them keeps nobody from writing to another request of the name.
+        body: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/uid", "value": request.metadata.uid},
+            {"op": "add", "path": "/status", "value": fields},
+        ]
         try:
             written = await self._client.patched(
                 BindRequest,
-                body,
+                msgspec.json.encode(body),
                 name=request.name,
                 namespace=request.namespace,
                 subresource="status",
-                kind=MERGE_PATCH,
+                kind=JSON_PATCH,
                 resource=self._requests,
             )
         except NotFound:

@@ -298,6 +298,44 @@ def test_a_pod_that_took_the_name_after_an_attempt_is_not_told_of_it(tmp_path: P
     on_rig(tmp_path, test, plugin)
 
 
+def test_a_request_that_took_the_name_after_an_attempt_has_no_status_of_it(tmp_path: Path) -> None:
+    class Replacing(Noting):
+        rig: BinderRig
+
+        async def post_bind(self, *args: Any) -> None:
+            await super().post_bind(*args)
+            await self.rig.client.delete(REQUESTS, name="web", namespace="default")
+            await self.rig.request(await self.rig.get(PODS, "web"), "n2")
+
+    plugin = Replacing()
+
+    async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
+        await rig.request(await rig.pod())
+        assert await rig.sync() is None
+        assert rig.reasons == ["Bound"]
+        assert await rig.status() == {}
+        assert await rig.sync() is None
+        assert (await rig.status())["reason"] == 'the pod is bound elsewhere: to node "n1"'
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_request_that_has_succeeded_is_done(tmp_path: Path) -> None:
+    """Whatever asks for it again, a restart for one: no plugin is called once more."""
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        for _ in range(2):
+            assert await rig.sync() is None
+        assert rig.reasons == ["Bound"]
+        assert rig.attempts == ["bound"]
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == ["noting pre_bind", "noting post_bind"]
+
+
 # what is known
 
 
