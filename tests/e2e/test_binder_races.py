@@ -37,7 +37,7 @@ from bayplan.objects.kinds import kind_of
 
 
 class Replacing:
-    """Puts another request in the place of the one that was just carried out, before its status is written."""
+    """Puts a request to another node in the place of one that was carried out, before its status is written."""
 
     name = "replacing"
 
@@ -53,12 +53,13 @@ class Replacing:
             "annotations": {"example.com/second": "yes"},
             "ownerReferences": again["metadata"]["ownerReferences"],
         }
+        again["spec"]["selectedNode"] = "ELSEWHERE"
         await ctx.client.create(resource, again, namespace=bind_request.namespace)
 '''
 
 DELETING = '''
+from bayplan.binder.view import ASK_AGAIN_S
 from bayplan.client import resource_of
-from bayplan.errors import NotFound
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.kinds import kind_of
 
@@ -69,11 +70,12 @@ class Deleting:
     name = "deleting"
     done = False
 
-    async def pre_bind(self, ctx, pod, node, bind_request, state):
+    async def A_POINT(self, ctx, pod, node, bind_request, state):
         if not Deleting.done:
             Deleting.done = True
             resource = resource_of(kind_of(BindRequest))
             await ctx.client.delete(resource, name=bind_request.name, namespace=bind_request.namespace)
+            await ctx.clock.sleep(ASK_AGAIN_S)  # so long that nobody may rely on what the watch has told
 '''
 
 
@@ -189,11 +191,11 @@ def test_a_new_leader_decides_while_the_old_one_commits(corner: BinderCorner) ->
         assert requests(corner) == {}
         with corner.running(config=elected(corner, BY_BINDER)), corner.binder():
             corner.bound(["web"])
-            made = corner.ends("web", "Succeeded")
+            corner.ends("web", "Succeeded")
+            corner.api.delete_all("BindRequest", ["web"])  # or what the old one writes would only be refused
             old.send_signal(signal.SIGCONT)
             assert old.wait(60) == 1
-    found = requests(corner)
-    assert [each["metadata"]["uid"] for each in found.values()] == [made["metadata"]["uid"]]
+    assert requests(corner) == {}
     corner.holds()
 
 
@@ -205,12 +207,13 @@ def test_two_schedulers_ask_for_the_same_pod(corner: BinderCorner) -> None:
         until(lambda: is_stopped(late), "one stands between decision and write", why=corner.log)
         with corner.by_requests():
             until(lambda: "web" in requests(corner), "the other has written")
+            written = requests(corner)["web"]["metadata"]["uid"]
             late.send_signal(signal.SIGCONT)
             with corner.binder():
                 corner.bound(["web"])
                 until(lambda: len(scheduled(corner)) == 2, "both know that the pod has its node")
     assert set(scheduled(corner)) == {f"Successfully assigned {corner.namespace}/web to {corner.nodes[0]}"}
-    assert len(requests(corner)) == 1
+    assert [each["metadata"]["uid"] for each in requests(corner).values()] == [written]
     corner.holds()
 
 
@@ -232,24 +235,39 @@ def test_a_conflict_of_the_status_is_tried_again(cluster: Cluster, corner: Binde
 
 
 def test_a_request_replaced_under_the_binder_gets_a_status_of_its_own(corner: BinderCorner) -> None:
-    """The status of the first is refused, by its uid, for the second."""
-    corner.add_nodes(1)
-    corner.requested("web", corner.nodes[0])
-    with corner.binder(plugin(corner, REPLACING)):
-        request = corner.ends("web", "Succeeded")
+    """The status of the first is refused, by its uid, for the second, which asks for what cannot be any more."""
+    here, elsewhere = corner.add_nodes(2)
+    corner.requested("web", here)
+    with corner.binder(plugin(corner, REPLACING.replace("ELSEWHERE", elsewhere))):
+        until(lambda: corner.phase_of("web") != "", "the second has a status")
+    request = corner.find("BindRequest", "web")
     assert request["metadata"]["annotations"]["example.com/second"] == "yes"
-    assert node_of(corner.api.pod("web")) == corner.nodes[0]
+    assert request["status"]["phase"] == "Failed"
+    assert request["status"]["reason"] == f'the pod is bound elsewhere: to node "{here}"'
+    assert node_of(corner.api.pod("web")) == here
     corner.folded = lambda request: {"example.com/second": "yes"}  # noqa: ARG005
     corner.holds()
 
 
-def test_a_request_deleted_while_the_binder_is_inside_it(corner: BinderCorner) -> None:
-    """Whether the pod was bound by then or not: the scheduler sees which, and in the end it is bound once."""
+def test_a_request_deleted_while_its_pod_is_prepared_is_not_carried_out(corner: BinderCorner) -> None:
+    """The scheduler misses it, places the pod anew, and what binds the pod is the second request."""
     corner.add_nodes(2)
-    with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING)):
+    with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING.replace("A_POINT", "pre_bind"))):
         corner.api.create(corner.pod("web"))
         corner.bound(["web"])  # that a request is missed takes up to half a minute
         corner.settles(scheduler)
+        assert set(requests(corner)) == {"web"}, corner.binder_log()
+        corner.ends("web", "Succeeded")
+    corner.holds()
+
+
+def test_a_request_deleted_once_its_pod_is_bound_is_not_made_anew(corner: BinderCorner) -> None:
+    corner.add_nodes(2)
+    with corner.by_requests() as scheduler, corner.binder(plugin(corner, DELETING.replace("A_POINT", "post_bind"))):
+        corner.api.create(corner.pod("web"))
+        until(lambda: any("is bound to node" in each for each in corner.told("web")), "all of it is done")
+        corner.settles(scheduler)
+    assert requests(corner) == {}
     assert node_of(corner.api.pod("web")) in corner.nodes
     corner.holds()
 
