@@ -552,6 +552,15 @@ def test_the_device_of_a_live_request_is_nobody_elses(status: dict[str, Any], he
     assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a")) is held
 
 
+def test_the_device_of_a_request_that_is_told_before_its_pod_is_held_when_the_pod_comes() -> None:
+    """After our restart, say: which of the two lists is read first is up to chance."""
+    pod, world = claiming_pod(), World()
+    world.cache.put(make_claim(name="c"))
+    world.book.hear(None, with_device(world, pod))
+    assert world.book.pod_came(pod)
+    assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+
+
 @pytest.mark.parametrize("end", ["gone", "deleted"])
 def test_the_device_is_free_when_nobody_is_to_get_it(end: str) -> None:
     pod = claiming_pod()
