@@ -1,0 +1,119 @@
+"""Volumes in the binder: promised, waited for, and refused where they cannot come to the node."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bayplan.binder.plugins.volume_binding import VolumeBinding
+from bayplan.client import resource_of
+from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from binder_rig import NODES, BinderRig, on_rig
+from needs import claim
+
+VOLUMES, VOLUME_CLAIMS, CLASSES = (
+    resource_of(kind_of(struct)) for struct in (PersistentVolume, PersistentVolumeClaim, StorageClass)
+)
+
+
+async def with_volume(
+    rig: BinderRig, *, mode: str = "WaitForFirstConsumer", provisioner: str = "kubernetes.io/no-provisioner"
+) -> None:
+    """A pod whose claim waits for its first consumer, a volume on n1 that fits, and the request."""
+    late = {"metadata": {"name": "late"}, "provisioner": provisioner, "volumeBindingMode": mode}
+    await rig.make(CLASSES, late)
+    there = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "late",
+        "local": {"path": "/none"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [there]}},
+    }
+    await rig.make(VOLUMES, {"metadata": {"name": "v"}, "spec": spec})
+    await rig.patch(VOLUMES, "v", {"status": {"phase": "Available"}}, sub="status")
+    await rig.make(VOLUME_CLAIMS, claim("data", "late"))
+    for struct, name in ((StorageClass, "late"), (PersistentVolume, "v"), (PersistentVolumeClaim, "data")):
+        await rig.hear(struct, name)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    await rig.request(await rig.pod(spec={"volumes": volumes}), backoffLimit=1)
+
+
+def test_a_volume_is_promised_and_the_pod_waits_until_it_is_bound(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
+        await rig.hear(Node, "n1")
+        await with_volume(rig)
+        await rig.hear(Pod, "web")
+        await rig.hear(BindRequest, "web")
+        syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
+        while not syncing.done() and "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]:
+            await asyncio.sleep(0.01)
+        assert (await rig.get(VOLUMES, "v"))["spec"]["claimRef"]["name"] == "data"
+        assert await rig.node_of() == ""
+        done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        await rig.patch(VOLUME_CLAIMS, "data", {"metadata": done, "spec": {"volumeName": "v"}})
+        await rig.patch(VOLUME_CLAIMS, "data", {"status": {"phase": "Bound"}}, sub="status")
+        for struct, name in ((PersistentVolume, "v"), (PersistentVolumeClaim, "data")):
+            await rig.hear(struct, name)
+        assert await syncing is None
+        assert (await rig.status())["phase"] == "Succeeded"
+        assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+def test_a_volume_that_could_not_be_promised_is_nobodys_in_memory(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
+        await rig.hear(Node, "n1")
+        await with_volume(rig)
+        await rig.patch(VOLUMES, "v", {"metadata": {"labels": {"changed": "meanwhile"}}})  # so that the write fails
+        assert await rig.sync() is None
+        assert "the object has been modified" in (await rig.status())["reason"]
+        known = rig.view.cache.volumes.volumes.get("v")
+        assert known is not None
+        assert known.spec.claim_ref is None
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+def test_a_node_that_was_chosen_for_a_claim_is_forgotten_when_the_volume_does_not_come(tmp_path: Path) -> None:
+    """The watch has not told yet of what was written: only the memory says that the node is chosen."""
+
+    async def test(rig: BinderRig) -> None:
+        await with_volume(rig, provisioner="example.com/made")  # the volume does not fit a node without labels
+        await rig.hear(Pod, "web")
+        assert await rig.sync() is None
+        assert "binding volumes: context deadline exceeded" in (await rig.status())["reason"]
+        written = await rig.get(VOLUME_CLAIMS, "data")
+        assert written["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == "n1"
+        known = rig.view.cache.volumes.claims.get("default/data")
+        assert known is not None
+        assert known.metadata.annotations == {}
+
+    on_rig(tmp_path, test, VolumeBinding(0.05))
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        pytest.param("Immediate", "pod has unbound immediate PersistentVolumeClaims", id="of others"),
+        pytest.param("WaitForFirstConsumer", "didn't find available persistent volumes to bind", id="elsewhere"),
+    ],
+)
+def test_volumes_that_cannot_come_fail_the_attempt(tmp_path: Path, mode: str, words: str) -> None:
+    """The node has no label, and so none of the volume's."""
+
+    async def test(rig: BinderRig) -> None:
+        await with_volume(rig, mode=mode)
+        assert await rig.sync() is None
+        assert words in (await rig.status())["reason"]
+        assert "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]
+
+    on_rig(tmp_path, test, VolumeBinding())
