@@ -13,6 +13,7 @@ from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING
 from binder_rig import NODES, BinderRig, on_rig
 from needs import claim
 
@@ -22,7 +23,11 @@ VOLUMES, VOLUME_CLAIMS, CLASSES = (
 
 
 async def with_volume(
-    rig: BinderRig, *, mode: str = "WaitForFirstConsumer", provisioner: str = "kubernetes.io/no-provisioner"
+    rig: BinderRig,
+    node: str = "n1",
+    *,
+    mode: str = "WaitForFirstConsumer",
+    provisioner: str = "kubernetes.io/no-provisioner",
 ) -> None:
     """A pod whose claim waits for its first consumer, a volume on n1 that fits, and the request."""
     late = {"metadata": {"name": "late"}, "provisioner": provisioner, "volumeBindingMode": mode}
@@ -41,26 +46,41 @@ async def with_volume(
     for struct, name in ((StorageClass, "late"), (PersistentVolume, "v"), (PersistentVolumeClaim, "data")):
         await rig.hear(struct, name)
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    await rig.request(await rig.pod(spec={"volumes": volumes}), backoffLimit=1)
+    await rig.request(await rig.pod(spec={"volumes": volumes}), node, backoffLimit=1)
+
+
+async def say_where(rig: BinderRig) -> None:
+    """Nodes have the label by which volumes are on them."""
+    for name in ("n1", "n2"):
+        await rig.patch(NODES, name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+        await rig.hear(Node, name)
+
+
+async def bind_claim(rig: BinderRig, volume: str = "v") -> None:
+    """What the volume controller does once it has a pair; and the watch tells of it."""
+    done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    await rig.patch(VOLUME_CLAIMS, "data", {"metadata": done, "spec": {"volumeName": volume}})
+    await rig.patch(VOLUME_CLAIMS, "data", {"status": {"phase": "Bound"}}, sub="status")
+    for struct, name in ((PersistentVolume, "v"), (PersistentVolumeClaim, "data")):
+        await rig.hear(struct, name)
+
+
+async def until_promised(rig: BinderRig, syncing: asyncio.Future[float | None]) -> None:
+    while not syncing.done() and "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]:
+        await asyncio.sleep(0.01)
 
 
 def test_a_volume_is_promised_and_the_pod_waits_until_it_is_bound(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
-        await rig.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
-        await rig.hear(Node, "n1")
+        await say_where(rig)
         await with_volume(rig)
         await rig.hear(Pod, "web")
         await rig.hear(BindRequest, "web")
         syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
-        while not syncing.done() and "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]:
-            await asyncio.sleep(0.01)
+        await until_promised(rig, syncing)
         assert (await rig.get(VOLUMES, "v"))["spec"]["claimRef"]["name"] == "data"
         assert await rig.node_of() == ""
-        done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
-        await rig.patch(VOLUME_CLAIMS, "data", {"metadata": done, "spec": {"volumeName": "v"}})
-        await rig.patch(VOLUME_CLAIMS, "data", {"status": {"phase": "Bound"}}, sub="status")
-        for struct, name in ((PersistentVolume, "v"), (PersistentVolumeClaim, "data")):
-            await rig.hear(struct, name)
+        await bind_claim(rig)
         assert await syncing is None
         assert (await rig.status())["phase"] == "Succeeded"
         assert await rig.node_of() == "n1"
@@ -70,8 +90,7 @@ def test_a_volume_is_promised_and_the_pod_waits_until_it_is_bound(tmp_path: Path
 
 def test_a_volume_that_could_not_be_promised_is_nobodys_in_memory(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
-        await rig.patch(NODES, "n1", {"metadata": {"labels": {"kubernetes.io/hostname": "n1"}}})
-        await rig.hear(Node, "n1")
+        await say_where(rig)
         await with_volume(rig)
         await rig.patch(VOLUMES, "v", {"metadata": {"labels": {"changed": "meanwhile"}}})  # so that the write fails
         assert await rig.sync() is None
@@ -115,5 +134,77 @@ def test_volumes_that_cannot_come_fail_the_attempt(tmp_path: Path, mode: str, wo
         assert await rig.sync() is None
         assert words in (await rig.status())["reason"]
         assert "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+@pytest.mark.parametrize(
+    ("node", "volume", "words"),
+    [
+        pytest.param("n1", "v", "", id="here"),
+        pytest.param("n2", "v", AFFINITY_CONFLICT, id="on another node"),
+        pytest.param("n1", "lost", VOLUME_MISSING, id="nowhere"),
+    ],
+)
+def test_a_volume_that_is_bound_already_must_reach_the_node(tmp_path: Path, node: str, volume: str, words: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        await say_where(rig)
+        await with_volume(rig, node)
+        await bind_claim(rig, volume)
+        assert await rig.sync() is None
+        assert words in (await rig.status()).get("reason", "")
+        assert await rig.node_of() == ("" if words else node)
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        pytest.param("missing", 'persistentvolumeclaim "data" not found', id="missing"),
+        pytest.param("going", 'persistentvolumeclaim "data" is being deleted', id="going"),
+        pytest.param("lost", 'persistentvolumeclaim "data" bound to non-existent persistentvolume "v"', id="lost"),
+    ],
+)
+def test_a_claim_that_cannot_be_used_fails_the_attempt(tmp_path: Path, broken: str, words: str) -> None:
+    """A volume would fit, and might be promised to what is not there."""
+
+    async def test(rig: BinderRig) -> None:
+        await say_where(rig)
+        await with_volume(rig)
+        if broken == "lost":
+            await bind_claim(rig)
+            await rig.patch(VOLUME_CLAIMS, "data", {"status": {"phase": "Lost"}}, sub="status")
+            await rig.hear(PersistentVolumeClaim, "data")
+        else:
+            held = ["example.com/held"] if broken == "going" else []
+            await rig.patch(VOLUME_CLAIMS, "data", {"metadata": {"finalizers": held}})
+            known = await rig.client.get(PersistentVolumeClaim, "default", "data")
+            await rig.client.delete(VOLUME_CLAIMS, name="data", namespace="default")
+            if held:
+                await rig.hear(PersistentVolumeClaim, "data")
+            else:
+                rig.view.hear(known, None)
+        assert await rig.sync() is None
+        assert words in (await rig.status())["reason"]
+        assert await rig.node_of() == ""
+        assert "claimRef" not in (await rig.get(VOLUMES, "v"))["spec"]
+
+    on_rig(tmp_path, test, VolumeBinding())
+
+
+def test_a_node_that_goes_while_its_volume_is_awaited_fails_the_attempt(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await say_where(rig)
+        await with_volume(rig)
+        await rig.hear(Pod, "web")
+        await rig.hear(BindRequest, "web")
+        syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
+        await until_promised(rig, syncing)
+        rig.view.hear(rig.view.node("n1"), None)
+        await bind_claim(rig)  # though the volume is there by now
+        assert await syncing is None
+        assert 'failed to get node "n1"' in (await rig.status())["reason"]
+        assert await rig.node_of() == ""
 
     on_rig(tmp_path, test, VolumeBinding())
