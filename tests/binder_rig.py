@@ -41,6 +41,7 @@ Tree = dict[str, Any]
 REQUESTS = resource_of(kind_of(BindRequest))
 PODS = resource_of(kind_of(Pod))
 NODES = resource_of(kind_of(Node))
+CLAIMS = resource_of(kind_of(ResourceClaim))
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
@@ -192,8 +193,9 @@ async def binder_rig(
     patience_s: float = 30.0,
     reserving: ReservationSettings | None = None,
     takes_all: bool = False,
+    claims: Resource | None = CLAIMS,
 ) -> AsyncIterator[BinderRig]:
-    """A binder with these plugins, on a server that has these nodes."""
+    """A binder with these plugins, on a server that has these nodes, and device claims as `claims` says."""
     async with served(folder) as cluster, cluster.client() as client:
         reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
         await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
@@ -201,9 +203,8 @@ async def binder_rig(
         view, steps, told = View(client, Cache()), Steps(), list[Event]()
         clock, chance = client.clock, random.Random(0)
         speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
-        claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
-        handle = BinderHandle(client, writes, clock, view.cache)
+        handle = BinderHandle(client, writes, clock, view.cache, claims)
         reservations = GpuReservations(client, view, reserving, takes_all=takes_all, reached=steps)
         observer = Counting()
         carrying_out = CarryingOut(

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from binder_corner import BY_BINDER, BinderCorner
 from cluster.api import Tree
 from cluster.run import Cluster
 from needs import device_claim, devices
-from scenario import Corner, an_ordinary_day
+from scenario import Corner, an_ordinary_day, quick
 from scheduling import node_of
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
-
-
 OLDER = "kube-apiserver-1.32"
+CLAIMS_BY_BINDER = f"""{BY_BINDER}    preBind:
+      disabled: [{{name: DynamicResources}}]
+"""
 
 
 @pytest.fixture(scope="module", params=(*VERSIONS, pytest.param(OLDER, marks=pytest.mark.soak)))
@@ -53,42 +55,70 @@ def _requests(claim: Tree) -> list[Tree]:
     return found
 
 
+def furnish(corner: Corner, version: str, *claims: str) -> str:
+    """Two nodes, one of them with a device, and claims for it; the node's name."""
+    _, second = corner.add_nodes(2)
+    slice_, device_class = devices(corner, second, "gpu")
+    selector = {"cel": {"expression": 'device.attributes["gpu.example.com"].model == "a"'}}
+    device_class["spec"]["selectors"].append(selector)
+    for item in (slice_, device_class, *(device_claim(name, "gpu") for name in claims)):
+        if item["kind"] == "ResourceClaim":
+            item["metadata"]["namespace"] = corner.namespace
+        corner.cluster.apply(in_version(item, version))
+    return second
+
+
+def user(corner: Corner, name: str) -> Tree:
+    """A pod that uses the claim of its name."""
+    found = corner.pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
+    found["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    return found
+
+
+def claim(corner: Corner, name: str) -> Tree:
+    found: Tree = json.loads(
+        corner.cluster.kubectl("-n", corner.namespace, "get", "resourceclaims", name, "-o", "json")
+    )
+    return found
+
+
+def demand_given(corner: Corner, name: str, node: str, version: str) -> None:
+    """The pod is on the node of the device, which is its own."""
+    assert node_of(corner.api.pod(name)) == node
+    found = claim(corner, name)
+    assert found["apiVersion"] == f"{GROUP}/{version}"
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", node, "gpu-0")
+    assert [each["name"] for each in found["status"]["reservedFor"]] == [name]
+
+
 def test_devices_are_allocated_where_only_an_older_version_is_offered(
     dated: tuple[Cluster, str], tmp_path: Path
 ) -> None:
     cluster, version = dated
     cluster.kubectl("create", "namespace", "work")
     corner = Corner(cluster, "work", tmp_path)
-    _, second = corner.add_nodes(2)
-    slice_, device_class = devices(corner, second, "gpu")
-    selector = {"cel": {"expression": 'device.attributes["gpu.example.com"].model == "a"'}}
-    device_class["spec"]["selectors"].append(selector)
-    for item in (slice_, device_class, device_claim("mine", "gpu"), device_claim("yours", "gpu")):
-        if item["kind"] == "ResourceClaim":
-            item["metadata"]["namespace"] = "work"
-        cluster.apply(in_version(item, version))
-
-    def user(name: str) -> Tree:
-        found = corner.pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
-        found["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-        return found
-
-    def claim(name: str) -> Tree:
-        found: Tree = json.loads(cluster.kubectl("-n", "work", "get", "resourceclaims", name, "-o", "json"))
-        return found
-
+    second = furnish(corner, version, "mine", "yours")
     with corner.running() as process:
-        corner.api.create(user("mine"))
+        corner.api.create(user(corner, "mine"))
         corner.bound(["mine"])
-        assert node_of(corner.api.pod("mine")) == second
-        mine = claim("mine")
-        assert mine["apiVersion"] == f"{GROUP}/{version}"
-        (result,) = mine["status"]["allocation"]["devices"]["results"]
-        assert (result["driver"], result["pool"], result["device"]) == ("gpu.example.com", second, "gpu-0")
-        assert [each["name"] for each in mine["status"]["reservedFor"]] == ["mine"]
-        corner.api.create(user("yours"))
+        demand_given(corner, "mine", second, version)
+        corner.api.create(user(corner, "yours"))
         corner.settles(process, waiting=["yours"])
-        assert "allocation" not in claim("yours").get("status", {})
+        assert "allocation" not in claim(corner, "yours").get("status", {})
+    corner.close()
+
+
+def test_the_binder_writes_claims_in_the_version_that_is_offered(dated: tuple[Cluster, str], tmp_path: Path) -> None:
+    cluster, version = dated
+    cluster.kubectl("create", "namespace", "bound")
+    corner = BinderCorner(cluster, "bound", tmp_path)
+    second = furnish(corner, version, "mine")
+    with corner.running(config=quick(CLAIMS_BY_BINDER)), corner.binder():
+        corner.api.create(user(corner, "mine"))
+        corner.bound(["mine"])
+        assert corner.ends("mine", "Succeeded")["spec"]["resourceClaimAllocations"][0]["name"] == "gpu"
+        demand_given(corner, "mine", second, version)
     corner.close()
 
 

@@ -303,16 +303,11 @@ def _wired(
     settings: BinderSettings, wiring: Wiring, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
 ) -> LiveBinder:
     client, cache = wiring.client, Cache()
+    claims = wiring.offered.get(kind_of(resource.ResourceClaim))
     view = View(client, cache)
     speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post)
-    writes = ApiWrites(
-        client,
-        ProfileEvents({NAME: speaker}),
-        clock=clock,
-        claims=wiring.offered.get(kind_of(resource.ResourceClaim)),
-        exists=view.knows,
-    )
-    handle = BinderHandle(client, writes, clock, cache)
+    writes = ApiWrites(client, ProfileEvents({NAME: speaker}), clock=clock, claims=claims, exists=view.knows)
+    handle = BinderHandle(client, writes, clock, cache, claims)
     reservations = GpuReservations(
         client, view, settings.reservations, takes_all=settings.takes_all, reached=wiring.reached
     )

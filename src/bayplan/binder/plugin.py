@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.cache import Cache
-from bayplan.client import MERGE_PATCH, PODS, Client
+from bayplan.client import MERGE_PATCH, PODS, Client, Resource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.framework.handle import Writes
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.resource import ResourceClaim
 
 PRE_BIND, POST_BIND, ROLLBACK = "pre_bind", "post_bind", "rollback"
 STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
@@ -32,6 +33,10 @@ STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
 
 class RejectBind(BayplanError):
     """A plugin says no, and trying again on this node is of no use: the engine is to choose another."""
+
+
+class NotOffered(BayplanError):
+    """The API server does not have what is asked for."""
 
 
 class InvalidRequest(BayplanError):
@@ -54,10 +59,26 @@ class BinderHandle:
     writes: Writes
     clock: LoopClock
     cache: Cache
+    claims: Resource | None = None
+    """Device claims in the version that the server offers; None where it has none."""
 
     async def fresh_node(self, name: str) -> Node:
         """The node as the API server has it at this moment, whatever the watch has told so far."""
         return await self.client.get(Node, "", name)
+
+    async def fresh_claim(self, namespace: str, name: str) -> ResourceClaim:
+        """The same of a device claim."""
+        return await self.client.get(ResourceClaim, namespace, name, resource=self._claims())
+
+    async def fresh_claims(self, namespace: str) -> list[ResourceClaim]:
+        """All device claims of a namespace, likewise."""
+        listed = await self.client.list(self._claims(), Selection(namespace=namespace))
+        return [each for each in listed.items if isinstance(each, ResourceClaim)]
+
+    def _claims(self) -> Resource:
+        if self.claims is None:
+            raise NotOffered("the API server offers no resource claims, so devices cannot be reserved")
+        return self.claims
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
         """Write annotations to this very pod; None takes one off. A pod that is gone needs none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,12 @@ import pytest
 
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
-from bayplan.client import resource_of
-from bayplan.objects.kinds import kind_of
+from bayplan.client import Resource
+from bayplan.errors import NotFound
 from bayplan.objects.resource import ResourceClaim
-from binder_rig import NODES, PODS, BinderRig, Failing, Tree, on_rig
+from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, BinderRig, Failing, Tree, on_rig
 from needs import device_claim
 
-CLAIMS = resource_of(kind_of(ResourceClaim))
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
 ON_N1 = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
 ANY_LINUX = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "os", "operator": "In", "values": ["linux"]}]}]}
@@ -88,6 +88,60 @@ def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:
         assert status["allocation"]["devices"]["results"] == [DEVICE]
 
     on_rig(tmp_path, test, DynamicResources(), Failing())
+
+
+def test_claims_are_read_and_written_as_the_server_offers_them(tmp_path: Path) -> None:
+    """Older servers have them in another version; here another group stands for that."""
+    dated = replace(CLAIMS, group="claims.example.com", version="v1beta2")
+
+    async def test(rig: BinderRig) -> None:
+        await rig.make(DEFINITIONS, definition_of(dated))
+        await until_served(rig, dated)
+        body = {**device_claim("mine", "gpu"), "apiVersion": dated.api_version}
+        await rig.make(dated, body)
+        pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
+        await rig.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
+        assert await rig.sync() is None
+        assert await rig.node_of() == "n1"
+        status = (await rig.get(dated, "mine"))["status"]
+        assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
+        assert status["allocation"]["devices"]["results"] == [DEVICE]
+
+    on_rig(tmp_path, test, DynamicResources(), claims=dated)
+
+
+def definition_of(resource: Resource) -> Tree:
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything, "status": anything}}},
+    }
+    names = {"plural": resource.plural, "kind": "ResourceClaim"}
+    spec = {"group": resource.group, "scope": "Namespaced", "names": names, "versions": [served]}
+    return {"metadata": {"name": f"{resource.plural}.{resource.group}"}, "spec": spec}
+
+
+async def until_served(rig: BinderRig, resource: Resource) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await rig.client.list(resource)
+                return
+            except NotFound:
+                await asyncio.sleep(0.01)
+
+
+def test_a_server_without_claims_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await asking(rig, backoffLimit=1)
+        assert await rig.sync() is None
+        assert "the API server offers no resource claims" in (await rig.status())["reason"]
+        assert await rig.node_of() == ""
+
+    on_rig(tmp_path, test, DynamicResources(), claims=None)
 
 
 def dies() -> None:

@@ -12,18 +12,14 @@ from datetime import timedelta
 
 from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.patience import Patient
-from bayplan.client import Selection, resource_of
 from bayplan.devices import extended, intents
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for
 from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout
 from bayplan.errors import NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.kinds import kind_of
 from bayplan.objects.node_selectors import compile_node_selector
 from bayplan.objects.resource import AllocationResult, ResourceClaim
-
-_CLAIMS = resource_of(kind_of(ResourceClaim))
 
 
 class DynamicResources(Patient):
@@ -38,7 +34,7 @@ class DynamicResources(Patient):
         for each in bind_request.spec.resource_claim_allocations:
             name = claim_name(pod, each)
             if name is not None:
-                claim = await ctx.client.get(ResourceClaim, pod.namespace, name, resource=_CLAIMS)
+                claim = await ctx.fresh_claim(pod.namespace, name)
                 done.append(await self._reserved(ctx, pod, claim, each.allocation))
         special = bind_request.spec.extended_resource_claim_allocation
         if special is not None:
@@ -90,12 +86,11 @@ class DynamicResources(Patient):
 
     async def _special_claim(self, ctx: BinderHandle, pod: Pod) -> ResourceClaim | None:
         """Asked of the server: the watch may not have told yet what the attempt before made."""
-        listed = await ctx.client.list(_CLAIMS, Selection(namespace=pod.namespace))
-        return extended.find_special_claim(pod, [each for each in listed.items if isinstance(each, ResourceClaim)])
+        return extended.find_special_claim(pod, await ctx.fresh_claims(pod.namespace))
 
     async def _given_back(self, ctx: BinderHandle, pod: Pod, name: str, brought: AllocationResult | None) -> None:
         try:
-            claim = await ctx.client.get(ResourceClaim, pod.namespace, name, resource=_CLAIMS)
+            claim = await ctx.fresh_claim(pod.namespace, name)
         except NotFound:
             return
         if not is_reserved_for(claim, pod):
