@@ -95,6 +95,11 @@ class Scene:
     def _claims(self) -> Iterator[str]:
         living, given = self._living(), Counter[tuple[str, str, str]]()
         reserved: dict[str, set[str]] = {}
+        labels = {each["metadata"]["name"]: each["metadata"].get("labels", {}) for each in self.nodes}
+        reach = {
+            each["metadata"]["name"]: each.get("status", {}).get("allocation", {}).get("nodeSelector")
+            for each in self.claims
+        }
         for each in self.claims:
             name, status = each["metadata"]["name"], each.get("status", {})
             users = {user["uid"] for user in status.get("reservedFor", [])}
@@ -110,6 +115,8 @@ class Scene:
                 name = entry.get("resourceClaimName")
                 if node_of(pod) and name is not None and uid not in reserved.get(name, set()):
                     yield f"pod {pod['metadata']['name']} is bound, and claim {name} is not reserved for it"
+                if node_of(pod) in labels and not _selects(reach.get(name), node_of(pod), labels[node_of(pod)]):
+                    yield f"pod {pod['metadata']['name']} is on {node_of(pod)}, where claim {name} cannot be used"
 
     # inside
 
@@ -140,6 +147,17 @@ def is_live(request: Tree) -> bool:
 def groups_of(pod: Tree) -> set[str]:
     labels = pod["metadata"].get("labels", {})
     return {value for key, value in labels.items() if key.partition("/")[0] == GROUP_LABEL}
+
+
+def _selects(selector: Tree | None, node: str, labels: Tree) -> bool:
+    """Whether a selector means the node, as far as allocations say such things: by name, and by values of labels."""
+    if selector is None:
+        return True
+    return any(
+        all(node in each["values"] for each in term.get("matchFields", []))
+        and all(labels.get(each["key"]) in each["values"] for each in term.get("matchExpressions", []))
+        for term in selector["nodeSelectorTerms"]
+    )
 
 
 def _going(pod: Tree) -> bool:

@@ -15,7 +15,13 @@ from bayplan.devices.faults import ClaimChanged, DeviceBindingFailed, DeviceBind
 from bayplan.objects.core import Pod, PodResourceClaim
 from bayplan.objects.go_text import quote
 from bayplan.objects.meta import Condition
-from bayplan.objects.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim
+from bayplan.objects.node_selectors import compile_node_selector
+from bayplan.objects.resource import (
+    AllocatedDeviceStatus,
+    AllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -81,6 +87,12 @@ def not_found(key: str) -> str:
 
 def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(consumer.uid == pod.uid for consumer in claim.status.reserved_for)
+
+
+def is_within_reach(allocation: AllocationResult, labels: Mapping[str, str], node_name: str) -> bool:
+    """Whether devices can be used from a node with these labels. A selector with a mistake in it means no node."""
+    selector = allocation.node_selector
+    return selector is None or compile_node_selector(selector).matches(labels, node_name)
 
 
 # devices that must be made ready after they were allocated

@@ -31,6 +31,14 @@ class ClaimChanged(DeviceError):
     """A claim was deleted, allocated or deallocated by somebody else before we could write to it."""
 
 
+class OutOfReach(DeviceError):
+    """The devices of a claim cannot be used from the node on which its pod is to run."""
+
+
+class DeviceTaken(DeviceError):
+    """A device that a claim is to get is another claim's."""
+
+
 class DeviceBindingFailed(DeviceError):
     """A driver said that a device will not become ready."""
 

@@ -12,7 +12,7 @@ nobody watches: it compares all claims after a change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -143,6 +143,28 @@ class DeviceAssumptions:
     def claims(self) -> Mapping[str, ResourceClaim]:
         """The newest known version of each claim, by `namespace/name`."""
         return self._known
+
+    def holder(
+        self, allocation: AllocationResult, excused: Container[str] = ()
+    ) -> tuple[ResourceClaim, DeviceId] | None:
+        """A claim because of which another cannot have these devices, and the one of them that it has.
+
+        `excused`: uids of claims that do not count. Costs a lookup a device, unless somebody has it."""
+        for device, result in _holding(allocation):
+            shares = result.share_id is not None
+            if not (self.in_use.is_held(device) if shares else self.in_use.is_allocated(device)):
+                continue
+            for uid, counted in self._counted.items():
+                if uid not in excused and any(
+                    other == device and not (shares and theirs.share_id is not None)
+                    for other, theirs in _holding(counted)
+                ):
+                    return self._by_uid(uid), device
+        return None
+
+    def _by_uid(self, uid: str) -> ResourceClaim:
+        """A claim that counts."""
+        return next(claim for claim in (*self._known.values(), *self._pending.values()) if claim.metadata.uid == uid)
 
     # what the API server tells
 

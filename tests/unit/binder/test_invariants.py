@@ -67,6 +67,18 @@ def waiting(scene: Scene) -> None:
     scene.requests.append({**request("large"), "status": {}})
 
 
+def only_from(scene: Scene, **term: Any) -> None:
+    """The devices of the claim can be used from some nodes only."""
+    scene.claims[0]["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
+
+
+def on(key: str, value: str) -> list[Tree]:
+    return [{"key": key, "operator": "In", "values": [value]}]
+
+
+ELSEWHERE = "pod claiming is on n1, where claim c cannot be used"
+
+
 FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
     "two-requests": (lambda scene: scene.requests.append(request("plain")), "pod plain has 2 live requests"),
     "other-node": (
@@ -116,11 +128,20 @@ FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
         lambda scene: scene.claims[0].pop("status"),
         "pod claiming is bound, and claim c is not reserved for it",
     ),
+    "by-name": (lambda scene: only_from(scene, matchFields=on("metadata.name", "n2")), ELSEWHERE),
+    "by-label": (lambda scene: only_from(scene, matchExpressions=on("zone", "far")), ELSEWHERE),
     "device-twice": (
         lambda scene: scene.claims.append({**scene.claims[0], "metadata": {"name": "d"}}),
         "device ('d', 'n1', 'gpu-0') is given out 2 times",
     ),
 }
+
+
+def test_devices_that_can_be_used_are_no_fault() -> None:
+    scene = in_order()
+    scene.nodes[0]["metadata"]["labels"] = {"zone": "near"}
+    only_from(scene, matchFields=on("metadata.name", "n1"), matchExpressions=on("zone", "near"))
+    assert scene.faults() == []
 
 
 @pytest.mark.parametrize("name", FAULTS)

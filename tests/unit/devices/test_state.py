@@ -298,3 +298,34 @@ def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None
     assert known.in_use == InUse([holding("a")])
     known.release(claim.key, "two")
     assert known.in_use == InUse()
+
+
+# who has it
+
+
+def test_who_has_a_device_is_found_unless_it_is_excused() -> None:
+    mine, theirs = (
+        make_claim(name=name, allocation=holding(*held)) for name, held in (("mine", "a"), ("theirs", "bc"))
+    )
+    devices = DeviceAssumptions([mine, theirs])
+    assert devices.holder(holding("c", "a"), {mine.metadata.uid}) == (theirs, of("c"))
+    assert devices.holder(holding("a"), {mine.metadata.uid}) is None
+    assert devices.holder(holding("d")) is None
+    assert devices.holder(holding("c", adminAccess=True)) is None
+
+
+def test_shares_of_a_device_stand_beside_each_other_and_not_beside_the_whole() -> None:
+    shared = make_claim(name="shared", allocation=holding("a", shareID="1"))
+    devices = DeviceAssumptions([shared])
+    assert devices.holder(holding("a", shareID="2")) is None
+    assert devices.holder(holding("a")) == (shared, of("a"))
+
+
+def test_who_is_being_given_a_device_has_it() -> None:
+    devices, claim = DeviceAssumptions(), make_claim(name="mine")
+    devices.begin(claim, holding("a"))
+    held = devices.holder(holding("a"))
+    assert held is not None
+    assert held[0].key == claim.key
+    devices.finish(claim.metadata.uid)
+    assert devices.holder(holding("a")) is None

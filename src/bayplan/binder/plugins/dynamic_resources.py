@@ -1,24 +1,25 @@
 """Are the pod's devices its own? Writes the allocations that came with the request to the claims, and reserves them.
 
 Which devices was decided by whoever made the request; what is written, and how, is `devices`' business. Claims that
-were written before, by an earlier attempt or by the engine itself, are left as they are.
+were written before, by an earlier attempt, by the engine itself or by somebody else, are left as they are. Whoever
+chose the devices: a pod whose node cannot use them is not bound, nor is one that is to get a device of somebody else.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.patience import Patient
 from bayplan.devices import extended, intents
-from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for
-from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout
+from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for, is_within_reach
+from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach
+from bayplan.devices.state import DeviceAssumptions
 from bayplan.errors import NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.node_selectors import compile_node_selector
 from bayplan.objects.resource import AllocationResult, ResourceClaim
 
 
@@ -30,23 +31,22 @@ class DynamicResources(Patient):
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        done: list[tuple[ResourceClaim, bool]] = state.kept.setdefault(self.name, [])
-        for each in bind_request.spec.resource_claim_allocations:
+        done: list[ResourceClaim] = []
+        for each in _entries(pod, bind_request):
             name = claim_name(pod, each)
             if name is not None:
                 claim = await ctx.fresh_claim(pod.namespace, name)
-                done.append(await self._reserved(ctx, pod, claim, each.allocation))
+                done.append(await self._reserved(ctx, pod, node, claim, each.allocation))
         special = bind_request.spec.extended_resource_claim_allocation
         if special is not None:
-            done.append(await self._special(ctx, pod, special))
-        await self._until_ready(ctx, pod, node, [claim for claim, _ in done])
+            done.append(await self._special(ctx, pod, node, special))
+        await self._until_ready(ctx, pod, node, done)
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         """Nobody else has to wait for what this pod does not get. A claim that others use keeps its devices."""
-        state.kept.pop(self.name, None)
-        for each in bind_request.spec.resource_claim_allocations:
+        for each in _entries(pod, bind_request):
             with contextlib.suppress(ClaimChanged):  # a pod that is gone has no claims any more
                 name = claim_name(pod, each)
                 if name is not None:
@@ -60,19 +60,59 @@ class DynamicResources(Patient):
     # inside -----------------------------------------------------------------------------------------------------
 
     async def _reserved(
-        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, allocation: AllocationResult | None
-    ) -> tuple[ResourceClaim, bool]:
-        """The claim as it then is, and whether the allocation is ours."""
-        if is_reserved_for(claim, pod):
-            return claim, False
-        given = allocation if claim.status.allocation is None else None
-        if given is None and claim.status.allocation is None:
+        self, ctx: BinderHandle, pod: Pod, node: Node, claim: ResourceClaim, brought: AllocationResult | None
+    ) -> ResourceClaim:
+        """The claim as it then is. Devices that it has are as good as those that the request brings, if they are
+        within reach: the pod gets what its claim has, and never both."""
+        allocation = claim.status.allocation or brought
+        if allocation is None:
             raise ClaimChanged(f"claim {claim.key} has no devices, and the request brings none")
-        written = await ctx.writes.perform(intents.ReserveClaim(claim, pod, ctx.clock.now(), given))
+        _demand_reach(claim, allocation, node)
+        if is_reserved_for(claim, pod):
+            return claim
+        if claim.status.allocation is None:
+            return await self._allocated(ctx, pod, claim, allocation)
+        written = await ctx.writes.perform(intents.ReserveClaim(claim, pod, ctx.clock.now()))
         assert isinstance(written, ResourceClaim)
-        return written, given is not None
+        if written.status.allocation is not None:
+            _demand_reach(written, written.status.allocation, node)  # it may have got others meanwhile
+        return written
 
-    async def _special(self, ctx: BinderHandle, pod: Pod, given: ExtendedClaimAllocation) -> tuple[ResourceClaim, bool]:
+    async def _allocated(
+        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult
+    ) -> ResourceClaim:
+        """The claim with the devices of the request, once it is sure that nobody else has them.
+
+        What another worker is writing at this moment counts, too: both would be told that the devices are free."""
+        devices = ctx.cache.devices
+        devices.sync(ctx.cache.catalog)
+        await self._demand_free(ctx, claim, brought)
+        devices.begin(claim, brought)
+        try:
+            written = await ctx.writes.perform(intents.ReserveClaim(claim, pod, ctx.clock.now(), brought))
+            assert isinstance(written, ResourceClaim)
+            devices.assume(written)
+        finally:
+            devices.finish(claim.metadata.uid)
+        return written
+
+    async def _demand_free(self, ctx: BinderHandle, claim: ResourceClaim, brought: AllocationResult) -> None:
+        """Raise where somebody else has one of these devices. Of a claim that had one when the watch last told of it
+        the server is asked: it may have given the device back."""
+        devices, excused = ctx.cache.devices, {claim.metadata.uid}
+        while (held := devices.holder(brought, excused)) is not None:
+            other, device = held
+            if devices.pending(other.metadata.uid) is None:
+                try:
+                    found = [await ctx.fresh_claim(other.namespace, other.name)]
+                except NotFound:
+                    found = []
+                if DeviceAssumptions(found).holder(brought, excused) is None:
+                    excused.add(other.metadata.uid)
+                    continue
+            raise DeviceTaken(f"device {device}, which claim {claim.key} is to get, is that of claim {other.key}")
+
+    async def _special(self, ctx: BinderHandle, pod: Pod, node: Node, given: ExtendedClaimAllocation) -> ResourceClaim:
         """The claim behind extended resources: the one that an earlier attempt made, or a new one."""
         claim = await self._special_claim(ctx, pod)
         if claim is None:
@@ -80,7 +120,7 @@ class DynamicResources(Patient):
             made = await ctx.writes.perform(intents.CreateSpecialClaim(wanted, pod))
             assert isinstance(made, ResourceClaim)
             claim = made
-        reserved = await self._reserved(ctx, pod, claim, given.allocation)
+        reserved = await self._reserved(ctx, pod, node, claim, given.allocation)
         await ctx.writes.perform(intents.RecordSpecialClaim(pod, claim.name, given.container_mappings))
         return reserved
 
@@ -109,11 +149,11 @@ class DynamicResources(Patient):
         if not node_name:
             return False
         if not _is_of(claim, brought) or allocation is None or allocation.node_selector is None:
-            return True
+            return True  # without asking for the node
         labels: Mapping[str, str] = {}
         with contextlib.suppress(NotFound):
             labels = (await ctx.fresh_node(node_name)).labels
-        return compile_node_selector(allocation.node_selector).matches(labels, node_name)
+        return is_within_reach(allocation, labels, node_name)
 
     async def _until_ready(self, ctx: BinderHandle, pod: Pod, node: Node, claims: list[ResourceClaim]) -> None:
         """Wait for devices that must be made ready for this node."""
@@ -130,6 +170,20 @@ class DynamicResources(Patient):
             await ctx.writes.perform(intents.AwaitDevices(pod, note, done, self.timeout_s))
         except TimeoutError:
             raise DeviceBindingTimeout from None
+
+
+def _entries(pod: Pod, request: BindRequest) -> Iterator[ClaimAllocation]:
+    """What the request says of the pod's claims, and the pod's others: they must have devices already."""
+    given = request.spec.resource_claim_allocations
+    yield from given
+    named = {each.name for each in given}
+    yield from (ClaimAllocation(each.name) for each in pod.spec.resource_claims if each.name not in named)
+
+
+def _demand_reach(claim: ResourceClaim, allocation: AllocationResult, node: Node) -> None:
+    if not is_within_reach(allocation, node.labels, node.name):
+        whose = "brought for" if claim.status.allocation is None else "of"
+        raise OutOfReach(f"the devices {whose} claim {claim.key} cannot be used from node {node.name}")
 
 
 def _is_of(claim: ResourceClaim, brought: AllocationResult | None) -> bool:
