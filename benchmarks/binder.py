@@ -49,8 +49,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bayplan.client import (
     EVENTS,
+    JSON_PATCH,
     LEASES,
-    MERGE_PATCH,
     PODS,
     STRATEGIC_PATCH,
     Client,
@@ -356,10 +356,13 @@ async def bind(client: Client, pod: Pod, node: str) -> None:
     told = {"type": "PodBound", "status": "True", "reason": "Bound", "lastTransitionTime": now}
     where = {"name": pod.name, "namespace": SPACE, "subresource": "status"}
     status = {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
-    meta = {"uid": made.metadata.uid}
+    done = [
+        {"op": "test", "path": "/metadata/uid", "value": made.metadata.uid},
+        {"op": "add", "path": "/status", "value": status},
+    ]
     await asyncio.gather(
         client.patch(PODS, {"status": {"conditions": [told]}}, kind=STRATEGIC_PATCH, **where),
-        client.patch(REQUESTS, {"metadata": meta, "status": status}, kind=MERGE_PATCH, **where),
+        client.patch(REQUESTS, json.dumps(done).encode(), kind=JSON_PATCH, **where),
         *(client.create(EVENTS, event(client, pod, reason), namespace=SPACE) for reason in ("Scheduled", "Bound")),
     )
 
