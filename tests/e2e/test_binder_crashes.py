@@ -185,6 +185,19 @@ def test_the_next_binder_finds_the_claim_reserved(corner: BinderCorner, step: st
     corner.holds()
 
 
+def test_the_next_binder_gives_back_the_claim_of_a_pod_that_has_gone_meanwhile(corner: BinderCorner) -> None:
+    """Nothing but the request tells of the pod, and nobody runs here who looks after claims."""
+    pod = corner.claiming("web", owned=False)
+    corner.dies_at("prepared")
+    left = corner.api.get("ResourceClaim", "web")
+    assert [user["uid"] for user in left["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+    corner.api.delete("Pod", "web", now=True)
+    with corner.binder():
+        assert corner.ends("web", "Failed")["status"]["reason"] == "the pod is gone"
+    assert corner.api.get("ResourceClaim", "web").get("status", {}) == {}
+    corner.holds()
+
+
 def standing(corner: BinderCorner) -> tuple[str, str]:
     """Flags of a binder that stands still before its first binding."""
     text = STANDING.replace("A_FILE", str(corner.folder / "stood"))

@@ -14,7 +14,7 @@ from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.client import Resource
 from bayplan.errors import NotFound
 from bayplan.objects.resource import ResourceClaim
-from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, BinderRig, Failing, Tree, on_rig
+from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, REQUESTS, BinderRig, Failing, Tree, on_rig
 from needs import device_claim
 
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
@@ -182,6 +182,31 @@ def test_a_claim_is_free_when_the_pod_is_bound_elsewhere_after_a_crash(tmp_path:
         await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
         assert await rig.sync() is None
         assert await is_free(rig)
+
+    on_rig(tmp_path, test, DynamicResources())
+
+
+@pytest.mark.parametrize("made_anew", [False, True], ids=["gone", "another of its name"])
+def test_a_claim_is_free_when_the_pod_goes_after_a_crash(tmp_path: Path, made_anew: bool) -> None:
+    """Nobody knows any more which claims were the pod's."""
+
+    async def test(rig: BinderRig) -> None:
+        pod = await left_behind(rig)
+        await rig.make(CLAIMS, device_claim("other", "gpu"))
+        others = {"devices": {"results": [{**DEVICE, "device": "gpu-1"}]}}
+        user = {"resource": "pods", "name": "other", "uid": "other-uid"}
+        await rig.patch(CLAIMS, "other", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
+        await rig.patch(CLAIMS, "other", {"status": {"allocation": others, "reservedFor": [user]}}, sub="status")
+        before = await rig.get(CLAIMS, "other")
+        unowned = {"metadata": {"ownerReferences": None}, "spec": {"podUID": pod["metadata"]["uid"]}}
+        await rig.patch(REQUESTS, "web", unowned)  # so that nobody collects it
+        await rig.client.delete(PODS, name="web", namespace="default")
+        if made_anew:
+            await rig.pod()
+        assert await rig.sync() is None
+        assert (await rig.status())["reason"].startswith("the pod is gone")
+        assert await is_free(rig)
+        assert await rig.get(CLAIMS, "other") == before
 
     on_rig(tmp_path, test, DynamicResources())
 

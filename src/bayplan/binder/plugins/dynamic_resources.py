@@ -46,11 +46,14 @@ class DynamicResources(Patient):
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         """Nobody else has to wait for what this pod does not get. A claim that others use keeps its devices."""
-        for each in _entries(pod, bind_request):
-            with contextlib.suppress(ClaimChanged):  # a pod that is gone has no claims any more
-                name = claim_name(pod, each)
-                if name is not None:
-                    await self._given_back(ctx, pod, name, each.allocation)
+        entries = tuple(_entries(pod, bind_request))
+        if entries and not pod.spec.resource_claims:
+            await self._all_given_back(ctx, pod, entries)
+        else:
+            for each in entries:
+                with contextlib.suppress(ClaimChanged, NotFound):  # there is none to give back
+                    if (name := claim_name(pod, each)) is not None:
+                        await self._given_back(ctx, pod, await ctx.fresh_claim(pod.namespace, name), each.allocation)
         special = bind_request.spec.extended_resource_claim_allocation
         if special is not None:
             found = await self._special_claim(ctx, pod)
@@ -128,11 +131,15 @@ class DynamicResources(Patient):
         """Asked of the server: the watch may not have told yet what the attempt before made."""
         return extended.find_special_claim(pod, await ctx.fresh_claims(pod.namespace))
 
-    async def _given_back(self, ctx: BinderHandle, pod: Pod, name: str, brought: AllocationResult | None) -> None:
-        try:
-            claim = await ctx.fresh_claim(pod.namespace, name)
-        except NotFound:
-            return
+    async def _all_given_back(self, ctx: BinderHandle, pod: Pod, entries: tuple[ClaimAllocation, ...]) -> None:
+        """A pod that is gone does not say any more which claims were its own. Its uid is what is known of it."""
+        for claim in await ctx.fresh_claims(pod.namespace):
+            brought = (each.allocation for each in entries if _is_of(claim, each.allocation))
+            await self._given_back(ctx, pod, claim, next(brought, None))
+
+    async def _given_back(
+        self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None
+    ) -> None:
         if not is_reserved_for(claim, pod):
             return
         if await self._stays(ctx, pod, claim, brought):
