@@ -18,7 +18,7 @@ from binder_invariants import Scene, pod_uid
 from binder_witness import RESERVATIONS, Witness
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
-from needs import device_claim
+from needs import claim, device_claim, late_class, volume, with_claim
 from scenario import quick
 from scheduling import condition, node_of, running, until
 
@@ -155,6 +155,22 @@ class BinderCorner(BatchCorner):
         self.api.create(self.request(made, self.nodes[0], resourceClaimAllocations=given, **more))
         return made
 
+    def storing(self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **more: Any) -> list[str]:
+        """A pod whose claim waits for it, two volumes on the first node that fit, and the request to bind it.
+
+        The names of the volumes: without a provisioner one of the two is promised, with one another is to be made."""
+        kind = late_class(self, name, provisioner)
+        fits = kind if provisioner == "kubernetes.io/no-provisioner" else "another"
+        made = [volume(self, f"{name}-{number}", self.nodes[0], fits) for number in range(2)]
+        names = [each["metadata"]["name"] for each in made]
+        pod = with_claim(self, name, name)
+        pod["spec"]["schedulerName"] = "nobody"
+        *_, wanted = self.api.create(*made, claim(name, kind), pod)
+        for each in names:
+            self.api.patch("PersistentVolume", each, {"status": {"phase": "Available"}}, sub="status")
+        self.api.create(self.request(wanted, self.nodes[0], **more))
+        return names
+
     def ensure_reservations(self) -> None:
         """The namespace of pods that hold devices."""
         with suppress(Refused):
@@ -233,8 +249,15 @@ class BinderCorner(BatchCorner):
             requests=self.api.list("BindRequest"),
             reservations=[each for each in reservations if node_of(each) in self.nodes],
             claims=self.api.list("ResourceClaim"),
+            volumes=self.volumes(),
+            volume_claims=self.api.list("PersistentVolumeClaim"),
             handed=lambda request: self._handed.get(pod_uid(request)) or self.folded(request),
         ).faults()
+
+    def volumes(self) -> list[Tree]:
+        """Those that were promised to claims of this corner."""
+        found = self.api.list("PersistentVolume")
+        return [each for each in found if each["spec"].get("claimRef", {}).get("namespace") == self.namespace]
 
     def holds(self) -> None:
         """What must be true whoever died and when."""

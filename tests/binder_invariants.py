@@ -26,10 +26,12 @@ class Scene:
     requests: list[Tree] = field(default_factory=list)
     reservations: list[Tree] = field(default_factory=list)
     claims: list[Tree] = field(default_factory=list)
+    volumes: list[Tree] = field(default_factory=list)
+    volume_claims: list[Tree] = field(default_factory=list)
     handed: Callable[[Tree], Tree] = lambda request: {}  # noqa: ARG005
 
     def faults(self) -> list[str]:
-        checks = (self._requests, self._room, self._groups, self._claims)
+        checks = (self._requests, self._room, self._groups, self._claims, self._volumes)
         return [fault for check in checks for fault in check()]
 
     # I1, I3, I5, I6
@@ -118,6 +120,24 @@ class Scene:
                 if node_of(pod) in labels and not _selects(reach.get(name), node_of(pod), labels[node_of(pod)]):
                     yield f"pod {pod['metadata']['name']} is on {node_of(pod)}, where claim {name} cannot be used"
 
+    # volumes
+
+    def _volumes(self) -> Iterator[str]:
+        promised = Counter(each["spec"]["claimRef"]["uid"] for each in self.volumes)
+        claims = {each["metadata"]["name"]: each for each in self.volume_claims}
+        labels = {each["metadata"]["name"]: each["metadata"].get("labels", {}) for each in self.nodes}
+        for name, each in claims.items():
+            if (count := promised[each["metadata"]["uid"]]) > 1:
+                yield f"claim {name} is promised {count} volumes"
+        for pod in self._living().values():
+            for name in volume_claims_of(pod) if node_of(pod) else ():
+                uid, bound_to = claims[name]["metadata"]["uid"], claims[name]["spec"].get("volumeName")
+                found = [each for each in self.volumes if each["metadata"]["name"] == bound_to]
+                if not found or found[0]["spec"]["claimRef"]["uid"] != uid:
+                    yield f"pod {pod['metadata']['name']} is bound, and the volume of claim {name} is not"
+                elif not reaches(found[0], labels.get(node_of(pod), {})):
+                    yield f"pod {pod['metadata']['name']} is on {node_of(pod)}, where volume {bound_to} is not"
+
     # inside
 
     def _living(self) -> dict[str, Tree]:
@@ -158,6 +178,18 @@ def _selects(selector: Tree | None, node: str, labels: Tree) -> bool:
         and all(labels.get(each["key"]) in each["values"] for each in term.get("matchExpressions", []))
         for term in selector["nodeSelectorTerms"]
     )
+
+
+def volume_claims_of(pod: Tree) -> list[str]:
+    named = (each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", []))
+    return [name for name in named if name is not None]
+
+
+def reaches(volume: Tree, labels: Tree) -> bool:
+    """Whether a volume of which one label says where it is can be had on a node with these labels."""
+    terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    (where,) = [each for term in terms for each in term["matchExpressions"]]
+    return labels.get(where["key"]) in where["values"]
 
 
 def _going(pod: Tree) -> bool:

@@ -204,7 +204,7 @@ async def binder_rig(
         clock, chance = client.clock, random.Random(0)
         speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
-        handle = BinderHandle(client, writes, clock, view.cache, claims)
+        handle = BinderHandle(client, writes, clock, view.cache, claims, reached=steps)
         reservations = GpuReservations(client, view, reserving, takes_all=takes_all, reached=steps)
         observer = Counting()
         carrying_out = CarryingOut(

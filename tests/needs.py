@@ -6,8 +6,9 @@ from cluster.api import Tree
 from scenario import Corner
 
 
-def volume(corner: Corner, name: str, node_name: str, storage_class: str) -> Tree:
-    fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name]}]}
+def volume(corner: Corner, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
+    """One that can be had on a node, and on others if there are any."""
+    fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name, *others]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",

@@ -12,6 +12,7 @@ from binder_corner import BinderCorner, armed, is_stopped
 from binder_witness import DEVICE, Witness
 from cluster.api import Tree
 from cluster.run import Cluster
+from needs import bind_claim
 from scheduling import node_of, until
 
 NOTES = '''
@@ -195,6 +196,44 @@ def test_the_next_binder_gives_back_the_claim_of_a_pod_that_has_gone_meanwhile(c
     with corner.binder():
         assert corner.ends("web", "Failed")["status"]["reason"] == "the pod is gone"
     assert corner.api.get("ResourceClaim", "web").get("status", {}) == {}
+    corner.holds()
+
+
+@pytest.mark.parametrize("step", ["promised", "prepared", "bound"])
+def test_a_volume_is_found_again(corner: BinderCorner, step: str) -> None:
+    """Another one would fit as well; and who dies while it is awaited finds it promised, as often as that happens."""
+    names = corner.storing("web", backoffLimit=6)
+    corner.dies_at("promised")
+    (left,) = corner.volumes()
+    assert left["metadata"]["name"] in names
+    assert left["spec"]["claimRef"]["uid"] == corner.api.get("PersistentVolumeClaim", "web")["metadata"]["uid"]
+    with armed(step), corner.binder() as dying:
+        if step != "promised":
+            bind_claim(corner, "web", left["metadata"]["name"])
+        assert dying.wait(60) == -signal.SIGKILL, corner.binder_log()
+    assert node_of(corner.api.pod("web")) == (corner.nodes[0] if step == "bound" else "")
+    with corner.binder():
+        bind_claim(corner, "web", left["metadata"]["name"])
+        corner.ends("web", "Succeeded")
+    (found,) = corner.volumes()
+    assert (found["metadata"]["name"], found["spec"]) == (left["metadata"]["name"], left["spec"])
+    assert node_of(corner.api.pod("web")) == corner.nodes[0]
+    corner.holds()
+
+
+def test_the_node_of_a_volume_that_is_made_stays(corner: BinderCorner) -> None:
+    (made, _) = corner.storing("web", "example.com/maker", backoffLimit=6)
+    for _ in range(2):
+        corner.dies_at("promised")
+        left = corner.api.get("PersistentVolumeClaim", "web")
+        assert left["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] == corner.nodes[0]
+        assert corner.volumes() == []
+    with corner.binder():
+        uid = {"namespace": corner.namespace, "name": "web", "uid": left["metadata"]["uid"]}
+        corner.api.patch("PersistentVolume", made, {"spec": {"claimRef": uid}})  # as its provisioner would make it
+        bind_claim(corner, "web", made)
+        corner.ends("web", "Succeeded")
+    assert node_of(corner.api.pod("web")) == corner.nodes[0]
     corner.holds()
 
 

@@ -307,7 +307,7 @@ def _wired(
     view = View(client, cache)
     speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post)
     writes = ApiWrites(client, ProfileEvents({NAME: speaker}), clock=clock, claims=claims, exists=view.knows)
-    handle = BinderHandle(client, writes, clock, cache, claims)
+    handle = BinderHandle(client, writes, clock, cache, claims, reached=wiring.reached)
     reservations = GpuReservations(
         client, view, settings.reservations, takes_all=settings.takes_all, reached=wiring.reached
     )

@@ -22,7 +22,9 @@ from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, PODS, Client, Resource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
+from bayplan.framework import steps
 from bayplan.framework.handle import Writes
+from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.resource import ResourceClaim
@@ -61,6 +63,8 @@ class BinderHandle:
     cache: Cache
     claims: Resource | None = None
     """Device claims in the version that the server offers; None where it has none."""
+    reached: Reached = steps.unarmed
+    """Told the names of steps at which a crash leaves something behind."""
 
     async def fresh_node(self, name: str) -> Node:
         """The node as the API server has it at this moment, whatever the watch has told so far."""

@@ -25,6 +25,8 @@ TAKEN = "taken"
 RESERVED = "reserved"
 """A reservation pod is there; the pod does not say so yet."""
 LABELLED = "labelled"
+PROMISED = "promised"
+"""Volumes are promised to the pod's claims, or nodes named for them; nobody has bound them yet."""
 PREPARED = "prepared"
 """Every plugin has done its part."""
 BOUND = "bound"
@@ -35,7 +37,7 @@ BROKEN = "broken"
 """Something failed; nothing was taken back yet."""
 ROLLED_BACK = "rolled-back"
 
-STEPS = (REQUESTED, EVICTED, TAKEN, RESERVED, LABELLED, PREPARED, BOUND, FINISHED, BROKEN, ROLLED_BACK)
+STEPS = (REQUESTED, EVICTED, TAKEN, RESERVED, LABELLED, PROMISED, PREPARED, BOUND, FINISHED, BROKEN, ROLLED_BACK)
 ANY = "any"
 
 Reached = Callable[[str], None]

@@ -30,7 +30,7 @@ def request(name: str, where: str = "n1", **spec: Any) -> Tree:
 
 
 def in_order() -> Scene:
-    """A plain pod, one that shares a device, one with a claim: all as it must be."""
+    """A plain pod, one that shares a device, one with a claim, one with a volume: all as it must be."""
     room = node("n1", cpu="4")
     room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
     shared, holder = placed("shared"), placed("holder")
@@ -40,13 +40,22 @@ def in_order() -> Scene:
     claiming = placed("claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
     device = {"driver": "d", "pool": "n1", "device": "gpu-0"}
     status = {"allocation": {"devices": {"results": [device]}}, "reservedFor": [{"uid": "claiming"}]}
+    storing = placed("storing", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     return Scene(
         nodes=[room],
-        pods=[placed("plain"), shared, claiming],
-        requests=[request("plain"), request("shared", **part), request("claiming")],
+        pods=[placed("plain"), shared, claiming, storing],
+        requests=[request("plain"), request("shared", **part), request("claiming"), request("storing")],
         reservations=[holder],
         claims=[{"metadata": {"name": "c"}, "status": status}],
+        volumes=[volume("v", "n1")],
+        volume_claims=[{"metadata": {"name": "data", "uid": "data"}, "spec": {"volumeName": "v"}}],
     )
+
+
+def volume(name: str, where: str) -> Tree:
+    there = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [where]}]}
+    affinity = {"required": {"nodeSelectorTerms": [there]}}
+    return {"metadata": {"name": name}, "spec": {"claimRef": {"uid": "data"}, "nodeAffinity": affinity}}
 
 
 def test_what_is_in_order_has_no_faults() -> None:
@@ -93,7 +102,7 @@ FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
         lambda scene: scene.requests[0]["metadata"].update(annotations={"a": "b"}),
         "request plain says {'a': 'b'}, its plugins {}",
     ),
-    "no-room": (waiting, "n1: 4300 of 4000 cpu"),
+    "no-room": (waiting, "n1: 4400 of 4000 cpu"),
     "no-device": (
         lambda scene: scene.nodes[0]["status"]["allocatable"].pop("nvidia.com/gpu"),
         "n1: 1000 of 0 nvidia.com/gpu",
@@ -133,6 +142,19 @@ FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
     "device-twice": (
         lambda scene: scene.claims.append({**scene.claims[0], "metadata": {"name": "d"}}),
         "device ('d', 'n1', 'gpu-0') is given out 2 times",
+    ),
+    "volume-twice": (lambda scene: scene.volumes.append(volume("w", "n1")), "claim data is promised 2 volumes"),
+    "no-volume": (
+        lambda scene: scene.volume_claims[0]["spec"].pop("volumeName"),
+        "pod storing is bound, and the volume of claim data is not",
+    ),
+    "volume-of-another": (
+        lambda scene: scene.volumes[0]["spec"]["claimRef"].update(uid="another"),
+        "pod storing is bound, and the volume of claim data is not",
+    ),
+    "volume-elsewhere": (
+        lambda scene: scene.volumes.__setitem__(0, volume("v", "n2")),
+        "pod storing is on n1, where volume v is not",
     ),
 }
 

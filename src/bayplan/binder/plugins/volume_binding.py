@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bayplan.binder.plugin import BinderHandle, BindingState
 from bayplan.binder.plugins.patience import Patient
+from bayplan.framework import steps
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.storage import CsiNode
@@ -57,6 +58,7 @@ class VolumeBinding(Patient):
 
         perform = ctx.writes.perform
         written = await write_assumed(info, perform, volumes, noted)
+        ctx.reached(steps.PROMISED)
         await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
 
     async def rollback(
