@@ -1,7 +1,8 @@
 """Binders and schedulers that are killed again and again, wherever they are: in the end every pod is bound, once.
 
-Plain pods, pods that share GPUs and pods with device claims; some are refused on a node for good, some fail the first
-time. Whoever dies ends itself at a step that chance has chosen; the others go on meanwhile, and so does the next one.
+Plain pods, pods that share GPUs, pods with device claims and pods with volumes that wait for them; some are refused on
+a node for good, some fail the first time. Whoever dies ends itself at a step that chance has chosen; the others go on
+meanwhile, and so does the next one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 
 import pytest
 
+from alive import controllers
 from binder_corner import BinderCorner, armed
 from binder_witness import Witness
 from cluster.api import Refused, Tree
 from cluster.run import Cluster
-from needs import device_claim, devices
+from needs import claim, device_claim, devices, late_class, volume
 from scenario import quick
 from scheduling import node_of, until
 
@@ -30,7 +32,7 @@ PODS_A_KILL = 3
 ROUNDS_BETWEEN_CALMS = 10
 FEWEST_STEPS = 3
 """Of a binder, for each request that is made: taken, broken, rolled back."""
-KINDS = ("plain", "shared", "claim")
+KINDS = ("plain", "shared", "claim", "volume")
 MOODS = ("calm", "calm", "calm", "refused", "stumbling")
 VICTIMS = (("binder",), ("scheduler",), ("binder", "scheduler"))
 
@@ -43,7 +45,7 @@ profiles:
       disabled: [{name: DefaultBinder}]
 """
 LEFT_TO_THE_BINDER = f"""{PROFILES}    preBind:
-      disabled: [{{name: DynamicResources}}]
+      disabled: [{{name: DynamicResources}}, {{name: VolumeBinding}}]
 """
 
 MARKING = '''
@@ -103,7 +105,10 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
         slice_, kind = devices(mine, node, device_class(mine), count=32)
         slice_["metadata"]["name"] += f"-{number}"
         mine.api.create(*((slice_, kind) if number == 0 else (slice_,)))
-    yield mine
+    late_class(mine, "local", "kubernetes.io/no-provisioner")
+    only = ("--controllers", "persistentvolume-binder-controller")
+    with controllers(tmp_path, cluster.kubeconfig(), *only):
+        yield mine
     mine.api.delete_all("ResourceSlice", [f"{mine.label[:40]}-slice-{number}" for number in range(4)])
     mine.api.delete_all("DeviceClass", [device_class(mine)])
     mine.close()
@@ -111,6 +116,10 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
 
 def device_class(corner: BinderCorner) -> str:
     return f"{corner.label[:40]}-gpu"
+
+
+def storage_class(corner: BinderCorner) -> str:
+    return f"{corner.label[:40]}-local"
 
 
 @dataclass
@@ -160,9 +169,10 @@ class Rounds:
         }
         self.made = self.bound = 0
         self.killed: list[str] = []
+        self._kinds: list[str] = []
 
     def profiles(self) -> str:
-        """Claims are written by the scheduler before it makes the request, or by the binder after that."""
+        """Claims and volumes are written by the scheduler before it makes the request, or by the binder after that."""
         return self.chance.choice((PROFILES, LEFT_TO_THE_BINDER))
 
     def play(self, kills: int) -> None:
@@ -194,7 +204,7 @@ class Rounds:
 
     def come(self, turn: int) -> None:
         for name in self.latest(turn):
-            kind, mood = self.chance.choice(KINDS), self.chance.choice(MOODS)
+            kind, mood = self.kind(), self.chance.choice(MOODS)
             pod = self.corner.pod(name, cpu="10m")
             pod["metadata"]["annotations"] = {"example.com/mood": mood}
             if kind == "shared":
@@ -204,8 +214,23 @@ class Rounds:
                 self.corner.api.create(device_claim(name, device_class(self.corner)))
                 pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
                 pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+            elif kind == "volume":
+                self.store(name)
+                pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+                if mood == "refused":  # on the node of the volume it would be so for ever
+                    pod["metadata"]["annotations"]["example.com/mood"] = "stumbling"
             self.corner.api.create(pod)
             self.made += 1
+
+    def kind(self) -> str:
+        """Each kind as often as any other, in few rounds, too; in which order is chance."""
+        self._kinds = self._kinds or self.chance.sample(KINDS, len(KINDS))
+        return self._kinds.pop()
+
+    def store(self, name: str) -> None:
+        """A claim, and a volume on some node; which claim gets which volume is for those to say who place the pods."""
+        kind, node = storage_class(self.corner), self.chance.choice(self.corner.nodes)
+        self.corner.api.create(volume(self.corner, name, node, kind), claim(name, kind))
 
     def go(self, names: list[str]) -> None:
         """Pods are deleted, and what is theirs alone with them: no controller runs here that would do it."""
