@@ -21,6 +21,7 @@ from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
+from bayplan.binder.waiting import PatientWrites, Waits
 from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
 from bayplan.config.reservation_settings import ReservationSettings
@@ -77,6 +78,7 @@ class BinderRig:
     view: View
     reconciler: Reconciler
     reservations: GpuReservations
+    waits: Waits
     steps: Steps
     told: list[Event]
     attempts: list[str]
@@ -113,6 +115,7 @@ class BinderRig:
             self.view,
             self.reconciler,
             self.reservations,
+            waits=self.waits,
             clock=self.client.clock,
             chance=random.Random(0),
             workers=workers,
@@ -204,21 +207,23 @@ async def binder_rig(
         clock, chance = client.clock, random.Random(0)
         speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
-        handle = BinderHandle(client, writes, clock, view.cache, claims, reached=steps)
-        reservations = GpuReservations(client, view, reserving, takes_all=takes_all, reached=steps)
+        waits = Waits(view.is_there)
+        handle = BinderHandle(client, PatientWrites(writes, waits), clock, view.cache, claims, steps, waits)
+        reservations = GpuReservations(client, view, reserving, takes_all=takes_all, waiting=waits, reached=steps)
         observer = Counting()
         carrying_out = CarryingOut(
             handle,
             plugins,
             reservations,
             observer=observer,
+            waits=waits,
             is_wanted=view.is_wanted,
             limit_s=limit_s,
             reached=steps,
         )
         reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
         reconciler = Reconciler(view, carrying_out, reports, clock)
-        rig = BinderRig(client, view, reconciler, reservations, steps, told, observer.attempts)
+        rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer.attempts)
         for name in nodes:
             await rig.make(NODES, node_tree(name))
             await rig.hear(Node, name)

@@ -25,6 +25,7 @@ from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
+from bayplan.binder.waiting import PatientWrites, Waits
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, Client, Informer, Informers, Selection, Target
 from bayplan.clock import LoopClock, SystemClock
@@ -305,17 +306,19 @@ def _wired(
     client, cache = wiring.client, Cache()
     claims = wiring.offered.get(kind_of(resource.ResourceClaim))
     view = View(client, cache)
+    waits = Waits(view.is_there)
     speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post)
     writes = ApiWrites(client, ProfileEvents({NAME: speaker}), clock=clock, claims=claims, exists=view.knows)
-    handle = BinderHandle(client, writes, clock, cache, claims, reached=wiring.reached)
+    handle = BinderHandle(client, PatientWrites(writes, waits), clock, cache, claims, wiring.reached, waits)
     reservations = GpuReservations(
-        client, view, settings.reservations, takes_all=settings.takes_all, reached=wiring.reached
+        client, view, settings.reservations, takes_all=settings.takes_all, waiting=waits, reached=wiring.reached
     )
     carrying_out = CarryingOut(
         handle,
         settings.plugins.build(handle, settings.choices),
         reservations,
         observer=monitor.metrics,
+        waits=waits,
         is_wanted=view.is_wanted,
         limit_s=settings.plugin_limit_s,
         reached=wiring.reached,
@@ -324,4 +327,4 @@ def _wired(
     assert requests is not None
     reports = Reports(client, requests, view, speaker, clock=clock, chance=chance, observer=monitor.metrics)
     reconciler = Reconciler(view, carrying_out, reports, clock)
-    return LiveBinder(view, reconciler, reservations, clock=clock, chance=chance, workers=settings.workers)
+    return LiveBinder(view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=settings.workers)

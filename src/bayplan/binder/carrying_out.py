@@ -16,6 +16,7 @@ import msgspec
 
 from bayplan.binder.observing import BinderObserver
 from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK, BinderHandle, BindingState, InvalidRequest, RejectBind
+from bayplan.binder.waiting import Cancelled, Waits
 from bayplan.client.work_queue import asked_to_end
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.framework import steps
@@ -50,10 +51,6 @@ class PluginFailed(BayplanError):
     """A plugin failed the attempt."""
 
 
-class Cancelled(BayplanError):
-    """Nobody wants the pod to be bound any more."""
-
-
 class CarryingOut:
     """Binds pods with the help of plugins."""
 
@@ -64,6 +61,7 @@ class CarryingOut:
         reservations: Reservations,
         *,
         observer: BinderObserver,
+        waits: Waits,
         is_wanted: Callable[[BindRequest, float], Awaitable[bool]],
         limit_s: float = PLUGIN_LIMIT_S,
         reached: Reached = steps.unarmed,
@@ -72,6 +70,7 @@ class CarryingOut:
         self._plugins = plugins
         self._reservations = reservations
         self._observer = observer
+        self._waits = waits
         self._is_wanted = is_wanted
         self._limit_s = limit_s
         self._reached = reached
@@ -80,13 +79,14 @@ class CarryingOut:
         """Bind the pod; raises where that was not done."""
         self._reached(steps.TAKEN)
         start_s = self._handle.clock.monotonic_s()
-        if request.is_fraction:
-            await self._reserve(pod, node, request, state)
-        for plugin in self._plugins:
-            await self._pre_bind(plugin, pod, node, request, state)
+        with self._waits.preparing(request):
+            if request.is_fraction:
+                await self._reserve(pod, node, request, state)
+            for plugin in self._plugins:
+                await self._pre_bind(plugin, pod, node, request, state)
         self._reached(steps.PREPARED)
         if not await self._is_wanted(request, self._handle.clock.monotonic_s() - start_s):
-            raise Cancelled(f"the bind request {request.key} was deleted meanwhile")
+            raise Cancelled(request)
         await self._handle.writes.perform(BindPod(pod, node.name, _noted_on_pod(request)))
         self._reached(steps.BOUND)
         await self.finish(pod, node, request, state)
@@ -147,6 +147,7 @@ class CarryingOut:
         except LeaseLost:
             raise
         except (Exception, SystemExit) as fault:
+            self._waits.demand(request)  # whatever a plugin makes of it that nobody wants it any more
             if not isinstance(fault, BayplanError):
                 log.exception("binder plugin %s failed at pre_bind of pod %s", plugin.name, pod.key)
             words = str(fault) if isinstance(fault, BayplanError) else f"{type(fault).__name__}: {fault}"

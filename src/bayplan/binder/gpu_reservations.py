@@ -17,13 +17,14 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from bayplan.binder.view import View
+from bayplan.binder.waiting import Waiting
 from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound, Unreachable
@@ -56,6 +57,7 @@ class GpuReservations:
         settings: ReservationSettings,
         *,
         takes_all: bool = False,
+        waiting: Waiting = nullcontext,
         reached: Reached = steps.unarmed,
     ) -> None:
         """`takes_all`: no other binder is at work here, and what carries no mark is ours, too."""
@@ -63,6 +65,7 @@ class GpuReservations:
         self._view = view
         self._settings = settings
         self._takes_all = takes_all
+        self._waiting = waiting
         self._reached = reached
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
@@ -146,11 +149,14 @@ class GpuReservations:
 
     @asynccontextmanager
     async def _alone(self, group: str) -> AsyncIterator[None]:
-        """One at a time for each group; locks that nobody waits for are not kept."""
+        """One at a time for each group; locks that nobody waits for are not kept. Whoever has to wait for its turn
+        keeps nobody else from work meanwhile: the one before may wait for a device."""
         lock = self._locks.setdefault(group, asyncio.Lock())
         self._users[group] += 1
         try:
-            async with lock:
+            async with AsyncExitStack() as turn:
+                async with self._waiting() if self._users[group] > 1 else nullcontext():
+                    await turn.enter_async_context(lock)
                 yield
         finally:
             self._users[group] -= 1
@@ -247,7 +253,8 @@ class GpuReservations:
         watching = asyncio.ensure_future(self._client.informer(_PODS, hear, selection=selection).run())
         waiting = asyncio.ensure_future(self._client.clock.sleep(self._settings.patience_s))
         try:
-            await asyncio.wait((known, waiting), return_when=asyncio.FIRST_COMPLETED)
+            async with self._waiting():
+                await asyncio.wait((known, waiting), return_when=asyncio.FIRST_COMPLETED)
             if known.done():
                 return known.result()
         finally:

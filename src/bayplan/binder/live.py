@@ -15,6 +15,7 @@ from functools import partial
 from bayplan.binder.gpu_reservations import GpuReservations, in_use
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.view import Key, View
+from bayplan.binder.waiting import Waits
 from bayplan.client import Resource, Unreadable
 from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import LoopClock
@@ -27,6 +28,8 @@ from bayplan.objects.meta import KubeObject
 log = logging.getLogger(__name__)
 
 WORKERS = 10
+MOST_WAITING = 500
+"""Pods that only wait for others, beside those that workers are busy with: each may keep a watch open."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 SYNC_EVERY_S = 60.0
 
@@ -40,6 +43,7 @@ class LiveBinder:
         reconciler: Reconciler,
         reservations: GpuReservations,
         *,
+        waits: Waits,
         clock: LoopClock,
         chance: random.Random,
         workers: int = WORKERS,
@@ -47,6 +51,7 @@ class LiveBinder:
         self.view = view
         self._reconciler = reconciler
         self._reservations = reservations
+        self._waits = waits
         self._clock = clock
         self._held: set[str] = set()
         """Reservations that are there, by key."""
@@ -54,7 +59,8 @@ class LiveBinder:
         self.unreadable: Mapping[Key, Unreadable] = {}
         """What is there at present and cannot be read, as whoever watches knows it."""
         made = partial(WorkQueue, clock=clock, chance=chance, first_retry_s=FIRST_RETRY_S, last_retry_s=LAST_RETRY_S)
-        self.requests: WorkQueue[Key] = made("bind request", self._sync, workers=workers)
+        self.requests: WorkQueue[Key] = made("bind request", self._sync, workers=workers, most_aside=MOST_WAITING)
+        waits.aside = self.requests.aside
         self.groups: WorkQueue[str] = made("GPU group", self._sync_group, workers=1)
 
     # what is told -----------------------------------------------------------------------------------------------
@@ -62,6 +68,8 @@ class LiveBinder:
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change."""
         self.view.hear(old, new)
+        if isinstance(item := old if new is None else new, BindRequest):
+            self._waits.look_at((item.namespace, item.name))
         if isinstance(new, BindRequest):
             self._unread.pop((new.namespace, new.name), None)
             # Our own words on a request are no reason to look at it again: a failure waits for its time.

@@ -14,7 +14,8 @@ a configuration without them, or with another order, is refused.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,6 +66,9 @@ class BinderHandle:
     """Device claims in the version that the server offers; None where it has none."""
     reached: Reached = steps.unarmed
     """Told the names of steps at which a crash leaves something behind."""
+    waiting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """`async with ctx.waiting():` around what only waits for others: no worker is held by it, and it ends as soon as
+    the request is gone. To be left before anything is written."""
 
     async def fresh_node(self, name: str) -> Node:
         """The node as the API server has it at this moment, whatever the watch has told so far."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bayplan.binder.carrying_out import Cancelled, CarryingOut
+from bayplan.binder.carrying_out import CarryingOut
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
 from bayplan.binder.reporting import Bound, NotBound, Reports
 from bayplan.binder.view import Key, View
+from bayplan.binder.waiting import Cancelled
 from bayplan.clock import Clock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
 from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest

@@ -81,7 +81,7 @@ class View:
     def is_there(self, request: BindRequest) -> bool:
         """Whether this very request still wants to be carried out, as far as was told."""
         known = self.requests.get((request.namespace, request.name))
-        return known is not None and known.metadata.uid == request.metadata.uid and known.is_live
+        return known is not None and _is_same(known, request) and known.is_live
 
     async def is_wanted(self, request: BindRequest, prepared_s: float) -> bool:
         """The same once the pod is prepared, right before it is bound.
@@ -93,7 +93,7 @@ class View:
         if prepared_s < ASK_AGAIN_S:
             return True
         found = await self.fresh_request((request.namespace, request.name))
-        return found is not None and found.metadata.uid == request.metadata.uid and found.is_live
+        return found is not None and _is_same(found, request) and found.is_live
 
     async def pod(self, request: BindRequest) -> Pod | None:
         """The pod that a request names, as last told if that can be it; None where there is none."""
@@ -133,6 +133,11 @@ class View:
 
     def node(self, name: str) -> Node | None:
         return self.cache.node(name)
+
+
+def _is_same(one: BindRequest, other: BindRequest) -> bool:
+    """Whether both ask for the same: neither another request of that name, nor this one changed meanwhile."""
+    return one.metadata.uid == other.metadata.uid and one.metadata.generation == other.metadata.generation
 
 
 def _number(request: BindRequest) -> int:

@@ -2,8 +2,9 @@
 
 The engine of every controller and of the binder: a watch adds keys, workers call the handler, and what the handler
 returns says when it wants to be called again. What fails is tried again with doubling delays; nothing that a handler
-raises stops the queue. Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and
-not a hundred.
+raises stops the queue. Workers are places: a handler that only waits for others steps `aside`, and another key has its
+place meanwhile. Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and not a
+hundred.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from bayplan.client.lasting import SERVER, LastingFaults
@@ -45,16 +47,20 @@ class WorkQueue(Generic[K]):
         clock: LoopClock,
         chance: random.Random,
         workers: int = 16,
+        most_aside: int = 0,
         first_retry_s: float = FIRST_RETRY_S,
         last_retry_s: float = LAST_RETRY_S,
     ) -> None:
+        """`most_aside`: how many may wait aside while so many workers are busy; beyond that nothing new is begun."""
         self._name = name
         self._first_retry_s = first_retry_s
         self._last_retry_s = last_retry_s
         self._handler = handler
         self._clock = clock
         self._chance = chance
-        self._workers = workers
+        self._places = asyncio.Semaphore(workers)
+        self._begun = asyncio.Semaphore(workers + most_aside)
+        self._placed: set[asyncio.Task[None]] = set()
         self._ready: deque[K] = deque()
         self._waiting: set[K] = set()
         self._busy: set[K] = set()
@@ -90,8 +96,36 @@ class WorkQueue(Generic[K]):
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ring(), name=f"{self._name} alarms")
-            for number in range(self._workers):
-                group.create_task(self._worker(), name=f"{self._name} {number}")
+            while True:
+                await self._work.acquire()
+                await self._begun.acquire()
+                await self._places.acquire()
+                key = self._ready.popleft()
+                if key not in self._waiting or key in self._busy:
+                    self._places.release()
+                    self._begun.release()
+                    continue  # forgotten since, or whoever has it goes on with it when it is done
+                self._waiting.discard(key)
+                self._busy.add(key)
+                self._placed.add(group.create_task(self._work_on(key), name=self._name))
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """A handler only waits in this block: its place is another's meanwhile, and is taken again at the end.
+
+        Whoever has no place, such as a task that a handler has started, gives none away. Stepping aside is never
+        refused, so that nobody keeps a place while it waits for somebody who waits for one."""
+        task = asyncio.current_task()
+        if task is None or task not in self._placed:
+            yield
+            return
+        self._placed.discard(task)
+        self._places.release()
+        try:
+            yield
+        finally:
+            await self._places.acquire()  # cancelled here, too, it has none to give back
+            self._placed.add(task)
 
     def _put(self, key: K) -> None:
         if key in self._waiting:
@@ -100,23 +134,24 @@ class WorkQueue(Generic[K]):
         self._ready.append(key)
         self._work.release()
 
-    async def _worker(self) -> None:
-        while True:
-            await self._work.acquire()
-            key = self._ready.popleft()
-            if key not in self._waiting or key in self._busy:
-                continue  # forgotten since, or another worker goes on with it when it is done
-            self._waiting.discard(key)
-            self._busy.add(key)
-            try:
-                again_s = await self._attempt(key)
-            finally:
-                self._busy.discard(key)
-            if again_s is not None:
-                self.add(key, after_s=max(again_s, SLOT_S))
-            if key in self._waiting:
-                self._ready.append(key)
-                self._work.release()
+    async def _work_on(self, key: K) -> None:
+        try:
+            again_s = await self._attempt(key)
+        finally:
+            self._busy.discard(key)
+            self._leave()
+        if again_s is not None:
+            self.add(key, after_s=max(again_s, SLOT_S))
+        if key in self._waiting:
+            self._ready.append(key)
+            self._work.release()
+
+    def _leave(self) -> None:
+        self._begun.release()
+        task = asyncio.current_task()
+        if task in self._placed:
+            self._placed.discard(task)
+            self._places.release()
 
     async def _attempt(self, key: K) -> float | None:
         try:

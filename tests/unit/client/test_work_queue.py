@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -205,3 +206,118 @@ async def test_added_now_it_does_not_wait_for_its_moment() -> None:
         await until(lambda: w.calls == [(0, "a")])
         await w.advance(6)
         assert w.calls == [(0, "a")]
+
+
+# waiting aside
+
+
+class Aside(Work):
+    """Its handler waits aside until the key is told to come back; then it works, and waits at its place if told to."""
+
+    def __init__(self, *, workers: int = 2, most_aside: int = 3) -> None:
+        super().__init__()
+        self.back: dict[str, asyncio.Event] = {}
+        self.waiting: list[str] = []
+        self.limit = asyncio.timeout(None)
+        self.queue = WorkQueue(
+            "thing", self.stand_aside, clock=self.clock, chance=random.Random(0), workers=workers, most_aside=most_aside
+        )
+
+    async def stand_aside(self, key: str) -> float | None:
+        if key.startswith("slow"):
+            self.waiting.append(key)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None) as self.limit, self.queue.aside():
+                    await self.back.setdefault(key, asyncio.Event()).wait()
+            self.waiting.remove(key)
+        return await self.handle(key)
+
+
+@asynccontextmanager
+async def waiting_aside(keys: int, **how: int) -> AsyncIterator[Aside]:
+    """So many keys that only wait."""
+    work = Aside(**how)
+    running = asyncio.ensure_future(work.queue.run())
+    try:
+        for number in range(keys):
+            work.queue.add(f"slow-{number}")
+        await work.turns()
+        yield work
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@on_loop
+async def test_who_waits_aside_takes_no_place_from_others() -> None:
+    async with waiting_aside(3) as w:
+        assert len(w.waiting) == 3  # of two workers
+        for key in "abcd":
+            w.queue.add(key)
+        await w.turns()
+        assert [key for _, key in w.calls] == list("abcd")
+
+
+@on_loop
+async def test_who_comes_back_takes_a_place_before_it_goes_on() -> None:
+    async with waiting_aside(3) as w:
+        w.hold = asyncio.Event()
+        for key in "ab":
+            w.queue.add(key)
+        await w.turns()
+        for each in w.back.values():
+            each.set()
+        await w.turns()
+        assert [key for _, key in w.calls] == ["a", "b"]
+        w.hold.set()
+        await w.turns()
+        assert sorted(key for _, key in w.calls) == ["a", "b", "slow-0", "slow-1", "slow-2"]
+        assert w.most_at_once == 2
+
+
+@on_loop
+async def test_a_key_that_waits_aside_is_still_in_nobody_elses_hands() -> None:
+    async with waiting_aside(1) as w:
+        w.queue.add("slow-0")
+        await w.turns()
+        assert w.waiting == ["slow-0"]
+        w.back["slow-0"].set()
+        await w.turns()
+        assert [key for _, key in w.calls] == ["slow-0", "slow-0"]
+
+
+@on_loop
+async def test_nothing_new_is_begun_while_as_many_as_may_wait_and_the_workers_besides_wait() -> None:
+    async with waiting_aside(8) as w:
+        assert w.waiting == [f"slow-{number}" for number in range(5)]
+        w.queue.add("a")
+        await w.turns()
+        assert w.calls == []
+        for key in w.waiting:
+            w.back[key].set()
+        await w.turns()
+        assert w.waiting == ["slow-5", "slow-6", "slow-7"]
+        assert w.calls[-1][1] == "a"
+
+
+@on_loop
+async def test_who_is_stopped_on_its_way_back_has_no_place_to_give_back() -> None:
+    async with waiting_aside(1, workers=1) as w:
+        w.hold = asyncio.Event()
+        w.queue.add("a")
+        await w.turns()
+        w.back["slow-0"].set()
+        await w.turns()
+        w.limit.reschedule(0)
+        for key in "bc":
+            w.queue.add(key)
+        await w.turns()
+        assert [key for _, key in w.calls] == ["a", "slow-0"]  # it ends as it may
+        w.hold.set()
+        await w.turns()
+        assert len(w.calls) == 4
+        w.hold = asyncio.Event()
+        for key in "de":
+            w.queue.add(key)
+        await w.turns()
+        assert w.at_once == 1
