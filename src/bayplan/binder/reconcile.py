@@ -54,16 +54,14 @@ class Reconciler:
             return
         if not request.is_live or request.has_succeeded:
             return  # we, or an earlier one of us, have told it before
-        pod = await self._view.pod(request) if request.spec.pod_name else None
-        waits = pod is not None and request.is_for(pod) and not pod.spec.node_name and not pod.terminating
-        await self._reports.tell(request, NotBound(why, pod if waits else None, final=True), 0.0)
+        await self._reports.tell(request, NotBound(why, await self._waiting_pod(request), final=True), 0.0)
 
     # inside -----------------------------------------------------------------------------------------------------
 
     async def _outcome(self, request: BindRequest) -> Bound | NotBound | None:
         """What came of it; None where the request itself is gone."""
         if fault := fault_of(request):
-            return NotBound(fault, final=True)
+            return NotBound(fault, await self._waiting_pod(request), final=True)
         pod = await self._view.pod(request)
         if pod is None or not request.is_for(pod):
             await self._clean_up(lost_pod(request), request)
@@ -82,6 +80,13 @@ class Reconciler:
             going = NotBound(f'node "{node.name}" is being deleted', pod)
             return await self._taken_back(pod, request, BindingState(), going)
         return await self._attempt(pod, node, request)
+
+    async def _waiting_pod(self, request: BindRequest) -> Pod | None:
+        """Who is to be told that a request which was never tried is given up: its pod, if that is there and waits."""
+        pod = await self._view.pod(request) if request.spec.pod_name else None
+        if pod is None or not request.is_for(pod) or pod.spec.node_name or pod.terminating:
+            return None
+        return pod
 
     async def _attempt(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
         state, refused = BindingState(), False

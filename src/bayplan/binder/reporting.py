@@ -103,7 +103,8 @@ class Reports:
         if pod is not None:
             await self._write_condition(pod, "False", "BindingError", reason)
             if final:
-                self._say(pod, WARNING, "BindingError", f"Pod {pod.key} is not bound to node {node}: {reason}")
+                where = f" to node {node}" if node else ""
+                self._say(pod, WARNING, "BindingError", f"Pod {pod.key} is not bound{where}: {reason}")
             else:
                 tried = f"attempt {attempts} of {limit}"
                 self._say(

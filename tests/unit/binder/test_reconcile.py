@@ -183,6 +183,23 @@ def test_a_malformed_request_ends_as_failed_with_a_sentence(tmp_path: Path, spec
         assert status["failedAttempts"] == 3  # which everybody takes for given up
         assert await rig.sync() is None
         assert await rig.node_of() == ""
+        told = (await rig.get(PODS, "web")).get("status", {}).get("conditions", [])
+        assert [(each["type"], each["message"]) for each in told] == (
+            [("PodBound", status["reason"])] if spec.get("podName", "web") == "web" else []
+        )
+        assert rig.reasons == ["BindingError"] * len(told)
+
+    on_rig(tmp_path, test)
+
+
+def test_a_malformed_request_says_nothing_to_a_pod_that_does_not_wait_for_it(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.client.bind("default", "web", "n1", uid=pod["metadata"]["uid"])
+        await rig.request(pod, receivedResourceType="Slice")
+        assert await rig.sync() is None
+        assert (await rig.status())["phase"] == "Failed"
+        assert rig.reasons == []
 
     on_rig(tmp_path, test)
 
