@@ -24,10 +24,10 @@ REFRESH = timedelta(minutes=30)
 MOST_KEPT = 16_384
 """Events that may become a series: without a bound a storm of them would be kept for six minutes."""
 
-_NEVER_AGAIN = {"Scheduled", "Bound", "Misconfigured"}
+_NEVER_AGAIN = {"Scheduled", "Bound", "Misconfigured", "BindingRetry", "BindingError"}
 """A version of a pod is bound, or handed to the binder, once; keeping each for six minutes would cost a fast scheduler
 hundreds of megabytes. What is wrong with an object is said once, and what is said later of the same version is
-something else."""
+something else. So is each attempt of the binder: it has a number and a node, and there are few of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,11 +119,19 @@ def test_bindings_are_not_kept() -> None:
     assert len(say.book) == 0
 
 
-def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words() -> None:
+@pytest.mark.parametrize(
+    ("reason", "notes"),
+    [
+        ("Misconfigured", ("its queue is missing", "its queue has no parent")),
+        ("BindingRetry", ("not bound to node n1 (attempt 1 of 3)", "not bound to node n2 (attempt 2 of 3)")),
+        ("BindingError", ("not bound to node n1", "not bound to node n2")),
+    ],
+)
+def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words(reason: str, notes: tuple[str, str]) -> None:
     say = Say()
     pod = Pod(metadata=ObjectMeta(name="p", namespace="team", uid="p", resource_version="1"))
-    for note in ("its queue is missing", "its queue has no parent"):
-        say.recorder.event(pod, type="Warning", reason="Misconfigured", action="Scheduling", note=note)
+    for note in notes:
+        say.recorder.event(pod, type="Warning", reason=reason, action="Scheduling", note=note)
         say.clock.advance(1)
     assert say.patches() == [None, None]
     assert len({write.name for write in say.writes}) == 2
