@@ -67,18 +67,24 @@ class LiveBinder:
 
     def hear(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change."""
+        item = old if new is None else new
+        if not isinstance(item, BindRequest):
+            self.view.hear(old, new)
+            return
+        key = (item.namespace, item.name)
+        known = self.view.requests.get(key)
         self.view.hear(old, new)
-        if isinstance(item := old if new is None else new, BindRequest):
-            self._waits.look_at((item.namespace, item.name))
-        if isinstance(new, BindRequest):
-            self._unread.pop((new.namespace, new.name), None)
-            # Our own words on a request are no reason to look at it again: a failure waits for its time.
-            if not isinstance(old, BindRequest) or old.metadata.generation != new.metadata.generation:
-                self.requests.add((new.namespace, new.name))
-        elif isinstance(old, BindRequest):
-            self.requests.forget((old.namespace, old.name))
-            for group in old.spec.selected_gpu_groups:
+        self._waits.look_at(key)
+        if new is None:
+            self.requests.forget(key)
+            for group in item.spec.selected_gpu_groups:
                 self.groups.add(group)
+            return
+        self._unread.pop(key, None)
+        # Our own words on a request are no reason to look at it again: a failure waits for its time.
+        is_new = not isinstance(old, BindRequest) or old.metadata.generation != item.metadata.generation
+        if is_new or _is_set_back(known, self.view.requests.get(key)):
+            self.requests.add(key)
 
     def hear_member(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """A pod with the label of a GPU group, a reservation or a user of one, came, changed or went.
@@ -140,6 +146,14 @@ class LiveBinder:
             phase = each.status.phase or "Pending"
             found[phase] = found.get(phase, 0) + 1
         return found
+
+
+def _is_set_back(known: BindRequest | None, now: BindRequest | None) -> bool:
+    """Whether somebody has taken back what was told of a request, which we never do: it is to be tried anew. What the
+    watch tells later than our own writes did is no newer than these, and takes nothing back."""
+    if known is None or now is None or now.is_given_up or now.has_succeeded:
+        return False
+    return known.is_given_up or known.has_succeeded or (known.has_outcome and not now.has_outcome)
 
 
 def _groups(pod: KubeObject | None) -> set[str]:

@@ -118,6 +118,11 @@ class BindRequest(KubeObject, frozen=True):
     @property
     def is_taken_up(self) -> bool:
         """Whether a binder has come to it at all."""
+        return self.has_outcome or self.status.failed_attempts > 0
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the last attempt has told what came of it; `Pending` is as good as nothing."""
         return self.status.phase not in ("", PENDING)
 
     @property
