@@ -105,12 +105,12 @@ def comparable(trees: list[Tree]) -> dict[tuple[str, str, str], Tree]:
         ("batch", -2),
         ("batch-controllers", -4),
         ("batch-admission", -5),
-        ("binder", 9),
-        ("binder-gpu-sharing", 20),
-        ("binder-beside-kai", 16),
+        ("binder", 11),
+        ("binder-gpu-sharing", 22),
+        ("binder-beside-kai", 18),
         ("gpu-admission", -6),
         ("binder-program", -4),
-        ("batch-binder", 8),
+        ("batch-binder", 10),
     ],
 )
 def test_the_api_server_accepts_every_field_of_the_manifests(prepared: Cluster, overlay: str, more: int) -> None:

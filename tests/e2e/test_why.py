@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cluster.run import free_ports
+from binder_corner import BinderCorner
+from cluster.run import Cluster, free_ports
 from patience import DEADLINE_S
 from scenario import Corner, quick
 from scheduling import Endpoint, until
 from served import get
+
+OWN = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 
 
 def asked(corner: Corner, port: int, pod: str, *arguments: str) -> dict[str, Any]:
@@ -59,3 +62,54 @@ def test_a_scheduler_that_runs_says_why(corner: Corner, tmp_path: Path) -> None:
         assert status(port, path, "") == 403
         assert status(port, path, "nonsense") == 401
         assert status(port, f"/why/{corner.namespace}/nobody", admin) == 404
+
+
+HELD_UP = """
+import asyncio
+from pathlib import Path
+
+class HeldUp:
+    name = "heldup"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        while not Path("{flag}").exists():
+            await asyncio.sleep(0.05)
+        raise RuntimeError("the node has no quota")
+"""
+
+
+def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    corner = BinderCorner(cluster, namespace, tmp_path)
+    corner.add_nodes(1)
+    (node,) = corner.nodes
+    (port,) = free_ports(1)
+    settings, plugins, flag = tmp_path / "own.yaml", tmp_path / "plugins", tmp_path / "flag"
+    settings.write_text(f"{OWN}binderLeaseNamespace: {namespace}\n")
+    plugins.mkdir(mode=0o755)
+    (plugins / "held_up.py").write_text(HELD_UP.format(flag=flag))
+    serving = (f"--secure-port={port}", "--bind-address=127.0.0.1", f"--settings={settings}")
+    binder = (f"--plugins-dir={plugins}", "--leader-elect", f"--leader-elect-resource-namespace={namespace}")
+    with corner.by_requests(*serving):
+        corner.api.create(corner.pod("web"))
+        until(lambda: bool(corner.find("BindRequest", "web")), "it is handed over")
+        alone = asked(corner, port, "web")
+        assert (alone["state"], alone["request"]["phase"], alone["request"]["failedAttempts"]) == (
+            "binding",
+            "Pending",
+            0,
+        )
+        assert alone["sentence"].startswith(f"{namespace}/web is to go to {node}")
+        assert alone["waitsFor"] == f"the binder to take up the bind request {namespace}/web"
+        assert alone["binder"]["state"] == "absent"
+        with corner.binder(*binder):
+            until(lambda: asked(corner, port, "web")["binder"]["state"] == "held", "a binder is there")
+            flag.touch()
+            until(lambda: asked(corner, port, "web")["state"] == "pending", "the binder gives it up")
+            until(lambda: asked(corner, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried")
+            answer = asked(corner, port, "web")
+    (given_up,) = answer["givenUp"]
+    assert (given_up["node"], given_up["times"]) == (node, 1)
+    assert "the node has no quota" in given_up["error"]
+    assert answer["waitsFor"].startswith(f"the pause after the binding to {node} that was given up to end")
+    assert answer["nextTry"] == given_up["until"]
+    corner.close()

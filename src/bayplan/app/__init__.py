@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
+from bayplan.app.explaining import BinderLook
 from bayplan.app.pacing import Pace
 from bayplan.app.paging import Heard
 from bayplan.app.requesting import RequestWatch
@@ -245,7 +246,7 @@ async def scheduler_process(
             beside=(*reloading, *following.beside(clock)),
             page_url=page,
         )
-        monitor.show(process, live)
+        monitor.show(process, live, binder=BinderLook.of(wiring.client, settings, lease))
         yield process
 
 

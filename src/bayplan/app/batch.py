@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.batch_serving import BatchMonitor
+from bayplan.app.explaining import BinderLook
 from bayplan.app.open_serving import OpenPages, served_openly
 from bayplan.app.paging import page_served
 from bayplan.app.requesting import RequestWatch
@@ -331,5 +332,5 @@ async def batch_process(
             page_url=page,
         )
         count_requests(side.live, monitor.registry)
-        monitor.show(process, side.live, settings.lease)
+        monitor.show(process, side.live, settings.lease, binder=BinderLook.of(wiring.client, own))
         yield process

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayplan import __version__
-from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
+from bayplan.app.explaining import NOT_LEADING, BinderLook, Explainer, why_of
 from bayplan.app.paging import Showcase
 from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.batch.live.sessions import LiveBatch
@@ -41,21 +41,25 @@ class BatchMonitor:
         self._process: SchedulerProcess | None = None
         self._lease: LeaderElection | None = None
         self._explainers: tuple[Explainer, ...] = ()
+        self._binder: BinderLook | None = None
         self.showcase = Showcase(clock, self._why)
 
     def observer(self, target: Target) -> Observer:
         return self._requests.observer(target.url.netloc)
 
-    def show(self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection) -> None:
+    def show(
+        self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection, binder: BinderLook | None = None
+    ) -> None:
         """Read this process from now on."""
         self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
+        self._binder = binder
         self.showcase.show_sessions(live, self.metrics)
         self.showcase.show(process)
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
         if self._process is None or not self._process.is_leading:
             raise NotLeading(NOT_LEADING)
-        return await why_of(self._explainers, namespace, name, now=now)
+        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
 
     def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
         return Views(

@@ -36,7 +36,7 @@ from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.framework.boundary import call_under_way
 from bayplan.framework.discovery import Kind, found_in, installed
 from bayplan.objects import core, resource, storage
-from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.bind_requests import BINDER, OURS, TAKEN_BY, BindRequest
 from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
@@ -51,7 +51,7 @@ from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import ProcessMetrics, RequestMetrics, add_build_info
 from bayplan.telemetry.watchdog import watched_loop
 
-NAME = "bayplan-binder"
+NAME = BINDER
 LEASE_NAMESPACE = "kube-system"
 
 _REQUESTS = kind_of(BindRequest)

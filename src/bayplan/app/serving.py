@@ -20,7 +20,7 @@ from typing import Protocol
 import yaml
 
 from bayplan import __version__
-from bayplan.app.explaining import NOT_LEADING, Explainer, why_of
+from bayplan.app.explaining import NOT_LEADING, BinderLook, Explainer, why_of
 from bayplan.app.paging import Showcase, page_served
 from bayplan.client import Client, Target, find_target
 from bayplan.client.transport import Observer as RequestObserver
@@ -93,6 +93,7 @@ class Monitor:
         self._process: SchedulerProcess | None = None
         self._live: LiveScheduler | None = None
         self._explainers: tuple[Explainer, ...] = ()
+        self._binder: BinderLook | None = None
         self.registry = Registry(disabled=flags.disabled_metrics)
         self.timings = PluginTimings()
         gates = [name for name, _, on in flags.features.all() if on]
@@ -111,10 +112,12 @@ class Monitor:
         """For a client: how its requests end."""
         return self._requests.observer(target.url.netloc)
 
-    def show(self, process: SchedulerProcess, live: LiveScheduler, *others: Explainer) -> None:
+    def show(
+        self, process: SchedulerProcess, live: LiveScheduler, *others: Explainer, binder: BinderLook | None = None
+    ) -> None:
         """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
         self._process, self._live = process, live
-        self._explainers = (LiveExplainer(live), *others)
+        self._explainers, self._binder = (LiveExplainer(live), *others), binder
         self.showcase.show_pods(live, self.metrics)
         self.showcase.show(process)
 
@@ -143,7 +146,7 @@ class Monitor:
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
         if self._process is None or not self._process.is_leading:
             raise NotLeading(NOT_LEADING)
-        return await why_of(self._explainers, namespace, name, now=now)
+        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
 
     def _election_checks(self) -> list[Check]:
         lease = self._configuration.leader_election

@@ -16,6 +16,7 @@ from typing import Any
 from bayplan.app import usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
 from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
+from bayplan.app.explaining import BinderLook
 from bayplan.app.open_serving import OpenPages, served_openly
 from bayplan.app.paging import Showcase
 from bayplan.app.requesting import RequestWatch
@@ -167,7 +168,8 @@ async def both_process(
             beside=beside,
             page_url=page,
         )
-        monitor.show(process, live, BatchExplainer(side.live))
+        look = BinderLook.of(wiring.client, settings, configuration.leader_election)
+        monitor.show(process, live, BatchExplainer(side.live), binder=look)
         monitor.showcase.show_sessions(side.live, metrics)
         yield process
 

@@ -21,7 +21,7 @@ from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import Conflict, Invalid, NotFound, ObjectError
-from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus
+from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import whole_time
 from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 CONDITION = "PodBound"
 LONGEST_REASON = 1024
-LONGEST_PAUSE_S = 60.0
 _ACTION = "Binding"
 
 
@@ -114,7 +113,7 @@ class Reports:
 
     def pause_s(self, failures: int) -> float:
         """How long to wait after so many earlier failures: doubling, with some chance, never much above a minute."""
-        return min(2.0 ** min(failures, 16), LONGEST_PAUSE_S) * (1.0 + 0.1 * self._chance.random())
+        return pause_s(failures) * (1.0 + 0.1 * self._chance.random())
 
     async def _write_status(self, request: BindRequest, status: BindRequestStatus) -> None:
         if status == request.status:

@@ -28,7 +28,7 @@ from bayplan.clock import Clock
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import SUCCESS, Status, error
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import BindRequest, pause_s
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 
@@ -221,6 +221,13 @@ class BindRequests:
             return request
         return self.others.request_of(pod) if self.others is not None else None
 
+    def tried_again_in_s(self, request: BindRequest) -> float | None:
+        """In how long the binder tries a request again that failed, about; None where it has not failed."""
+        tried_s = self._tried_s.get(request.pod_key)
+        if tried_s is None or not request.status.failed_attempts:
+            return None
+        return tried_s + pause_s(request.status.failed_attempts - 1) - self.clock.monotonic_s()
+
     def follow_up(self, pod: Pod, ended: Ended) -> Status | None:
         """What became of the request of a pod; success where nobody has made one: another profile, or an extender, has
         bound the pod by itself. None: nothing yet; `ended` will be told, unless we let go of it."""
@@ -248,7 +255,7 @@ class BindRequests:
         self._deleting.clear()  # what could not be deleted is tried again
         now, now_s = self.clock.now(), self.clock.monotonic_s()
         for uid in [uid for uid, until_s in self._kept_until_s.items() if until_s <= now_s]:
-            del self._kept_until_s[uid]
+            self._keep_in_mind(uid)
             self.engine.wake(uid)
         for request in list(self.known.values()):
             self._look_at(request, now)
@@ -358,12 +365,20 @@ class BindRequests:
 
     def _given_up(self, request: BindRequest, pod: Pod) -> None:
         node, reason = request.spec.selected_node, request.status.reason
-        pause_s = self.failures.note(pod.uid, node, reason)
+        self.failures.note(pod.uid, node, reason)
         self._devices.release(pod.uid)
         self._free(pod, error(f"the binder could not bind the pod to node {node}: {reason}"))
-        self._kept_until_s[pod.uid] = self.clock.monotonic_s() + pause_s
+        self._keep_in_mind(pod.uid)
         if request.is_ours:
             self._delete(request)
+
+    def _keep_in_mind(self, uid: str) -> None:
+        """When a pod may next be tried where it may not be now: of several nodes the first counts, then the next."""
+        opens_in_s = self.failures.opens_in_s(uid)
+        if opens_in_s is None:
+            self._kept_until_s.pop(uid, None)
+        else:
+            self._kept_until_s[uid] = self.clock.monotonic_s() + opens_in_s
 
     def _restore(self, request: BindRequest, pod: Pod) -> bool:
         if self.cache.pod(pod.metadata.uid) is None:

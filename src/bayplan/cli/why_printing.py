@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bayplan.cli.printing import print_table
 from bayplan.objects.relaxing import Change
-from bayplan.telemetry.answers import NOW, PENDING, Answer, Candidate, Gang, QueueShare, Refused
+from bayplan.telemetry.answers import NOW, PENDING, Answer, Candidate, Gang, GivenUpOn, QueueShare, Refused, Requested
 
 _NAMED = 5
 _TEXT = 30
@@ -21,6 +21,7 @@ def print_answer(answer: Answer) -> None:
     """All of it, as far as there is something to tell."""
     click.echo(answer.sentence)
     _print_facts(answer)
+    _print_given_up(answer.given_up)
     _print_best(answer)
     _print_reasons(answer.reasons)
     if answer.state == PENDING:
@@ -34,6 +35,9 @@ def print_answer(answer: Answer) -> None:
 def _print_facts(answer: Answer) -> None:
     facts = {
         "waits for": answer.waits_for,
+        "request": "" if answer.request is None else _progress(answer.request),
+        "last error": "" if answer.request is None else answer.request.reason,
+        "binder": "" if answer.binder is None else answer.binder.sentence,
         "since": _moment(answer.since),
         "tried": f"{answer.tries} time{'s' if answer.tries != 1 else ''}" if answer.tries else "",
         "tried next": _moment(answer.next_try),
@@ -43,6 +47,22 @@ def _print_facts(answer: Answer) -> None:
     for name, fact in facts.items():
         if fact:
             click.echo(f"  {name:<{width}}  {fact}")
+
+
+def _progress(request: Requested) -> str:
+    limit = f" of {request.limit}" if request.limit else ""
+    many = "attempt" if (request.limit or request.failed_attempts) == 1 else "attempts"
+    return f"{request.name} to {request.node}: {request.phase}, {request.failed_attempts}{limit} {many} failed"
+
+
+def _print_given_up(given_up: Sequence[GivenUpOn]) -> None:
+    if not given_up:
+        return
+    click.echo("\nNodes on which bindings were given up:")
+    table = _table("NODE", "TIMES", "TRIED AGAIN", "REASON")
+    for each in given_up:
+        table.add_row(escape(each.node), str(each.times), _moment(each.until) or "at once", escape(each.error))
+    print_table(table)
 
 
 def _print_best(answer: Answer) -> None:
@@ -132,7 +152,7 @@ def _table(*titles: str) -> Table:
         wraps = title in ("BY PLUGIN", "REASON", "WHICH")
         table.add_column(
             title,
-            justify="right" if title in ("TOTAL", "NODES") else "left",
+            justify="right" if title in ("TOTAL", "NODES", "TIMES") else "left",
             no_wrap=not wraps,
             overflow="fold",
             min_width=_TEXT if title == "REASON" else None,

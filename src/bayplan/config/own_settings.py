@@ -48,6 +48,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How long one call of a binder plugin may take before the attempt fails; longer than any bindTimeoutSeconds."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
+    binder_lease_namespace: str = ""
+    """Where `why` looks for the binder's lease; none: where the pod engine's own is, and kube-system for sessions."""
     resource_reservation: ReservationSettings = ReservationSettings()
     """The pods that hold shared GPUs, for the binder that makes them and the scheduler that counts them; see below."""
     ties: Literal["drawn", "inOrder"] = "drawn"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.suggesting import Suggestions
 from bayplan.snapshot import BoolVector
-from bayplan.telemetry.answers import MOST_NAMED, RECORD, Answer, Refused, candidates_of, choice_of
+from bayplan.telemetry.answers import MOST_NAMED, PLACED, RECORD, Answer, Refused, candidates_of, choice_of
 from bayplan.telemetry.decisions import DecisionRecord
 from bayplan.telemetry.explain import why
 
@@ -73,7 +73,12 @@ def as_recorded(answer: Answer, record: DecisionRecord, reasons: tuple[Refused, 
 def placed_as_recorded(answer: Answer, record: DecisionRecord) -> Answer:
     """Why a pod went to the node that it is on."""
     told = as_recorded(answer, record, refused_in(record, ()))
-    return replace(told, sentence=f"{answer.pod} is on {answer.node}: {why(record)}")
+    return replace(told, sentence=f"{where(answer)}: {why(record)}")
+
+
+def where(answer: Answer) -> str:
+    """The pod and its node, in words that do not say more than is true: it may still have to get there."""
+    return f"{answer.pod} {'is on' if answer.state == PLACED else 'is to go to'} {answer.node}"
 
 
 def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:

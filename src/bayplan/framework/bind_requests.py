@@ -190,6 +190,16 @@ def _is_text(value: object) -> TypeGuard[str]:
 # what failed ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node on which bindings of a pod were given up. `left_s`: for how long it is not tried there; 0: it may be."""
+
+    node: str
+    times: int
+    reason: str
+    left_s: float
+
+
 @dataclass(slots=True)
 class _Record:
     total: int = 0
@@ -232,12 +242,30 @@ class BindFailures:
         now_s = self._clock.monotonic_s()
         return (node for node, (_, until_s, _) in record.nodes.items() if until_s > now_s)
 
+    def exclusions(self, uid: str) -> tuple[Exclusion, ...]:
+        """All nodes on which bindings of a pod were given up, those too where it may be tried again."""
+        record, now_s = self.records.get(uid), self._clock.monotonic_s()
+        nodes = {} if record is None else record.nodes
+        return tuple(
+            Exclusion(node, times, reason, max(until_s - now_s, 0.0))
+            for node, (times, until_s, reason) in nodes.items()
+        )
+
+    def blocked_s(self, uid: str) -> float:
+        """For how long a pod is not to be tried at all."""
+        record = self.records.get(uid)
+        return 0.0 if record is None else max(record.blocked_until_s - self._clock.monotonic_s(), 0.0)
+
+    def opens_in_s(self, uid: str) -> float | None:
+        """In how long a pod may be tried where it may not be now; None: nothing is kept from it."""
+        shut_s = [each.left_s for each in self.exclusions(uid) if each.left_s]
+        return max(self.blocked_s(uid), min(shut_s)) if shut_s else self.blocked_s(uid) or None
+
     def blocked(self, uid: str) -> str:
         """Why a pod is not to be tried at all now; nothing where it may be."""
-        record = self.records.get(uid)
-        if record is None or record.blocked_until_s <= self._clock.monotonic_s():
+        record, left_s = self.records.get(uid), self.blocked_s(uid)
+        if record is None or not left_s:
             return ""
-        left_s = record.blocked_until_s - self._clock.monotonic_s()
         return (
             f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
             f"it is tried again in {left_s:.0f} s"

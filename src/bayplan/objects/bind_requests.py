@@ -24,6 +24,8 @@ VERSION = "v1alpha2"
 TAKEN_BY = "bayplan.dev/binder"
 OURS = "bayplan"
 """The label of requests that Bayplan's binder takes; it leaves those of others to others."""
+BINDER = "bayplan-binder"
+"""In whose name that binder speaks, and the lease that it holds."""
 NODE_LABEL = "selected-node"
 MADE_FOR = "bayplan.dev/scheduler"
 """The label that says which scheduler's pod it is, so that others can ask for requests that are not their own."""
@@ -38,6 +40,7 @@ RESOURCE_TYPES = ("", REGULAR, FRACTION, MIG_INSTANCE)
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 ANNOTATION_DOMAIN = "kai.scheduler"
+_LONGEST_PAUSE_S = 60.0
 _LONGEST_LABEL = 63
 _DIGEST = 10
 
@@ -151,6 +154,11 @@ class BindRequest(KubeObject, frozen=True):
             return False
         uid = spec.pod_uid or self.pod_uid
         return uid == meta.uid or not uid
+
+
+def pause_s(failures: int) -> float:
+    """How long the binder waits after so many earlier failures, less some chance: doubling, up to a minute."""
+    return min(2.0 ** min(failures, 16), _LONGEST_PAUSE_S)
 
 
 def new_request(

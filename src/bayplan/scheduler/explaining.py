@@ -19,6 +19,7 @@ from bayplan.framework.answering import (
     placed_as_recorded,
     refusals_in,
     refused_in,
+    where,
     with_suggestions,
 )
 from bayplan.framework.runtime import Framework
@@ -50,14 +51,14 @@ class PodExplainer:
         found = self._engine.records.latest(pod.key)
         return found if found is not None and found.uid == pod.uid else None
 
-    def placed(self, pod: Pod) -> Answer:
-        """Why a pod that has a node is there."""
+    def placed(self, pod: Pod, state: str = PLACED) -> Answer:
+        """Why a pod that has a node is there, or is to get there."""
         record = self.record(pod)
-        base = _base(pod, state=PLACED, node=pod.spec.node_name)
+        base = _base(pod, state=state, node=pod.spec.node_name)
         if record is None or record.node != pod.spec.node_name:
             mine = self._engine.serves(pod)
             text = NO_RECORD if mine else f"{pod.scheduler_name} placed it, which is not served here"
-            return replace(base, sentence=f"{pod.key} is on {pod.spec.node_name}; {text}")
+            return replace(base, sentence=f"{where(base)}; {text}")
         return placed_as_recorded(base, record)
 
     def pending(self, pod: Pod, *, now: bool = False) -> Answering:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from bayplan.cache.request_answers import kept_back, on_its_way
 from bayplan.framework.cures import EXTENDER, cures_of
 from bayplan.framework.events import ACTION_WORDS, Action, Cure
 from bayplan.framework.turns import in_turns
@@ -53,14 +54,16 @@ class LiveExplainer:
         waiting = self._live.engine.waiting.get(pod.uid)
         if waiting is not None and waiting.outcome is None:
             plugins = listed(waiting.pending_plugins())
-            return replace(self._pods.placed(waiting.pod), state=WAITING, waits_for=f"{plugins} at Permit")
+            return replace(self._pods.placed(waiting.pod, WAITING), waits_for=f"{plugins} at Permit")
         if pod.spec.node_name:
-            assumed = self._live.engine.cache.is_assumed(pod.uid)
-            answer = self._pods.placed(pod)
-            return replace(answer, state=BINDING, waits_for="the binding to be written") if assumed else answer
+            if not self._live.engine.cache.is_assumed(pod.uid):
+                return self._pods.placed(pod)
+            return on_its_way(self._pods.placed(pod, BINDING), self._live.requests, pod)
         queued = self._live.queue.get(pod.key)
         answer = await in_turns(self._pods.pending(pod, now=now), self._live.clock)
-        return self._with_queue(answer, queued)
+        answer = self._with_queue(answer, queued)
+        parked = queued is not None and queued.pool is Pool.PARKED
+        return kept_back(answer, self._live.requests, pod, otherwise=answer.waits_for if parked else None)
 
     def _with_queue(self, answer: Answer, queued: QueuedPod | None) -> Answer:
         """With what the queue knows: since when, how often tried, what wakes it."""

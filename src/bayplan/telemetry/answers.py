@@ -93,6 +93,46 @@ class QueueShare(_Part, frozen=True):
     borrowers: tuple[Borrower, ...] = ()
 
 
+class Requested(_Part, frozen=True):
+    """The BindRequest that is to bring the pod to its node, and how far the binder has come with it."""
+
+    name: str
+    node: str
+    # Sent even where they are the usual ones, as below.
+    phase: str = msgspec.field(default_factory=str)
+    failed_attempts: int = msgspec.field(default_factory=int)
+    limit: int | None = None
+    """So many failures end it; none: the first one does."""
+    reason: str = ""
+    made_at: datetime | None = None
+    is_ours: bool = msgspec.field(default_factory=bool)
+    """Whether Bayplan's own binder takes it, even without `--all`."""
+
+
+HELD, EXPIRED, FREE, ABSENT, UNKNOWN = "held", "expired", "free", "absent", "unknown"
+"""A binder is at work; it was, and died; it has stopped; there never was one that elects; we may not look."""
+
+
+class BinderLease(_Part, frozen=True):
+    """Whether anybody is there who could carry out a request, as far as the lease of binders tells."""
+
+    lease: str
+    state: str
+    sentence: str
+    holder: str = ""
+    renewed_at: datetime | None = None
+
+
+class GivenUpOn(_Part, frozen=True):
+    """A node on which bindings of the pod were given up: how often, why the last time, until when it is left out."""
+
+    node: str
+    times: int
+    error: str
+    until: datetime | None = None
+    """None: it may be tried there."""
+
+
 class Answer(_Part, frozen=True):
     """Why a pod is where it is, or nowhere."""
 
@@ -126,6 +166,9 @@ class Answer(_Part, frozen=True):
     next_try: datetime | None = None
     gang: Gang | None = None
     queue: QueueShare | None = None
+    request: Requested | None = None
+    binder: BinderLease | None = None
+    given_up: tuple[GivenUpOn, ...] = ()
 
 
 def candidates_of(best: Sequence[ScoredNode]) -> tuple[Candidate, ...]:

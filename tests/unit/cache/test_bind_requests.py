@@ -132,6 +132,22 @@ def test_a_request_that_is_given_up_frees_the_pod_keeps_it_from_the_node_and_is_
     assert world.engine.done[-1] == ("wake", "u1")
 
 
+def test_a_pod_that_is_kept_from_several_nodes_is_woken_for_each_of_them() -> None:
+    world = World(WEB)
+    for node in ("n1", "n2"):
+        world.book.hear(None, world.request(WEB, node))
+        world.book.hear(None, world.request(WEB, node, phase="Failed", failed_attempts=3, reason="no quota"))
+        world.clock.advance(10)
+    woken = []
+    for _ in range(5):
+        world.engine.done.clear()
+        world.clock.advance(5)
+        world.book.tidy()
+        woken.append(("wake", "u1") in world.engine.done)
+    assert woken == [False, True, False, True, False]
+    assert world.failures.excluded("u1") == frozenset()
+
+
 def test_an_old_word_of_the_watch_does_not_undo_a_newer_one() -> None:
     world = World(WEB)
     old, new = world.request(WEB), world.request(WEB, phase="Succeeded")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,19 @@ from bayplan.cli.why_printing import print_answer
 from bayplan.client import Secret, Target, leader_marks
 from bayplan.errors import ApiError, Forbidden, UsageError
 from bayplan.objects.relaxing import Change
-from bayplan.telemetry.answers import Answer, Borrower, Candidate, Choice, Gang, Member, QueueShare, Refused
+from bayplan.telemetry.answers import (
+    Answer,
+    BinderLease,
+    Borrower,
+    Candidate,
+    Choice,
+    Gang,
+    GivenUpOn,
+    Member,
+    QueueShare,
+    Refused,
+    Requested,
+)
 from wire_server import Reply, Request, WireServer, on_loop, status
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "cluster"
@@ -153,6 +166,31 @@ def test_everything_that_is_known_is_printed(
         "Queue q, share 0.50: deserved cpu 4 - greedy holds more than it deserves: cpu 1",
     ):
         assert words in told
+
+
+def test_the_binder_and_where_it_gave_up_are_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    until = datetime(2026, 11, 18, 9, 0, tzinfo=UTC)
+    given_up = (
+        GivenUpOn(node="n2", times=2, error="no quota", until=until),
+        GivenUpOn(node="n3", times=1, error="gone"),
+    )
+    request = Requested(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
+    lease = BinderLease(lease="l/b", state="free", sentence="nobody holds the lease l/b")
+    answer = Answer(pod="d/p", state="binding", request=request, binder=lease, given_up=given_up)
+    print_answer(answer)
+    told = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "request d/p to n1: Failed, 1 of 3 attempts failed",
+        "last error no volume",
+        "binder nobody holds the lease l/b",
+        "Nodes on which bindings were given up: NODE TIMES TRIED AGAIN REASON n2 2 2026-11-18 09:00:00 UTC no quota",
+        "n3 1 at once gone",
+    ):
+        assert words in told
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=Answer) == answer
 
 
 def test_a_tie_and_changes_that_are_needed_together(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,16 +33,26 @@ def test_every_key_can_be_set() -> None:
     text = HEAD + "".join(f"{key}: {number}\n" for number, key in enumerate(keys, 1))
     rest = (
         "bindRequests: true\nbinderPlugins: {gpusharing: {enabled: false}}\npageAddress: localhost:1\nties: inOrder\n"
+        "binderLeaseNamespace: ours\n"
         "mends: [tdm-midnight]\nresourceReservation: {namespace: gpu-holders, podResources: {limits: {cpu: 1}}}\n"
     )
     found = load_settings(text + rest, "s.yaml")
     names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
     assert [getattr(found, names[key]) for key in keys] == list(range(1, 11))
+    assert found.binder_lease_namespace == "ours"
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
     assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))
     resources = PodResources(limits={"cpu": 1})
     assert found.resource_reservation == ReservationSettings(namespace="gpu-holders", pod_resources=resources)
-    others = {"bindRequests", "binderPlugins", "resourceReservation", "pageAddress", "ties", "mends"}
+    others = {
+        "bindRequests",
+        "binderLeaseNamespace",
+        "binderPlugins",
+        "resourceReservation",
+        "pageAddress",
+        "ties",
+        "mends",
+    }
     assert set(names) == {*keys, *others}
 
 

@@ -259,6 +259,8 @@ def test_the_binders_flags_are_taken_and_its_lease_is_the_one_that_it_may_hold()
     assert verb == "binder"
     assert {flag.partition("=")[0] for flag in flags} <= known
     (role,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Role"]
+    (looked_at,) = [tree for tree in binder_trees("binder") if tree["kind"] == "Role"]
+    assert looked_at["rules"] == [{**role["rules"][1], "verbs": ["get"]}]  # the scheduler says who holds it
     named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
     assert named == [binder_lease(leader_elect=True).resource_name]
     assert f"--leader-elect-resource-namespace={role['metadata']['namespace']}" in flags

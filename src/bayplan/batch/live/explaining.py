@@ -26,7 +26,8 @@ from bayplan.batch.plugins.predicates import Predicates, built_filters
 from bayplan.batch.queue_limits import gauged
 from bayplan.batch.room_filter import SessionRoom
 from bayplan.batch.tasks import GROUP_NAME
-from bayplan.framework.answering import NO_RECORD, placed_as_recorded, refusals_in, with_suggestions
+from bayplan.cache.request_answers import kept_back, on_its_way
+from bayplan.framework.answering import NO_RECORD, placed_as_recorded, refusals_in, where, with_suggestions
 from bayplan.framework.boundary import Boundary
 from bayplan.framework.filtering import Filtering
 from bayplan.framework.nominations import NominationLedger
@@ -90,8 +91,9 @@ class BatchExplainer:
             return self._placed(replace(answer, state=PLACED, node=pod.spec.node_name), pod)
         if assumed is not None:
             told = self._placed(replace(answer, state=BINDING, node=assumed.spec.node_name), pod)
-            return replace(told, waits_for="the binding to be written")
-        return await in_turns(self._pending(replace(answer, state=PENDING), pod, job, now=now), self._live.clock)
+            return on_its_way(told, self._live.following.requests, pod)
+        told = await in_turns(self._pending(replace(answer, state=PENDING), pod, job, now=now), self._live.clock)
+        return kept_back(told, self._live.following.requests, pod, otherwise="")
 
     # what sessions said ------------------------------------------------------------------------------------------
 
@@ -104,7 +106,7 @@ class BatchExplainer:
         if record is not None and (record.uid, record.node) == (pod.uid, answer.node):
             return placed_as_recorded(answer, record)
         text = NO_RECORD if self.serves(pod) else f"{pod.scheduler_name} placed it, which is not served here"
-        return replace(answer, sentence=f"{pod.key} is on {answer.node}; {text}", decided_at=None)
+        return replace(answer, sentence=f"{where(answer)}; {text}", decided_at=None)
 
     def _told(self, answer: Answer, pod: Pod, job: Job | None) -> Answer:
         live = self._live

@@ -41,7 +41,7 @@ function Last({ pod, told }) {
 const time = (moment) => new Date(moment).toLocaleTimeString([], { hour12: false });
 
 function Answer({ answer, choose }) {
-  const { reasons = [], best = [], changes = [], together = [], gang, queue } = answer;
+  const { reasons = [], best = [], givenUp = [], changes = [], together = [], gang, queue } = answer;
   const waits = [
     answer.waitsFor && `waits for ${answer.waitsFor}`,
     answer.since && `since ${time(answer.since)}`,
@@ -50,6 +50,10 @@ function Answer({ answer, choose }) {
   ].filter(Boolean);
   return html`${lines(answer.sentence || "").map((line) => html`<p>${line}</p>`)}
     ${waits.length > 0 && html`<p class="none">${waits.join(", ")}</p>`}
+    ${answer.request && answer.request.reason && html`<p>${answer.request.reason}</p>`}
+    ${answer.binder && html`<p class="none">${answer.binder.sentence}</p>`}
+    ${givenUp.length > 0 && html`<h4>Bindings that were given up</h4><ul>${givenUp.map((each) => html`<li><${Node} name=${each.node} choose=${choose} />
+      ${each.times === 1 ? "once" : `${each.times} times`}${each.until && `, not before ${time(each.until)}`}: ${each.error}</li>`)}</ul>`}
     ${changes.length > 0 && html`<h4>What would make it fit</h4><ul class="changes">${changes.map((each) => html`<li>${each.text}${each.node && html` (<${Node} name=${each.node} choose=${choose} />)`}</li>`)}</ul>`}
     ${together.length > 0 && html`<h4>What would make it fit, all together</h4><ul class="changes">${together.map((each) => html`<li>${each.text}</li>`)}</ul>`}
     ${answer.noChange && html`<p>${answer.noChange}</p>`}

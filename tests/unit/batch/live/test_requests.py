@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from batch_builders import make_group, make_member, make_queue
+from bayplan.batch.live.explaining import BatchExplainer
 from bayplan.batch.live.request_following import follow_requests
-from bayplan.objects.bind_requests import BindRequest, new_request
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
 from bayplan.objects.gpu_sharing import given_whole
 from bayplan.objects.meta import KubeObject
@@ -172,3 +173,27 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
             assert (live.engine.cache.pod(pod.uid) is not None) == (ends == "bound")
 
     run()
+
+
+@on_loop
+async def test_why_tells_how_far_the_binder_has_come_and_where_it_gave_up() -> None:
+    pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    request = changed(new_request(pod, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
+    failed = replace(request, status=BindRequestStatus("Failed", "no quota", 3))
+    async with batch_running(NODE, make_queue(), make_group("job")) as rig:
+        live = rig.live
+        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        explainer = BatchExplainer(live)
+        rig.hear(pod, request)
+        await rig.session()
+        on_its_way = await explainer.answer(pod)
+        assert on_its_way.sentence.startswith("default/job-w-0 is to go to n; ")
+        assert on_its_way.waits_for == "the binder to take up the bind request default/job-w-0"
+        assert on_its_way.request is not None
+        rig.hear(failed)
+        await rig.session()
+        answer = await explainer.answer(pod)
+        (given_up,) = answer.given_up
+        assert (given_up.node, given_up.times, given_up.error) == ("n", 1, "no quota")
+        assert (answer.state, answer.next_try) == ("pending", given_up.until)
+        assert answer.waits_for == "the pause after the binding to n that was given up to end"
