@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
 
 def test_devices_that_can_be_used_are_no_fault() -> None:
     scene = in_order()
-    scene.nodes[0]["metadata"]["labels"] = {"zone": "near"}
+    scene.nodes[0]["metadata"]["labels"]["zone"] = "near"
     only_from(scene, matchFields=on("metadata.name", "n1"), matchExpressions=on("zone", "near"))
     assert scene.faults() == []
 
