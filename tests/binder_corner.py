@@ -15,7 +15,7 @@ from typing import Any
 from batch_corner import BatchCorner
 from bayplan.framework.steps import VARIABLE
 from binder_invariants import Scene, pod_uid
-from binder_witness import RESERVATIONS, Witness
+from binder_witness import NOTING, RESERVATIONS, Witness
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
 from needs import claim, device_claim, late_class, volume, with_claim
@@ -236,9 +236,11 @@ class BinderCorner(BatchCorner):
 
     # what must hold ---------------------------------------------------------------------------------------------
 
-    def witness(self) -> Witness:
-        """Somebody who looks on, and plays the part of nodes whose devices are reserved."""
-        return Witness(self.cluster, self.namespace)
+    def witness(self, plugins: Path) -> Witness:
+        """Somebody who looks on, and plays the part of nodes whose devices are reserved. `plugins`: a folder that the
+        binders of the test are given; one is put there that notes attempts."""
+        (plugins / "attempts.py").write_text(NOTING)
+        return Witness(self.cluster, self.namespace, plugins / "attempts.noted")
 
     def faults(self) -> list[str]:
         """What is not as it must be, once all is quiet: see `binder_invariants`."""

@@ -154,8 +154,8 @@ def pod_uid(request: Tree) -> str:
 
 
 def attempts(request: Tree) -> int:
-    """How often a request may have been tried at most."""
-    return int(request["spec"].get("backoffLimit", 0)) + 1
+    """How often a request may have been tried at most: a binder that starts tries what is there, limit or no limit."""
+    return max(int(request["spec"].get("backoffLimit", 0)), 1) + 1
 
 
 def is_live(request: Tree) -> bool:

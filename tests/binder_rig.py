@@ -124,10 +124,11 @@ class BinderRig:
         live.unreadable = informer.unreadable
         members = self.client.informer(PODS, live.hear_member, selection=Selection(label_selector=GROUP_LABEL))
         watching = asyncio.gather(informer.run(), members.run())
-        working = asyncio.ensure_future(live.run())
+        working: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(60):
                 await asyncio.gather(informer.wait_synced(), members.wait_synced())
+                working = asyncio.ensure_future(live.run())
                 yield live
         finally:
             for task in (working, watching):

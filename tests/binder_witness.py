@@ -1,7 +1,8 @@
 """Who looks on while pods are bound: what the last state does not show any more, such as a second node.
 
-Reads the watches of pods and of requests from the moment on at which it begins. It plays the part of the node, too:
-a reservation pod says which device it holds as soon as it is there, and is gone once it is told to go.
+Reads the watches of pods and of requests from the moment on at which it begins, and what a plugin of the binder, which
+may not live to tell of an attempt, has noted of each. It plays the part of the node, too: a reservation pod says which
+device it holds as soon as it is there, and is gone once it is told to go.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import json
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlencode
 
 from batch_corner import BatchApi
@@ -25,6 +28,20 @@ from scheduling import node_of
 RESERVATIONS = "kai-resource-reservation"
 DEVICE = "run.ai/reserve_for_gpu_index"
 _PATIENCE_S = 60
+NOTING = '''
+import os, pathlib
+
+
+class Attempts:
+    """Notes each request whose pod is to be prepared, whatever becomes of the process after that."""
+
+    name = "attempts"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        noted = os.open(pathlib.Path(__file__).with_suffix(".noted"), os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+        os.write(noted, f"{bind_request.metadata.uid} ".encode())
+        os.close(noted)
+'''
 
 
 class Watch(threading.Thread):
@@ -73,11 +90,11 @@ class Watch(threading.Thread):
 
 @dataclass
 class Asked:
-    """One request, as it was made, and the most attempts that it ever spoke of."""
+    """One request, as it was made, and the most attempts that a binder ever spoke of."""
 
     tree: Tree
     made: int
-    tried: int = 0
+    said: int = 0
 
 
 @dataclass
@@ -86,6 +103,7 @@ class Witness:
 
     cluster: Cluster
     namespace: str
+    notes: Path | None = None  # where NOTING notes attempts
     nodes: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # by uid of the pod: since which version it was there
@@ -131,12 +149,18 @@ class Witness:
                 wanted = max(asked, key=lambda each: each.made).tree["spec"]["selectedNode"] if asked else "nobody"
                 if node != wanted:
                     found.append(f"pod {uid} came to {node}; the request of that time said {wanted}")
-        found += [
-            f"request {each.tree['metadata']['name']} was tried {each.tried} times"
-            for each in self.requests.values()
-            if each.tried > attempts(each.tree)
-        ]
+        tried = self.tried()
+        for uid, each in self.requests.items():
+            name, most = each.tree["metadata"]["name"], attempts(each.tree)
+            if tried[uid] > most or each.said > most:
+                found.append(f"request {name} was tried {tried[uid]} times, of {most}, and speaks of {each.said}")
         return found
+
+    def tried(self) -> Counter[str]:
+        """By the uid of the request: how often plugins were really asked to prepare its pod."""
+        if self.notes is None or not self.notes.exists():
+            return Counter()
+        return Counter(self.notes.read_text().split())
 
     # what is told
 
@@ -148,7 +172,7 @@ class Witness:
     def _hear_request(self, _: str, request: Tree) -> None:
         meta = request["metadata"]
         known = self.requests.setdefault(meta["uid"], Asked(request, int(meta["resourceVersion"])))
-        known.tried = max(known.tried, request.get("status", {}).get("failedAttempts", 0))
+        known.said = max(known.said, request.get("status", {}).get("failedAttempts", 0))
         before, now = (each["metadata"].get("annotations", {}) for each in (known.tree, request))
         if (known.tree["spec"], before) != (request["spec"], now):
             self._faults.append(f"request {meta['name']} was changed after it was made")

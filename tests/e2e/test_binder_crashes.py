@@ -60,6 +60,19 @@ class Standing:
             os.kill(os.getpid(), signal.SIGSTOP)
 '''
 
+KILLING = '''
+import os, signal
+
+
+class Killing:
+    """Ends its process."""
+
+    name = "killing"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        os.kill(os.getpid(), signal.SIGKILL)
+'''
+
 REFUSING = '''
 from bayplan.binder.plugin import RejectBind
 
@@ -129,6 +142,27 @@ def test_nothing_is_left_of_a_failure(corner: BinderCorner, step: str) -> None:
     corner.holds()
 
 
+@pytest.mark.parametrize("limit", [3, 1])
+def test_a_request_that_kills_every_binder_is_given_up(corner: BinderCorner, limit: int) -> None:
+    (corner.folder / "plugins" / "killing.py").write_text(KILLING)
+    with corner.witness(corner.folder / "plugins") as witness:
+        with corner.binder(plugins(corner)) as process:
+            until(lambda: "at work" in corner.binder_log(), "the binder is at work", why=corner.binder_log)
+            corner.requested("web", corner.nodes[0], backoffLimit=limit)
+            assert process.wait(60) == -signal.SIGKILL
+        uid = corner.find("BindRequest", "web")["metadata"]["uid"]
+        for count in range(1, limit + 1):
+            with corner.binder(plugins(corner)) as process:
+                assert process.wait(60) == -signal.SIGKILL
+            assert (corner.phase_of("web"), witness.tried()[uid]) == ("Pending", 1 + count)
+        with corner.binder(plugins(corner)):
+            corner.ends("web", "Failed")
+    assert f"the binder died in the midst of attempt {limit} of {limit}" in corner.reason_of("web")
+    assert corner.bound_condition("web")["message"] == corner.reason_of("web")
+    assert witness.faults() == []
+    corner.holds()
+
+
 @pytest.fixture
 def group(corner: BinderCorner) -> Iterator[str]:
     corner.ensure_reservations()
@@ -139,7 +173,7 @@ def group(corner: BinderCorner) -> Iterator[str]:
 
 @pytest.fixture
 def witness(corner: BinderCorner, group: str) -> Iterator[Witness]:  # noqa: ARG001
-    with corner.witness() as looking_on:
+    with corner.witness(corner.folder / "plugins") as looking_on:
         yield looking_on
 
 

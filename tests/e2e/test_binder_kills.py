@@ -254,6 +254,7 @@ class Rounds:
         pods = corner.api.pods()
         until(lambda: self.witness.has_seen(pods), "the witness has seen it all")
         assert self.witness.faults() == []
+        assert self.witness.tried(), "nobody has noted an attempt"
         assert len(pods) + self.bound == self.made
         assert all(node_of(pod) in corner.nodes for pod in pods.values())
         going = [name for name in pods if self.chance.random() < 0.8]
@@ -264,7 +265,7 @@ class Rounds:
 
 
 def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> Rounds:
-    with corner.witness() as witness:
+    with corner.witness(corner.folder / "moody") as witness:
         rounds = Rounds(corner, witness, seed)
         try:
             rounds.play(kills)

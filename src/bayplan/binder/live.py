@@ -1,7 +1,7 @@
 """The binder at work: requests come by the watch, workers carry them out, one at a time for each.
 
 `hear` is the handler of every informer, `run` goes on until it is cancelled. Started again after a crash it is told of
-everything that exists, and so takes up what was left.
+everything that exists, and so takes up what was left; with care, for it may be what the one before has died of.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class LiveBinder:
         self._clock = clock
         self._held: set[str] = set()
         """Reservations that are there, by key."""
+        self._inherited: dict[Key, str] = {}
+        """Uids of requests that were there when we began, and are not over yet."""
         self._unread: dict[Key, Unreadable] = {}
         self.unreadable: Mapping[Key, Unreadable] = {}
         """What is there at present and cannot be read, as whoever watches knows it."""
@@ -77,6 +79,7 @@ class LiveBinder:
         self._waits.look_at(key)
         if new is None:
             self.requests.forget(key)
+            self._inherited.pop(key, None)
             for group in item.spec.selected_gpu_groups:
                 self.groups.add(group)
             return
@@ -107,7 +110,12 @@ class LiveBinder:
     # work -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled; from when all that exists is known."""
+        self._inherited = {
+            key: each.metadata.uid
+            for key, each in self.view.requests.items()
+            if each.is_live and not each.has_succeeded
+        }
         async with asyncio.TaskGroup() as group:
             group.create_task(self.requests.run(), name="bind requests")
             group.create_task(self.groups.run(), name="GPU groups")
@@ -116,11 +124,19 @@ class LiveBinder:
     async def _sync(self, key: Key) -> float | None:
         unread = self._unread.get(key)
         if unread is None:
-            return await self._reconciler.sync(key)
+            return await self._attempt(key)
         await self._reconciler.refuse(key, unread.uid, unread.reason)
         if self._unread.get(key) is unread:
             del self._unread[key]  # not before it is told: whatever fails is tried again
         return None
+
+    async def _attempt(self, key: Key) -> float | None:
+        request, uid = self.view.requests.get(key), self._inherited.get(key)
+        inherited = uid is not None and request is not None and request.metadata.uid == uid
+        again_s = await self._reconciler.sync(key, inherited=inherited)
+        if again_s is None:
+            self._inherited.pop(key, None)
+        return again_s
 
     async def _sync_group(self, group: str) -> None:
         await self._reservations.sync_group(group)

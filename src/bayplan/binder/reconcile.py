@@ -1,7 +1,7 @@
 """What is to become of one request? Asked for one key at a time, and again whenever it failed and may be tried again.
 
 Everything is read anew at each attempt, so that a process that starts after a crash needs no memory. What cannot be
-carried out, now or ever, ends as Failed with a sentence; nothing is tried for ever.
+carried out, now or ever, ends as Failed with a sentence; nothing is tried for ever, not even what kills the process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ class Reconciler:
         self._reports = reports
         self._clock = clock
 
-    async def sync(self, key: Key) -> float | None:
-        """One attempt, if the request of this key wants one; after how many seconds to try again, if at all."""
+    async def sync(self, key: Key, *, inherited: bool = False) -> float | None:
+        """One attempt, if the request of this key wants one; after how many seconds to try again, if at all.
+
+        `inherited`: the request was there when this process began, and the one before may have died of it. Its attempts
+        are counted before they are made."""
         request = self._view.requests.get(key)
         if request is None or not request.is_live or request.has_succeeded:
             return None
         start_s = self._clock.monotonic_s()
-        outcome = await self._outcome(request)
+        outcome = await self._outcome(request, inherited=inherited)
         if outcome is None:
             return None
         return await self._reports.tell(request, outcome, self._clock.monotonic_s() - start_s)
@@ -58,7 +61,7 @@ class Reconciler:
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    async def _outcome(self, request: BindRequest) -> Bound | NotBound | None:
+    async def _outcome(self, request: BindRequest, *, inherited: bool) -> Bound | NotBound | None:
         """What came of it; None where the request itself is gone."""
         if fault := fault_of(request):
             return NotBound(fault, await self._waiting_pod(request), final=True)
@@ -79,7 +82,17 @@ class Reconciler:
         if node.metadata.deletion_timestamp is not None:
             going = NotBound(f'node "{node.name}" is being deleted', pod)
             return await self._taken_back(pod, request, BindingState(), going)
+        if inherited:
+            if fault := fatal(request):
+                return await self._given_up(pod, request, NotBound(fault, pod, final=True))
+            await self._reports.begin(request)
         return await self._attempt(pod, node, request)
+
+    async def _given_up(self, pod: Pod, request: BindRequest, outcome: NotBound) -> Bound | None:
+        """Told before anything is taken back: what has ended the process at an attempt may end it there, too."""
+        await self._reports.tell(request, outcome, 0.0)
+        settled = await self._taken_back(pod, request, BindingState(), outcome)
+        return settled if isinstance(settled, Bound) else None
 
     async def _waiting_pod(self, request: BindRequest) -> Pod | None:
         """Who is to be told that a request which was never tried is given up: its pod, if that is there and waits."""
@@ -151,6 +164,15 @@ class Reconciler:
         A node that is gone is no reason to leave it: claims, labels and reservations outlive the node."""
         node = self._view.node(request.spec.selected_node) or lost_node(request)
         await self._carrying_out.roll_back(pod, node, request, state or BindingState())
+
+
+def fatal(request: BindRequest) -> str:
+    """What to say of a request whose last attempt was begun and never told, and that has no attempt left; nothing
+    where it may be tried. One attempt it has in any case: nobody knows whether the process before came to it."""
+    begun, limit = request.status.failed_attempts, max(request.spec.backoff_limit or 0, 1)
+    if begun < limit:
+        return ""
+    return f"the binder died in the midst of attempt {begun} of {limit}; it is not tried again"
 
 
 def lost_pod(request: BindRequest) -> Pod:

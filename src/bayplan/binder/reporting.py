@@ -21,7 +21,7 @@ from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import Conflict, Invalid, NotFound, ObjectError
-from bayplan.objects.bind_requests import FAILED, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
+from bayplan.objects.bind_requests import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import whole_time
 from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CONDITION = "PodBound"
 LONGEST_REASON = 1024
+UNDER_WAY = "an attempt is under way; the binder was started anew, and the one before may have died of it"
 _ACTION = "Binding"
 
 
@@ -70,6 +71,15 @@ class Reports:
         self._clock = clock
         self._chance = chance
         self._observer = observer
+
+    async def begin(self, request: BindRequest) -> None:
+        """Count an attempt before it is made: this process may not live to tell of it.
+
+        Whoever tells then what came of it goes by the request as it was before: a failure has the number that stands
+        there already, and success leaves the number of failures as it was."""
+        status = BindRequestStatus(PENDING, UNDER_WAY, request.status.failed_attempts + 1)
+        with self._view.expecting(request, status):
+            await self._write_status(request, status)
 
     async def tell(self, request: BindRequest, outcome: Bound | NotBound, took_s: float) -> float | None:
         """Write it; after how many seconds to try again, if at all."""

@@ -6,10 +6,15 @@ watches have not told yet, or have told too late, is asked of the API server its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
 from bayplan.cache import Cache
 from bayplan.client import Client, Selection, Unreadable, resource_of
 from bayplan.errors import NotFound
-from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, as_far_as_readable
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, BindRequestStatus, as_far_as_readable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
@@ -73,6 +78,22 @@ class View:
         known = self.requests.get((request.namespace, request.name))
         if known is not None and known.metadata.uid == request.metadata.uid:
             self.requests[request.namespace, request.name] = request
+
+    @contextmanager
+    def expecting(self, request: BindRequest, status: BindRequestStatus) -> Iterator[None]:
+        """We write this in the block: what the watch tells of it, maybe before the answer, is our own word."""
+        key = (request.namespace, request.name)
+        known = self.requests.get(key)
+        if known is None or known.metadata.uid != request.metadata.uid:
+            yield
+            return
+        expected = self.requests[key] = replace(known, status=status)
+        try:
+            yield
+        except BaseException:
+            if self.requests.get(key) is expected:
+                self.requests[key] = known
+            raise
 
     def forget(self, request: BindRequest) -> None:
         """The API server has no such request."""

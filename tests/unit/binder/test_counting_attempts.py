@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bayplan.binder.view import Key, View
 from bayplan.binder.waiting import Waits
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
+from bayplan.errors import BayplanError, Unreachable
 from bayplan.objects.bind_requests import BindRequest, BindRequestSpec, BindRequestStatus
 from bayplan.objects.meta import ObjectMeta
 from binder_rig import REQUESTS, BinderRig, Noting, on_rig
@@ -92,3 +94,122 @@ def test_a_request_that_was_given_up_and_is_set_back_is_carried_out(tmp_path: Pa
 
     on_rig(tmp_path, test, plugin)
     assert plugin.calls == ["moody pre_bind", "moody rollback 1", "moody pre_bind", "moody post_bind"]
+
+
+# binders that die
+
+
+class Deadly(Noting):
+    """Ends whoever calls it, without a word: the attempt never comes back."""
+
+    def __init__(self, *faults: Exception, lives: int = 0) -> None:
+        super().__init__("deadly", *faults)
+        self.lives = lives
+        self.died = asyncio.Event()
+
+    async def pre_bind(self, *args: Any) -> None:
+        await super().pre_bind(*args)
+        if self.lives > 0:
+            self.lives -= 1
+            return
+        self.died.set()
+        await asyncio.Event().wait()
+
+
+async def dies(rig: BinderRig, plugin: Deadly, **requested: Any) -> None:
+    """One binder, from its start to its death; with `requested` it is at work before the request comes."""
+    plugin.died.clear()
+    async with rig.at_work():
+        if requested:
+            await rig.request(await rig.pod(), **requested)
+        await plugin.died.wait()
+
+
+@pytest.mark.parametrize(("limit", "attempts"), [(3, 4), (1, 2), (0, 2), (None, 2)])
+def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: int | None, attempts: int) -> None:
+    plugin = Deadly()
+
+    async def test(rig: BinderRig) -> None:
+        await dies(rig, plugin, backoffLimit=limit)
+        assert await rig.status() == {}  # an ordinary request costs no write before its attempt
+        for number in range(1, attempts):
+            await dies(rig, plugin)
+            status = await rig.status()
+            assert (status["phase"], status["failedAttempts"]) == ("Pending", number)
+        async with rig.at_work():
+            status = await rig.until_phase("Failed")
+            while "rolled-back" not in rig.steps.reached:  # after everybody is told
+                await asyncio.sleep(0.01)
+        allowed = max(limit or 0, 1)
+        assert status["reason"] == (
+            f"the binder died in the midst of attempt {allowed} of {allowed}; it is not tried again"
+        )
+        assert rig.reasons == ["BindingError"]
+        assert rig.steps.reached.count("taken") == attempts
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls[-1] == "deadly rollback None"
+
+
+def test_what_a_dead_binder_had_begun_is_carried_out_by_the_next_as_if_nothing_had_been(tmp_path: Path) -> None:
+    plugin = Deadly()
+
+    async def test(rig: BinderRig) -> None:
+        await dies(rig, plugin, backoffLimit=3)
+        plugin.lives = 1
+        async with rig.at_work():
+            status = await rig.until_phase("Succeeded")
+        assert status == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_failure_after_a_death_counts_once_and_deaths_after_it_are_counted_too(tmp_path: Path) -> None:
+    plugin = Deadly()
+
+    async def test(rig: BinderRig) -> None:
+        await dies(rig, plugin, backoffLimit=3)
+        plugin.faults = [BayplanError("not now")]
+        plugin.died.clear()
+        async with rig.at_work():
+            assert (await rig.until_phase("Failed"))["failedAttempts"] == 1
+            await plugin.died.wait()  # at the next attempt, which was counted before it was made
+            assert (await rig.status())["failedAttempts"] == 2
+        await dies(rig, plugin)
+        async with rig.at_work():
+            await rig.until_phase("Failed")
+        assert rig.steps.reached.count("taken") == 4
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_an_attempt_that_could_not_be_counted_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        async def silent(*_: Any, **__: Any) -> None:
+            raise Unreachable("nobody answers", sent=False)
+
+        await rig.request(await rig.pod())
+        await rig.hear(BindRequest, "web")
+        with monkeypatch.context() as cut:
+            cut.setattr(rig.client, "patched", silent)
+            for _ in range(5):
+                with pytest.raises(Unreachable):
+                    await rig.reconciler.sync(KEY, inherited=True)
+        assert rig.view.requests[KEY].status == BindRequestStatus()
+        assert plugin.calls == []
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_our_own_word_that_an_attempt_is_under_way_sets_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch may tell it before the server has answered."""
+    heard = Heard(monkeypatch)
+    failed = request_at(1, "Failed", 1)
+    assert heard.added(failed)
+    with heard.view.expecting(failed, BindRequestStatus("Pending", "", 2)):
+        assert not heard.added(request_at(2, "Pending", 2))
+    assert not heard.added(request_at(3, "Failed", 2))
