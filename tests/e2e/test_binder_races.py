@@ -249,6 +249,15 @@ def test_a_request_replaced_under_the_binder_gets_a_status_of_its_own(corner: Bi
     corner.holds()
 
 
+def test_a_uid_that_is_only_sent_with_a_status_keeps_it_from_nobody(corner: BinderCorner) -> None:
+    """Why the binder tests it: so do servers treat a custom kind, and ours is to be no better."""
+    corner.add_nodes(1)
+    corner.requested("web", corner.nodes[0])
+    told = {"metadata": {"uid": "of-another"}, "status": {"phase": "Pending"}}
+    corner.api.patch("BindRequest", "web", told, sub="status")
+    assert corner.phase_of("web") == "Pending"
+
+
 def test_a_request_deleted_while_its_pod_is_prepared_is_not_carried_out(corner: BinderCorner) -> None:
     """The scheduler misses it, places the pod anew, and what binds the pod is the second request."""
     corner.add_nodes(2)

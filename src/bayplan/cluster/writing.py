@@ -51,6 +51,7 @@ _NEED_VERSION = frozenset(
     }
 )
 """Kinds that are not replaced by somebody who does not say what he has seen."""
+_IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 _NAMES_TRIED = 8
 
 Revision = Callable[[Tree], Tree]
@@ -158,6 +159,9 @@ class Writer:
         settle_namespace(resource, tree, write.namespace)
         settle_name(tree, name)
         self._check_version(resource, tree["metadata"], entry, whole=whole)
+        if resource.custom and write.subresource == "status":
+            for key in _IMMUTABLE:  # such a status is taken whoever it is said to be for, as by Kubernetes itself
+                tree["metadata"].pop(key, None)
         go_on(resource, tree, old)
         self._rules.updated(write, tree, old)
         if self._same(tree, old):
