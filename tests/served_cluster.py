@@ -54,12 +54,14 @@ class Served:
         assert answer.code == 201, answer.text
         return answer.json
 
-    def client(self, token: str = "") -> Client:
+    def target(self, token: str = "") -> Target:
         credentials = self.cluster.credentials
-        target = Target(
+        return Target(
             server=self.cluster.url, ca_file=str(credentials.authority), token=Secret(token or credentials.token)
         )
-        return Client(target, clock=SystemClock(), chance=random.Random(0), qps=10_000.0, burst=10_000)
+
+    def client(self, token: str = "") -> Client:
+        return Client(self.target(token), clock=SystemClock(), chance=random.Random(0), qps=10_000.0, burst=10_000)
 
     async def raw(self, text: bytes) -> bytes:
         """What the server says to bytes on a connection, until it closes it."""

@@ -95,6 +95,7 @@ def _metrics() -> Iterator[str]:
     BindRequestMutation(ManualClock()).add_to(requests)
     show_stale(requests, int)
     BinderMetrics(binder)
+    LeaderMetrics(binder)
     sections = {
         "The pod engine and its process": scheduler,
         "The batch engine": batch,

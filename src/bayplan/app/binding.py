@@ -48,7 +48,7 @@ from bayplan.server import Views, election_check, handlers_check, routes_of
 from bayplan.telemetry.binder_metrics import BinderMetrics
 from bayplan.telemetry.events import EventRecorder
 from bayplan.telemetry.metrics import Registry
-from bayplan.telemetry.process_metrics import ProcessMetrics, RequestMetrics, add_build_info
+from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
 from bayplan.telemetry.watchdog import watched_loop
 
 NAME = BINDER
@@ -199,10 +199,15 @@ async def _first(work: Any, *ends: asyncio.Task[Any]) -> None:
 class BinderMonitor:
     """The metrics and the health of one binder."""
 
-    def __init__(self, clock: LoopClock, registry: Registry | None = None, *, alone: bool = True) -> None:
-        """`alone`: whether nobody else in the process counts requests and memory."""
+    def __init__(
+        self, clock: LoopClock, registry: Registry | None = None, *, leader: LeaderMetrics | None = None
+    ) -> None:
+        """`leader`: where others in the process tell of their leases, who then count requests and memory as well."""
+        alone = leader is None
         self.registry = registry or Registry()
         self.metrics = BinderMetrics(self.registry)
+        self._leader = LeaderMetrics(self.registry) if leader is None else leader
+        self.registry.collect(self._gather)
         self._process: BinderProcess | None = None
         self._requests = RequestMetrics(self.registry) if alone else None
         self.started_at = clock.now().timestamp()
@@ -224,6 +229,11 @@ class BinderMonitor:
             readyz=[handlers_check(lambda: self._process is not None and self._process.informers.synced)],
             started_at=self.started_at,
         )
+
+    def _gather(self) -> None:
+        election = self._process.election if self._process is not None else None
+        if election is not None:
+            self._leader.leading(NAME, leads=election.leading)
 
     def _overdue_s(self) -> float:
         election = self._process.election if self._process is not None else None

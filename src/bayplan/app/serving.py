@@ -99,7 +99,7 @@ class Monitor:
         gates = [name for name, _, on in flags.features.all() if on]
         self.metrics = SchedulerMetrics(self.registry, self.timings, gates=gates)
         self._requests = RequestMetrics(self.registry)
-        self._leader = LeaderMetrics(self.registry)
+        self.leader = LeaderMetrics(self.registry)
         self.access = AccessMetrics(self.registry, clock.monotonic_s)
         self.started_at = ProcessMetrics(self.registry, started_at=clock.now().timestamp()).started_at
         add_build_info(self.registry, version=__version__, emulated=RELEASE)
@@ -171,7 +171,7 @@ class Monitor:
         lease = self._configuration.leader_election
         if lease.leader_elect:
             leads = process is not None and process.is_leading
-            self._leader.leading(lease.resource_name, leads=leads)
+            self.leader.leading(lease.resource_name, leads=leads)
         live = self._live
         if live is None:
             return

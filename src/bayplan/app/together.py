@@ -153,7 +153,7 @@ async def both_process(
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
         beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, wiring)]
         if binder is not None:
-            counted = BinderMonitor(clock, monitor.registry, alone=False)
+            counted = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
             made = binder_process(binder, target, monitor=counted, identity=identity, clock=clock, chance=chance)
             beside.append((await stack.enter_async_context(made)).run)
         process = SchedulerProcess(

@@ -296,6 +296,38 @@ def test_the_webhooks_for_shared_gpus_are_about_the_scheduler_that_gives_them_ou
     assert named == [door.registration(service["name"]) for door in GPU_DOORS]
 
 
+def test_prometheus_finds_the_binders_port() -> None:
+    """By the monitor's selector the service, by the service's selector the pods, by the name the port."""
+    (deployment,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Deployment"]
+    (service,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Service"]
+    (named,) = [tree for tree in binder_trees("binder-program") if tree["kind"] == "Kustomization"]
+    (monitor,) = [tree for tree in binder_trees("binder-monitoring") if tree["kind"] == "ServiceMonitor"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert monitor["spec"]["selector"]["matchLabels"] == named["labels"][0]["pairs"]
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [
+        each["name"] for each in service["spec"]["ports"]
+    ]
+    (port,) = service["spec"]["ports"]
+    assert {port["targetPort"]: port["port"]} == {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert f"--listen-address=:{port['port']}" in container["args"]
+
+
+def test_alerts_that_are_shown_ask_for_metrics_that_there_are() -> None:
+    pages = DEPLOY.parent / "docs"
+    text = (pages / "binder.md").read_text(encoding="utf-8")
+    (rules,) = [
+        tree
+        for fence in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        if (tree := yaml.safe_load(fence))["kind"] == "PrometheusRule"
+    ]
+    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    there = set(
+        re.findall(r"^\| `(\w+)`", (pages / "reference" / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert [len(there & set(re.findall(r"\w+", each))) for each in asked] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(("overlay", "beneath"), [("binder", "base"), ("batch-binder", "batch")])
 def test_an_engine_beside_a_binder_loses_the_right_to_bind(overlay: str, beneath: str) -> None:
     """The patch names a rule by its place, and says which one it means."""
