@@ -150,7 +150,7 @@ class BinderCorner(BatchCorner):
         pod = self.pod(name, schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
         pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
         (made,) = self.api.create(pod)
-        result = {"request": "gpu", "driver": "gpu.example.com", "pool": self.namespace, "device": "gpu-0"}
+        result = {"request": "gpu", "driver": "gpu.example.com", "pool": self.label, "device": "gpu-0"}
         given = [{"name": "gpu", "allocation": {"devices": {"results": [result]}}}]
         self.api.create(self.request(made, self.nodes[0], resourceClaimAllocations=given, **more))
         return made

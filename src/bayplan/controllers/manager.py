@@ -38,6 +38,7 @@ from bayplan.controllers.namespaces import Namespaces
 from bayplan.controllers.nodes import NodeLifecycle
 from bayplan.controllers.quotas import Quotas
 from bayplan.controllers.replica_sets import ReplicaSets
+from bayplan.controllers.resource_claims import ResourceClaims
 from bayplan.controllers.stateful_sets import StatefulSets
 from bayplan.controllers.volume_binder import VolumeBinder
 from bayplan.controllers.volume_protection import ClaimProtection, VolumeProtection
@@ -63,6 +64,7 @@ _ALL: tuple[type[Controller], ...] = (
     PodGarbage,
     Quotas,
     ReplicaSets,
+    ResourceClaims,
     RootCertificates,
     ServiceAccounts,
     StatefulSets,

@@ -196,4 +196,6 @@ VOLUMES = _resource("PersistentVolume", "persistentvolumes", "", SeenVolume, nam
 CLASSES = _resource("StorageClass", "storageclasses", "storage.k8s.io", SeenClass, namespaced=False)
 NODE_LEASES = _resource("Lease", "leases", "coordination.k8s.io")
 ACCOUNTS = _resource("ServiceAccount", "serviceaccounts", "", Account)
+DEVICE_CLAIMS = _resource("ResourceClaim", "resourceclaims", "resource.k8s.io")
+CLAIM_TEMPLATES = _resource("ResourceClaimTemplate", "resourceclaimtemplates", "resource.k8s.io")
 CONFIG_MAPS = _resource("ConfigMap", "configmaps", "", ConfigMap)

@@ -200,12 +200,14 @@ class World:
         )
 
     async def reach(self) -> None:
-        """Wait for the server, and learn which kinds it has."""
-        kinds = [feed.resource.kind for feed in self._feeds.values() if feed.resource.kind is not None]
-        offered = await self.client.reach(kinds)
-        for kind in offered.missing:
-            self._missing.add((kind.group, kind.plural))
-            log.info("the API server has no %s; what needs them is switched off", kind.plural)
+        """Wait for the server, and learn which kinds it has, in the versions that are read and written here."""
+        feeds = {feed.resource.kind: feed for feed in self._feeds.values() if feed.resource.kind is not None}
+        offered = await self.client.reach(list(feeds))
+        for kind, feed in feeds.items():
+            found = offered.get(kind)
+            if found is None or found.version != feed.resource.version:
+                self._missing.add((kind.group, kind.plural))
+                log.info("the API server has no %s; what needs them is switched off", kind.plural)
 
     async def run(self) -> None:
         """Watch and speak until cancelled."""
