@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -21,7 +21,7 @@ import pytest
 from alive import controllers
 from binder_corner import BinderCorner, armed
 from binder_witness import Witness
-from cluster.api import Refused, Tree
+from cluster.api import Tree
 from cluster.run import Cluster
 from needs import claim, device_claim, devices, late_class, volume
 from scenario import quick
@@ -34,6 +34,8 @@ FEWEST_STEPS = 3
 """Of a binder, for each request that is made: taken, broken, rolled back."""
 KINDS = ("plain", "shared", "claim", "volume")
 MOODS = ("calm", "calm", "calm", "refused", "stumbling")
+CARETAKERS = "--controllers=garbage-collector-controller,resourceclaim-controller"
+"""They collect the requests of pods that are gone, and take claims from them, as on every cluster."""
 VICTIMS = (("binder",), ("scheduler",), ("binder", "scheduler"))
 
 PROFILES = """
@@ -233,13 +235,9 @@ class Rounds:
         self.corner.api.create(volume(self.corner, name, node, kind), claim(name, kind))
 
     def go(self, names: list[str]) -> None:
-        """Pods are deleted, and what is theirs alone with them: no controller runs here that would do it."""
-        api = self.corner.api
+        """Pods are deleted, and nothing else: what was theirs the binder has to give back, or the controllers."""
         for name in filter(None, names):
-            for kind in ("Pod", "BindRequest", "ResourceClaim"):
-                api.delete_all(kind, [name])
-            with suppress(Refused):
-                api.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
+            self.corner.api.delete_all("Pod", [name])
             self.made -= 1
 
     def calm(self) -> None:
@@ -265,7 +263,10 @@ class Rounds:
 
 
 def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> Rounds:
-    with corner.witness(corner.folder / "moody") as witness:
+    with (
+        corner.witness(corner.folder / "moody") as witness,
+        controllers(corner.folder, corner.cluster.kubeconfig(), CARETAKERS),
+    ):
         rounds = Rounds(corner, witness, seed)
         try:
             rounds.play(kills)
