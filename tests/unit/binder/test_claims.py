@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
-from bayplan.client import Resource
+from bayplan.client import MERGE_PATCH, Resource
 from bayplan.errors import NotFound
 from bayplan.objects.resource import ResourceClaim
 from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, REQUESTS, BinderRig, Failing, Tree, on_rig
@@ -73,6 +73,27 @@ def test_a_failure_leaves_no_claim_reserved(tmp_path: Path) -> None:
         assert not status.get("allocation")
 
     on_rig(tmp_path, test, DynamicResources(), Failing())
+
+
+class Interrupted(DynamicResources):
+    """Somebody writes to the claim between the look at it and the write."""
+
+    async def _stays(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, *more: Any) -> bool:
+        found = await super()._stays(ctx, pod, claim, *more)
+        if "seen" not in claim.metadata.labels:
+            body = {"metadata": {"labels": {"seen": ""}}}
+            await ctx.client.patch(CLAIMS, body, name=claim.name, namespace=claim.namespace, kind=MERGE_PATCH)
+        return found
+
+
+def test_a_claim_that_somebody_writes_to_meanwhile_is_given_back(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await asking(rig)
+        assert await rig.sync() is not None
+        assert "seen" in (await rig.get(CLAIMS, "mine"))["metadata"]["labels"]
+        assert await is_free(rig)
+
+    on_rig(tmp_path, test, Interrupted(), Failing())
 
 
 def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:

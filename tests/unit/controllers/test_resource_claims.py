@@ -10,11 +10,12 @@ import pytest
 
 from bayplan.client import CORE_EVENTS
 from bayplan.controllers.resource_claims import ENTRY, _base
-from bayplan.controllers.seen import CLAIM_TEMPLATES, DEVICE_CLAIMS, PODS, Tree
+from bayplan.controllers.seen import CLAIM_TEMPLATES, DEVICE_CLAIMS, PODS, Tree, Whole
+from bayplan.controllers.world import World
 from bayplan.devices.claims import FINALIZER
 from controlled import Controlled, controlled
 from needs import device_claim
-from wire_server import on_loop
+from wire_server import Reply, WireServer, on_loop
 
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
 ALLOCATION = {"devices": {"results": [DEVICE]}}
@@ -167,6 +168,25 @@ async def test_the_claim_of_a_pod_that_has_ended_is_deleted_before_the_pod_is(tm
         await world.patch(PODS, "web", {"status": {"phase": "Succeeded"}}, sub="status")
         await world.gone(DEVICE_CLAIMS, name)
         assert (await world.get(PODS, "web"))["status"]["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(("version", "is_missing"), [("v1", False), ("v1beta1", True)])
+@on_loop
+async def test_claims_in_a_version_that_is_not_written_here_are_as_good_as_none(version: str, is_missing: bool) -> None:
+    group = {
+        "name": "resource.k8s.io",
+        "versions": [{"groupVersion": f"resource.k8s.io/{version}", "version": version}],
+    }
+    answers: dict[str, Tree] = {
+        "/version": {"gitVersion": "v1.33.0"},
+        "/apis": {"groups": [group]},
+        f"/apis/resource.k8s.io/{version}": {"resources": [{"name": "resourceclaims", "verbs": ["list"]}]},
+    }
+    async with WireServer(lambda request: Reply(200, answers[request.path])) as server, server.client() as client:
+        world = World(client)
+        world.feed(DEVICE_CLAIMS, Whole)
+        await world.reach()
+        assert world.missing(DEVICE_CLAIMS) is is_missing
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ from bayplan.devices import extended, intents
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for, is_within_reach
 from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach
 from bayplan.devices.state import DeviceAssumptions
-from bayplan.errors import NotFound
+from bayplan.errors import Conflict, NotFound
 from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.resource import AllocationResult, ResourceClaim
+
+_TRIES = 5
 
 
 class DynamicResources(Patient):
@@ -135,19 +137,25 @@ class DynamicResources(Patient):
         """A pod that is gone does not say any more which claims were its own. Its uid is what is known of it."""
         for claim in await ctx.fresh_claims(pod.namespace):
             brought = (each.allocation for each in entries if _is_of(claim, each.allocation))
-            await self._given_back(ctx, pod, claim, next(brought, None))
+            with contextlib.suppress(NotFound):
+                await self._given_back(ctx, pod, claim, next(brought, None))
 
     async def _given_back(
         self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None
     ) -> None:
-        if not is_reserved_for(claim, pod):
-            return
-        if await self._stays(ctx, pod, claim, brought):
-            return
-        if _is_of(claim, brought) and all(user.uid == pod.uid for user in claim.status.reserved_for):
-            await ctx.writes.perform(intents.DeallocateClaim(claim))
-        else:
-            await ctx.writes.perform(intents.UnreserveClaim(claim, pod))
+        """Others write to the claim meanwhile, not least whoever takes claims from pods that are gone."""
+        for tries_left in reversed(range(_TRIES)):
+            if not is_reserved_for(claim, pod) or await self._stays(ctx, pod, claim, brought):
+                return
+            is_all_ours = _is_of(claim, brought) and all(user.uid == pod.uid for user in claim.status.reserved_for)
+            intent = intents.DeallocateClaim(claim) if is_all_ours else intents.UnreserveClaim(claim, pod)
+            try:
+                await ctx.writes.perform(intent)
+                return
+            except Conflict:
+                if not tries_left:
+                    raise
+            claim = await ctx.fresh_claim(claim.namespace, claim.name)
 
     async def _stays(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, brought: AllocationResult | None) -> bool:
         """Whether these are the devices of a pod that is bound elsewhere: others than we brought, or ours, and within
