@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.client import CORE_EVENTS
+from bayplan.client import CORE_EVENTS, resource_of
 from bayplan.controllers.resource_claims import ENTRY, _base
 from bayplan.controllers.seen import CLAIM_TEMPLATES, DEVICE_CLAIMS, PODS, Tree, Whole
 from bayplan.controllers.world import World
 from bayplan.devices.claims import FINALIZER
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.resource import DeviceClass, ResourceSlice
 from controlled import Controlled, controlled
 from needs import device_claim
 from wire_server import Reply, WireServer, on_loop
 
+SLICES, CLASSES = (resource_of(kind_of(struct)) for struct in (ResourceSlice, DeviceClass))
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
 ALLOCATION = {"devices": {"results": [DEVICE]}}
 TEMPLATE = {
@@ -105,6 +108,29 @@ async def test_a_claim_that_somebody_deletes_is_made_anew_for_its_pod(tmp_path: 
         assert [each["metadata"]["name"] for each in await world.list(DEVICE_CLAIMS)] == [
             told["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
         ]
+
+
+@on_loop
+async def test_pods_of_a_template_have_the_one_device_one_after_the_other(tmp_path: Path) -> None:
+    """With the scheduler, and nodes on which pods run."""
+    only = ("resourceclaim-controller",)
+    async with controlled(tmp_path, nodes=1, only=only) as world:
+        offer = {"driver": "gpu.example.com", "allNodes": True, "devices": [{"name": "gpu-0"}]}
+        pool = {"name": "all", "generation": 1, "resourceSliceCount": 1}
+        await world.make(SLICES, {"metadata": {"name": "all"}, "spec": {**offer, "pool": pool}})
+        await world.make(CLASSES, {"metadata": {"name": "gpu"}, "spec": {}})
+        await world.make(CLAIM_TEMPLATES, TEMPLATE)
+        for name in ("one", "two"):
+            wanted = pod(name, resourceClaimTemplateName="each")
+            del wanted["spec"]["schedulerName"]
+            await world.make(PODS, wanted)
+            if name == "one":
+                await world.when(PODS, "one", lambda it: it["status"]["phase"] == "Running")
+        await world.when(PODS, "two", lambda it: "cannot allocate all claims" in str(it["status"].get("conditions")))
+        await world.delete(PODS, "one")
+        await world.when(PODS, "two", lambda it: it["status"]["phase"] == "Running")
+        (claim,) = await world.list(DEVICE_CLAIMS)
+        assert users_of(claim) == ["two"]
 
 
 @on_loop
