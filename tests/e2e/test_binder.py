@@ -89,6 +89,18 @@ def test_no_engine_gives_out_room_that_a_request_of_the_other_has_taken(corner: 
     corner.holds()
 
 
+def test_a_device_that_two_requests_bring_is_given_to_one_of_them(corner: BinderCorner) -> None:
+    corner.add_nodes(1)
+    for name in ("one", "two"):
+        corner.claiming(name, backoffLimit=1)
+    with corner.binder():
+        until(lambda: {corner.phase_of(name) for name in ("one", "two")} == {"Succeeded", "Failed"}, "both have ended")
+    late = "one" if corner.phase_of("one") == "Failed" else "two"
+    assert "is that of claim" in corner.reason_of(late)
+    assert node_of(corner.api.pod(late)) == ""
+    corner.holds()
+
+
 MALFORMED: dict[str, tuple[Any, str]] = {
     "no-pod": ({"podName": ""}, "it names no pod"),
     "no-node": ({"selectedNode": ""}, "it names no node"),
