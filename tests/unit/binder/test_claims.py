@@ -13,6 +13,7 @@ from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.errors import NotFound
+from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from binder_rig import CLAIMS, DEFINITIONS, NODES, PODS, REQUESTS, BinderRig, Failing, Tree, on_rig
 from needs import device_claim
