@@ -166,7 +166,10 @@ def test_sessions_die_after_evictions_before_the_requests(corner: BinderCorner) 
     strong = corner.gang("strong", 2, group={"priorityClassName": high}, priorityClassName=high)
     with armed("evicted"), corner.gangs_by_requests() as dying:
         killed(dying, corner)
-    for name, pod in corner.api.pods().items():  # what a kubelet does: a server whose client is killed leaves it at that
+    for (
+        name,
+        pod,
+    ) in corner.api.pods().items():  # what a kubelet does: a server whose client is killed leaves it at that
         if pod["metadata"].get("deletionTimestamp"):
             corner.api.delete_all("Pod", [name])
     assert not any(name in requests(corner) for name in strong)
@@ -222,7 +225,6 @@ def test_two_schedulers_ask_for_the_same_pod(corner: BinderCorner) -> None:
 
 def test_a_conflict_of_the_status_is_tried_again(cluster: Cluster, corner: BinderCorner, tmp_path: Path) -> None:
     corner.add_nodes(1)
-    corner.requested("web", corner.nodes[0])
     with faulty(cluster, tmp_path) as proxy:
         conflict = refusal(409, "Conflict", "the object has been modified")
         fault = proxy.add(
@@ -231,6 +233,8 @@ def test_a_conflict_of_the_status_is_tried_again(cluster: Cluster, corner: Binde
             )
         )
         with corner.binder(f"--kubeconfig={proxy.kubeconfig()}"):
+            until(lambda: "at work" in corner.binder_log(), "the binder is at work", why=corner.binder_log)
+            corner.requested("web", corner.nodes[0])
             request = corner.ends("web", "Succeeded")
     assert len(fault.seen) == 2
     assert request["status"].get("failedAttempts", 0) == 0

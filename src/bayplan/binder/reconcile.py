@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from msgspec import structs
+
 from bayplan.binder.carrying_out import CarryingOut
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
 from bayplan.binder.reporting import Bound, NotBound, Reports
@@ -89,8 +91,10 @@ class Reconciler:
         return await self._attempt(pod, node, request)
 
     async def _given_up(self, pod: Pod, request: BindRequest, outcome: NotBound) -> Bound | None:
-        """Told before anything is taken back: what has ended the process at an attempt may end it there, too."""
-        await self._reports.tell(request, outcome, 0.0)
+        """Told before anything is taken back: what has ended the process at an attempt may end it there, too. No
+        attempt is made; the one that is told of is counted already."""
+        status = structs.replace(request.status, failed_attempts=request.status.failed_attempts - 1)
+        await self._reports.tell(structs.replace(request, status=status), outcome, 0.0)
         settled = await self._taken_back(pod, request, BindingState(), outcome)
         return settled if isinstance(settled, Bound) else None
 

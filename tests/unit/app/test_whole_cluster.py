@@ -126,7 +126,8 @@ async def test_reservation_pods_live_where_the_settings_say_for_binder_and_sched
         await all_run(client, "part")
         # Who does not know the reservation holds one more device back for the group.
         await client.create(PODS, {**POD, "metadata": {"name": "whole"}, "spec": whole}, namespace="default")
-        await all_run(client, "whole")
+        (whole_pod,) = await all_run(client, "whole")
+        assert whole_pod["spec"]["nodeName"] == node["metadata"]["name"]
 
 
 @on_loop

@@ -144,6 +144,7 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
         assert status["reason"] == (
             f"the binder died in the midst of attempt {allowed} of {allowed}; it is not tried again"
         )
+        assert status["failedAttempts"] == allowed
         assert rig.reasons == ["BindingError"]
         assert rig.steps.reached.count("taken") == attempts
 

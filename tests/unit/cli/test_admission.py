@@ -168,12 +168,8 @@ async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gp
     tls = TlsOptions(cert_file=str(certificate), key_file=str(key))
     options = AdmissionOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_DOORS])
     async with asyncio.timeout(60), served(tmp_path) as cluster, cluster.client() as client:
-        await _serves(client, options)
-
-
-async def _serves(client: Client, options: AdmissionOptions) -> None:
-    async with admission_process(client.target, options) as server:
-        assert server.port
+        async with admission_process(client.target, options) as server:
+            assert server.port
 
 
 @on_loop

@@ -91,7 +91,8 @@ async def test_a_pod_whose_template_is_not_there_yet_is_told_and_gets_its_claim_
 
         await world.until(told, "the event is told")
         await world.make(CLAIM_TEMPLATES, TEMPLATE)
-        await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        made = await world.when(PODS, "web", lambda it: it["status"].get("resourceClaimStatuses"))
+        assert [each["name"] for each in made["status"]["resourceClaimStatuses"]] == ["gpu"]
 
 
 @on_loop
@@ -152,7 +153,8 @@ async def test_a_claim_reserved_for_a_pod_that_went_before_anybody_looked_is_fre
     async with claims_only(tmp_path) as world:
         await world.make(DEVICE_CLAIMS, device_claim("mine", "gpu"))
         await allocate(world, "mine", {"metadata": {"name": "web", "uid": "gone"}})
-        await world.when(DEVICE_CLAIMS, "mine", is_free)
+        freed = await world.when(DEVICE_CLAIMS, "mine", is_free)
+        assert users_of(freed) == []
 
 
 @on_loop
@@ -180,7 +182,8 @@ async def test_a_claim_is_reserved_for_a_pod_that_came_to_its_node_in_another_wa
         await world.make(PODS, placed)
         await world.when(DEVICE_CLAIMS, "mine", lambda it: users_of(it) == ["other", "web"])
         await world.patch(PODS, "web", {"status": {"phase": "Failed"}}, sub="status")
-        await world.when(DEVICE_CLAIMS, "mine", lambda it: users_of(it) == ["other"])
+        left = await world.when(DEVICE_CLAIMS, "mine", lambda it: users_of(it) == ["other"])
+        assert not is_free(left)
 
 
 @on_loop
