@@ -9,7 +9,7 @@ from __future__ import annotations
 from bayplan.client import Client, resource_of
 from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound, ObjectError
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
-from bayplan.objects.bind_requests import BindRequest, as_far_as_readable, manifest_text
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, as_far_as_readable, manifest_text
 from bayplan.objects.kinds import kind_of
 
 BIND_REQUESTS = resource_of(kind_of(BindRequest))
@@ -62,22 +62,39 @@ class RequestWrites:
         except NotFound:
             return None
         # Nobody can carry it out. It is a leftover once the binder has given it up; until then it is in the way.
-        if found.is_ours and (found.is_given_up or found.pod_uid != pod_uid):
+        if found.is_ours and (found.is_given_up or found.pod_uid not in ("", pod_uid)):
             return found
         raise unread
 
     @staticmethod
     def _is_same(there: BindRequest, intent: CreateBindRequest) -> bool:
         """Whether what is there is what we want; false: it is a leftover. Raises where it is in the way."""
-        if there.pod_uid != intent.pod.uid or there.is_given_up:
+        if there.is_given_up:
             return False
+        if not there.is_for(intent.pod):
+            if there.has_succeeded or (there.is_ours and there.spec.pod_name == intent.pod.name):
+                return False
+            raise _in_the_way(
+                f"the bind request {there.key} is in the way: it is a live one for {_meant(there)}, and not ours to "
+                "delete; whoever made it can"
+            )
         if there.metadata.deletion_timestamp is not None:
             raise Conflict(f"the bind request {there.key} is being deleted; it is made anew when it is gone", code=409)
         if there.spec.selected_node == intent.request.spec.selected_node:
             return True
-        raise ApiError(
+        who = "the binder" if there.is_ours else f"it is not ours ({TAKEN_BY}: {OURS} is lacking), so another binder"
+        raise _in_the_way(
             f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
-            "the binder carries that one out, or gives it up, first",
-            code=409,
-            reason="Conflict",
+            f"{who} carries that one out, or gives it up, first"
         )
+
+
+def _in_the_way(text: str) -> ApiError:
+    return ApiError(text, code=409, reason="Conflict")
+
+
+def _meant(there: BindRequest) -> str:
+    """Whom a request is for that is not for the pod of its name."""
+    if there.spec.pod_name != there.metadata.name:
+        return f"pod {there.pod_key}"
+    return f"an earlier pod of that name, with uid {there.pod_uid}"

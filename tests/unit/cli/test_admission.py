@@ -167,9 +167,13 @@ async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gp
     certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
     tls = TlsOptions(cert_file=str(certificate), key_file=str(key))
     options = AdmissionOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_DOORS])
-    async with asyncio.timeout(60), served(tmp_path) as cluster, cluster.client() as client:
-        async with admission_process(client.target, options) as server:
-            assert server.port
+    async with (
+        asyncio.timeout(60),
+        served(tmp_path) as cluster,
+        cluster.client() as client,
+        admission_process(client.target, options) as server,
+    ):
+        assert server.port
 
 
 @on_loop

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from bayplan.errors import Conflict
+from bayplan.errors import ApiError, Conflict
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
-from bayplan.objects.bind_requests import BindRequest, new_request
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, new_request
 from bayplan.objects.core import Pod
 from bayplan.scheduler.request_writing import RequestWrites
 from binder_rig import PODS, REQUESTS, BinderRig, on_rig
@@ -77,5 +79,72 @@ def test_another_request_of_that_name_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(Conflict):
             await RequestWrites(rig.client).delete(DeleteBindRequest(earlier))
         assert await rig.find(REQUESTS, "web") is not None
+
+    on_rig(tmp_path, test)
+
+
+async def handmade(rig: BinderRig, *, pod: str = "web", node: str = "n2", ours: bool = False, **status: object) -> None:
+    """A request that nobody owns and that does not say which pod of the name it means."""
+    await rig.request(None, node, podName=pod)
+    if ours:
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+    if status:
+        await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
+
+
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        pytest.param({}, "to node n2; it is not ours", id="theirs"),
+        pytest.param({"ours": True}, "to node n2; the binder carries that one out", id="ours"),
+        pytest.param({"phase": "Failed", "failedAttempts": 1}, "it is not ours", id="tried again"),
+        pytest.param({"pod": "db"}, "in the way: it is a live one for pod default/db", id="for another pod"),
+        pytest.param({"pod": "db", "ours": True}, "it is a live one for pod default/db", id="ours for another pod"),
+    ],
+)
+def test_a_live_request_that_is_in_the_way_is_named_and_left_alone(
+    tmp_path: Path, there: dict[str, Any], says: str
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        await handmade(rig, **there)
+        before = await rig.get(REQUESTS, "web")
+        with pytest.raises(ApiError, match=re.escape(says)):
+            await made(rig)
+        assert await rig.get(REQUESTS, "web") == before
+
+    on_rig(tmp_path, test)
+
+
+def test_a_live_request_of_an_earlier_pod_is_left_alone_unless_it_is_ours(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(None, "n2", podUID="earlier")
+        with pytest.raises(ApiError, match="an earlier pod of that name, with uid earlier"):
+            await made(rig)
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        assert (await made(rig)).pod_uid != "earlier"
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param({"phase": "Failed", "failedAttempts": 3}, id="given up"),
+        pytest.param({"pod": "db", "phase": "Succeeded"}, id="done, for another pod"),
+    ],
+)
+def test_a_request_of_others_that_is_over_makes_room(tmp_path: Path, there: dict[str, Any]) -> None:
+    async def test(rig: BinderRig) -> None:
+        await handmade(rig, **there)
+        assert (await made(rig)).is_ours
+
+    on_rig(tmp_path, test)
+
+
+def test_a_live_request_of_others_to_the_same_node_is_what_was_wanted(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await handmade(rig, node="n1")
+        before = await rig.get(REQUESTS, "web")
+        assert (await made(rig)).metadata.uid == before["metadata"]["uid"]
 
     on_rig(tmp_path, test)
