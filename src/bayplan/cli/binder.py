@@ -27,13 +27,16 @@ from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.stopping import until_stopped
 from bayplan.client import Target, find_target
 from bayplan.clock import SystemClock
-from bayplan.config.go_flags import go_bool, go_level
+from bayplan.config.go_flags import go_bool, go_float32, go_int32, go_level
 from bayplan.config.own_settings import OwnSettings, load_settings
+from bayplan.config.validation import check_rate
 from bayplan.telemetry.logs import LogOptions, start_logs
 
 _OPTIONS = "Options"
 _FLAGS = (
     Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
+    Flag("kube-api-qps", go_float32, 2000.0, "Requests a second; 0: no limit.", _OPTIONS, shown="2000"),
+    Flag("kube-api-burst", go_int32, 4000, "Requests at once.", _OPTIONS),
     Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", shown="warnings"),
 )
 """What is written as the schedulers' flags of these names are."""
@@ -58,8 +61,6 @@ _FLAGS = (
 @click.option(
     "--leader-elect-resource-namespace", "namespace", default=LEASE_NAMESPACE, show_default=True, help="Of that lease."
 )
-@click.option("--kube-api-qps", "qps", type=float, default=2000.0, show_default=True, help="Requests a second.")
-@click.option("--kube-api-burst", "burst", type=int, default=4000, show_default=True, help="Requests at once.")
 @click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
 @click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
 @click.pass_context
@@ -75,8 +76,6 @@ def command(
     takes_all: bool,
     no_leader_elect: bool,
     namespace: str,
-    qps: float,
-    burst: int,
     listen_address: str,
     listing: bool,
     **given: Any,
@@ -96,6 +95,7 @@ def command(
     """
     assert isinstance(invocation.command, GoCommand)
     flags = invocation.command.values(given)
+    check_rate(flags["kube-api-qps"], flags["kube-api-burst"])
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     wanted = BinderSettings.of(
@@ -104,8 +104,8 @@ def command(
         plugins,
         takes_all=takes_all,
         lease=binder_lease(leader_elect=flags["leader-elect"] and not no_leader_elect, namespace=namespace),
-        qps=qps,
-        burst=burst,
+        qps=flags["kube-api-qps"],
+        burst=flags["kube-api-burst"],
     )
     if listing:
         for name, choice in plugins.chosen(wanted.choices):

@@ -32,8 +32,7 @@ from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.own_settings import OwnSettings, load_settings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.config.validation import check_election
-from bayplan.errors import ConfigError
+from bayplan.config.validation import check_election, check_rate
 from bayplan.framework.registry import Registry
 from bayplan.scheduler.reloading import PluginSource
 from bayplan.telemetry.logs import LogControl, LogOptions, start_logs
@@ -154,11 +153,7 @@ def with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone:
     if alone:
         connection = replace(connection, **_given(flags, CONNECTION))
         configuration = replace(configuration, **_given(flags, DEBUGGING))
-    if connection.qps > 0 and connection.burst <= 0:
-        raise ConfigError(
-            "burst is required to be greater than 0 when RateLimiter is not set and QPS is set to greater than 0",
-            stage="flags",
-        )
+    check_rate(connection.qps, connection.burst)
     return replace(configuration, leader_election=election, client_connection=connection)
 
 

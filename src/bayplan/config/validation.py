@@ -57,6 +57,15 @@ def _client_connection(connection: ClientConnection, path: FieldPath) -> Iterato
         yield invalid(path.child("burst"), connection.burst, "must be non-negative")
 
 
+def check_rate(qps: float, burst: int) -> None:
+    """Raise `ConfigError` where a limit of requests lets nobody through; a rate that is not above 0 is no limit."""
+    if qps > 0 and burst <= 0:
+        raise ConfigError(
+            "burst is required to be greater than 0 when RateLimiter is not set and QPS is set to greater than 0",
+            stage="flags",
+        )
+
+
 def check_election(election: LeaderElection) -> None:
     """Raise `ConfigError` where nobody could be elected so: flags may say other things than the file did."""
     if errors := list(_leader_election(election, FieldPath("leaderElection"))):

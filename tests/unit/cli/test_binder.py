@@ -102,6 +102,37 @@ def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
     assert words in told.text
 
 
+@pytest.mark.parametrize("command", ["scheduler", "binder"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param(["--kube-api-burst=-5"], "burst is required to be greater than 0", id="nobody gets through"),
+        pytest.param(["--kube-api-qps=many"], 'parsing "many": invalid syntax', id="no number"),
+    ],
+)
+def test_limits_of_requests_are_refused_as_the_schedulers_are(
+    run: Run, command: str, given: list[str], words: str
+) -> None:
+    told = run(command, *given, "--master=https://127.0.0.1:1")
+    assert told.code == 1
+    assert words in told.text
+
+
+def test_a_rate_of_nothing_is_no_limit(run: Run) -> None:
+    assert run("binder", "--kube-api-qps", "0", "--kube-api-burst", "-5", "--list").code == 0
+
+
+@pytest.mark.parametrize("command", [["scheduler"], ["batch", "run"], ["run"], ["binder"]], ids=" ".join)
+@pytest.mark.parametrize(("text", "code"), [(None, 2), ("kind: Nonsense", 1)], ids=["missing", "wrong"])
+def test_faults_of_settings_end_every_command_alike(
+    run: Run, tmp_path: Path, command: list[str], text: str | None, code: int
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    if text is not None:
+        settings.write_text(text)
+    assert run(*command, f"--settings={settings}", "--master=https://127.0.0.1:1").code == code
+
+
 def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: Run, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o700)
