@@ -12,7 +12,7 @@ from bayplan.cli.connection import asked_of
 from bayplan.cli.printing import yaml_text
 from bayplan.client import Client, Target
 from bayplan.controllers.batch.definitions import create_definitions, installed_definitions
-from bayplan.errors import KubeconfigError, Unreachable
+from bayplan.errors import KubeconfigError, Unreachable, UsageError
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.volcano_definitions import (
     Definition,
@@ -25,8 +25,17 @@ from bayplan.objects.volcano_definitions import (
 @click.command("crds")
 @click.option("--all", "everything", is_flag=True, help="Print all of them, whatever the cluster has.")
 @click.option("--install", is_flag=True, help="Create what the cluster lacks, instead of printing it.")
+@click.option(
+    "--only",
+    "only",
+    multiple=True,
+    metavar="KIND",
+    help="This kind and no other, by its plural, such as bindrequests. May be given several times.",
+)
 @server_options
-def command(everything: bool, install: bool, kubeconfig: Path | None, context: str, master: str) -> None:
+def command(
+    everything: bool, install: bool, only: tuple[str, ...], kubeconfig: Path | None, context: str, master: str
+) -> None:
     """Print the CustomResourceDefinitions of Volcano's kinds, and of BindRequests, that the cluster does not have yet.
 
     PodGroup, Queue, HyperNode, Numatopology, NodeShard, Job, CronJob, JobFlow, JobTemplate and Command, with the
@@ -39,12 +48,13 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
     Examples:
       bayplan crds | kubectl apply -f -
       bayplan crds --install
+      bayplan crds --install --only bindrequests
       bayplan crds --all > crds.yaml
     """
+    wanted = _chosen(only)
     if everything and not install:
-        _print(all_definitions())
+        _print(wanted)
         return
-    wanted = all_definitions()
     try:
         asking = partial(installed_definitions, wanted=wanted)
         installed = asked_of(chosen_server(kubeconfig, context, master), asking)
@@ -65,6 +75,18 @@ def command(everything: bool, install: bool, kubeconfig: Path | None, context: s
 def all_definitions() -> list[Definition]:
     """Every kind that Bayplan works with and Kubernetes does not have."""
     return [*volcano_definitions(), bind_request_definition()]
+
+
+def _chosen(only: tuple[str, ...]) -> list[Definition]:
+    """The kinds that are named, each by its plural, with its group or without; all where none is."""
+    known = all_definitions()
+    names = {name: each for each in known for name in (each["spec"]["names"]["plural"], each["metadata"]["name"])}
+    for name in only:
+        if name not in names:
+            plurals = ", ".join(each["spec"]["names"]["plural"] for each in known)
+            raise UsageError(f"--only {name}: there is no such kind here; known: {plurals}")
+    wanted = [names[name]["metadata"]["name"] for name in only]
+    return [each for each in known if each["metadata"]["name"] in wanted] if only else known
 
 
 def _print(definitions: list[Definition]) -> None:

@@ -113,3 +113,37 @@ def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.Captu
 
     found, said = asyncio.run(run())
     assert (found, "nothing is left to apply" in said, "--install" in said) == ([], True, True)
+
+
+def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def run() -> list[str]:
+        async with served(tmp_path) as cluster:
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            chosen = ("--only", "bindrequests", "--kubeconfig", str(tmp_path / "config"))
+            await asyncio.to_thread(main, ["crds", "--install", *chosen])
+            there = (await cluster.ask("GET", DEFINITIONS)).json["items"]
+            return [each["metadata"]["name"] for each in there]
+
+    assert asyncio.run(run()) == ["bindrequests.scheduling.run.ai"]
+    assert capsys.readouterr().out == "bindrequests.scheduling.run.ai created\n"
+    found, _ = printed(capsys, "--all", "--only", "queues.scheduling.volcano.sh", "--only", "bindrequests")
+    assert [each["spec"]["names"]["kind"] for each in found] == ["Queue", "BindRequest"]
+    with pytest.raises(SystemExit) as ended:
+        main(["crds", "--all", "--only", "bindrequest"])
+    assert ended.value.code == 2
+    assert "--only bindrequest: there is no such kind here; known: " in capsys.readouterr().err
+
+
+def test_every_field_of_a_request_is_explained() -> None:
+    (definition,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "BindRequest"]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def unexplained(tree: dict[str, Any], path: str) -> list[str]:
+        below = {**tree.get("properties", {}), **tree.get("items", {}).get("properties", {})}
+        found = [] if tree.get("description") else [path]
+        return found + [each for name, field in below.items() for each in unexplained(field, f"{path}.{name}")]
+
+    assert [unexplained(schema["properties"][part], part) for part in ("spec", "status")] == [[], []]
+    assert schema["description"]
