@@ -103,7 +103,7 @@ class GpuReservations:
         await self._sync_each(groups)
 
     async def sync_group(self, group: str) -> None:
-        """No reservation without users, no users without a reservation.
+        """No reservation without users on its node, no users without a reservation.
 
         Who is being deleted counts until it is gone, on either side. A user in its grace period is on the device, which
         would be given to others with the reservation. A reservation in its grace period still holds the device, and
@@ -120,13 +120,12 @@ class GpuReservations:
             members = await self._members(group)
             reservations = [each for each in members if self.is_reservation(each)]
             users = [each for each in members if not self.is_reservation(each) and in_use(each)]
-            if not users:
-                idle = [each for each in reservations if self._is_ours(each) and not each.terminating]
-                if idle and not await self._is_wanted(group):
-                    for each in idle:
-                        log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
-                        await self._delete(each)
-            elif all(self._is_ours(each) and not in_use(each) for each in reservations):  # an ended one holds nothing
+            unused = (each for each in reservations if not each.terminating and not _has_users(each, users))
+            for each in filter(self._is_ours, unused):
+                if not await self._is_wanted(group, each.spec.node_name):
+                    log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
+                    await self._delete(each)
+            if users and all(self._is_ours(each) and not in_use(each) for each in reservations):  # ended: holds nothing
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
@@ -167,11 +166,12 @@ class GpuReservations:
         """Whether we have made this reservation, or put this user on its device."""
         return self._takes_all or pod.labels.get(TAKEN_BY) == OURS
 
-    async def _is_wanted(self, group: str) -> bool:
-        """Whether a request that may still be carried out names the group, whoever is to carry it out."""
-        if any(map(partial(_names, group), self._view.requests.values())):
+    async def _is_wanted(self, group: str, node_name: str) -> bool:
+        """Whether a request that may still be carried out names the group, on this node, whoever is to do it."""
+        names = partial(_names, group, node_name)
+        if any(map(names, self._view.requests.values())):
             return True
-        return not self._takes_all and any(map(partial(_names, group), await self._view.requests_of_others()))
+        return not self._takes_all and any(map(names, await self._view.requests_of_others()))
 
     async def _members(self, group: str) -> list[Pod]:
         """Reservations and users of a group, also those that are going."""
@@ -298,8 +298,14 @@ class GpuReservations:
             raise
 
 
-def _names(group: str, request: BindRequest) -> bool:
-    return group in request.spec.selected_gpu_groups and request.is_live and not request.has_succeeded
+def _names(group: str, node_name: str, request: BindRequest) -> bool:
+    asked = group in request.spec.selected_gpu_groups and request.spec.selected_node == node_name
+    return asked and request.is_live and not request.has_succeeded
+
+
+def _has_users(reservation: Pod, users: Iterable[Pod]) -> bool:
+    """Whether somebody is on the device, or may come to be: who has no node yet may come to any."""
+    return any(each.spec.node_name in ("", reservation.spec.node_name) for each in users)
 
 
 def in_use(pod: Pod) -> bool:

@@ -6,6 +6,7 @@ carried out, now or ever, ends as Failed with a sentence; nothing is tried for e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from msgspec import structs
 
 from bayplan.binder.carrying_out import CarryingOut
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
-from bayplan.binder.reporting import Bound, NotBound, Reports
+from bayplan.binder.reporting import TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
 from bayplan.binder.view import Key, View
 from bayplan.binder.waiting import Cancelled
 from bayplan.clock import Clock
@@ -85,18 +86,35 @@ class Reconciler:
             going = NotBound(f'node "{node.name}" is being deleted', pod)
             return await self._taken_back(pod, request, BindingState(), going)
         if inherited:
-            if fault := fatal(request):
-                return await self._given_up(pod, request, NotBound(fault, pod, final=True))
-            await self._reports.begin(request)
+            return await self._careful(pod, node, request)
         return await self._attempt(pod, node, request)
 
-    async def _given_up(self, pod: Pod, request: BindRequest, outcome: NotBound) -> Bound | None:
-        """Told before anything is taken back: what has ended the process at an attempt may end it there, too. No
-        attempt is made; the one that is told of is counted already."""
-        status = structs.replace(request.status, failed_attempts=request.status.failed_attempts - 1)
-        await self._reports.tell(structs.replace(request, status=status), outcome, 0.0)
-        settled = await self._taken_back(pod, request, BindingState(), outcome)
-        return settled if isinstance(settled, Bound) else None
+    async def _careful(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
+        """An attempt that is counted before it is made. Whoever ends in order, or is told to leave it, takes that back:
+        only who dies does not."""
+        if fault := fatal(request):
+            return await self._given_up(pod, request, NotBound(fault, pod, final=True))
+        begun = await self._reports.begin(request, UNDER_WAY)
+        try:
+            outcome = await self._attempt(pod, node, request)
+        except asyncio.CancelledError:
+            await self._reports.unbegin(begun, request)
+            raise
+        if outcome is None:
+            await self._reports.unbegin(begun, request)
+        return outcome
+
+    async def _given_up(self, pod: Pod, request: BindRequest, outcome: NotBound) -> Bound | NotBound | None:
+        """What was prepared is taken back before anybody is told, for then the pod may go elsewhere. That may kill the
+        process, too: it is noted before, and tried once."""
+        if request.status.reason != TAKING_BACK:
+            await self._reports.begin(request, TAKING_BACK)
+            settled = await self._taken_back(pod, request, BindingState(), outcome)
+            if settled is None or isinstance(settled, Bound):
+                return settled
+            outcome = settled
+        await self._reports.tell(last_attempt_of(request), outcome, 0.0)
+        return None
 
     async def _waiting_pod(self, request: BindRequest) -> Pod | None:
         """Who is to be told that a request which was never tried is given up: its pod, if that is there and waits."""
@@ -173,10 +191,19 @@ class Reconciler:
 def fatal(request: BindRequest) -> str:
     """What to say of a request whose last attempt was begun and never told, and that has no attempt left; nothing
     where it may be tried. One attempt it has in any case: nobody knows whether the process before came to it."""
-    begun, limit = request.status.failed_attempts, max(request.spec.backoff_limit or 0, 1)
-    if begun < limit:
+    begun, limit = request.status.failed_attempts, _limit(request)
+    if begun < limit or request.status.reason not in (UNDER_WAY, TAKING_BACK):
         return ""
-    return f"the binder died in the midst of attempt {begun} of {limit}; it is not tried again"
+    return f"the binder died in the midst of attempt {limit} of {limit}; it is not tried again"
+
+
+def last_attempt_of(request: BindRequest) -> BindRequest:
+    """The request before the attempt that is the last: what is told of it is counted already."""
+    return structs.replace(request, status=structs.replace(request.status, failed_attempts=_limit(request) - 1))
+
+
+def _limit(request: BindRequest) -> int:
+    return max(request.spec.backoff_limit or 0, 1)
 
 
 def lost_pod(request: BindRequest) -> Pod:

@@ -20,7 +20,7 @@ from bayplan.binder.observing import BOUND, GIVEN_UP, RETRIED, BinderObserver
 from bayplan.binder.view import View
 from bayplan.client import JSON_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.errors import Conflict, Invalid, NotFound, ObjectError
+from bayplan.errors import BayplanError, Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import whole_time
@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 CONDITION = "PodBound"
 LONGEST_REASON = 1024
 UNDER_WAY = "an attempt is under way; the binder was started anew, and the one before may have died of it"
+TAKING_BACK = "it is given up, and what was prepared is being taken back"
 _ACTION = "Binding"
+_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,24 @@ class Reports:
         self._chance = chance
         self._observer = observer
 
-    async def begin(self, request: BindRequest) -> None:
-        """Count an attempt before it is made: this process may not live to tell of it.
+    async def begin(self, request: BindRequest, what: str) -> BindRequest:
+        """Count an attempt before it is made: this process may not live to tell of it. The request as it is then.
 
         Whoever tells then what came of it goes by the request as it was before: a failure has the number that stands
         there already, and success leaves the number of failures as it was."""
-        status = BindRequestStatus(PENDING, UNDER_WAY, request.status.failed_attempts + 1)
+        status = BindRequestStatus(PENDING, what, request.status.failed_attempts + 1)
         with self._view.expecting(request, status):
             await self._write_status(request, status)
+        return replace(request, status=status)
+
+    async def unbegin(self, begun: BindRequest, request: BindRequest) -> None:
+        """Nobody has died, and nothing failed: the request is as it was. Not at any price: who stops does not wait."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                with self._view.expecting(begun, request.status):
+                    await self._write_status(begun, request.status)
+        except (BayplanError, TimeoutError) as fault:
+            log.info("bind request %s stays counted as begun: %s", request.key, fault)
 
     async def tell(self, request: BindRequest, outcome: Bound | NotBound, took_s: float) -> float | None:
         """Write it; after how many seconds to try again, if at all."""

@@ -62,16 +62,18 @@ class View:
             known = self.requests.get(key)
             if known is not None and known.metadata.uid == request.metadata.uid:
                 del self.requests[key]
-        else:
-            self.note(request)
-
-    def note(self, request: BindRequest) -> None:
-        """The API server has the request so, at least."""
-        key = (request.namespace, request.name)
-        known = self.requests.get(key)
-        same = known is not None and known.metadata.uid == request.metadata.uid
-        if known is None or not same or _number(request) >= _number(known):
+        elif not self.note(request):
             self.requests[key] = request
+
+    def note(self, request: BindRequest) -> bool:
+        """The API server has the request so, at least; whether it is one that is known. An answer to us may come after
+        the word that the request is gone, or that another has its name: it brings nothing back."""
+        known = self.requests.get((request.namespace, request.name))
+        if known is None or known.metadata.uid != request.metadata.uid:
+            return False
+        if request.version > known.version or not request.version:  # of the same version we may know better already
+            self.requests[request.namespace, request.name] = request
+        return True
 
     def renew(self, request: BindRequest) -> None:
         """The same for a request that cannot be read as a whole: known only where an earlier state of it was."""
@@ -159,8 +161,3 @@ class View:
 def _is_same(one: BindRequest, other: BindRequest) -> bool:
     """Whether both ask for the same: neither another request of that name, nor this one changed meanwhile."""
     return one.metadata.uid == other.metadata.uid and one.metadata.generation == other.metadata.generation
-
-
-def _number(request: BindRequest) -> int:
-    version = request.metadata.resource_version
-    return int(version) if version.isdecimal() else 0

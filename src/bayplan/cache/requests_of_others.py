@@ -67,9 +67,8 @@ class RequestsOfOthers:
     # what is asked ----------------------------------------------------------------------------------------------
 
     def request_of(self, pod: Pod) -> BindRequest | None:
-        """The request that is to bring a pod of others to a node."""
-        request = self._requests.get(pod.key)
-        return request if request is not None and request.is_live and request.is_for(pod) else None
+        """The request that is to bring a pod to a node which is counted there by us."""
+        return self._live_request(pod) if pod.uid in self._counted else None
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ class RequestsOfOthers:
         pod = self._waiting.get(key)
         if pod is None:
             return
-        request = self.request_of(pod)
+        request = self._live_request(pod)
         node_name = request.spec.selected_node if request is not None else ""
         if self._counted.get(pod.uid, node_name) != node_name:
             self._uncount(pod.uid)
@@ -105,6 +104,10 @@ class RequestsOfOthers:
             self.cache.assume(PodInfo(pod).bound_to(node_name))
             self._counted[pod.uid] = node_name
             self._devices.hold(request, pod)
+
+    def _live_request(self, pod: Pod) -> BindRequest | None:
+        request = self._requests.get(pod.key)
+        return request if request is not None and request.is_live and request.is_for(pod) else None
 
     def _uncount(self, uid: str) -> None:
         if self._counted.pop(uid, None) is None:

@@ -257,9 +257,10 @@ class BindFailures:
         return 0.0 if record is None else max(record.blocked_until_s - self._clock.monotonic_s(), 0.0)
 
     def opens_in_s(self, uid: str) -> float | None:
-        """In how long a pod may be tried where it may not be now; None: nothing is kept from it."""
+        """In how long a pod may be tried where it may not be now; None: nothing is kept from it. One that is not tried
+        at all is when that ends, for there are nodes besides those on which it was given up."""
         shut_s = [each.left_s for each in self.exclusions(uid) if each.left_s]
-        return max(self.blocked_s(uid), min(shut_s)) if shut_s else self.blocked_s(uid) or None
+        return self.blocked_s(uid) or min(shut_s, default=None)
 
     def blocked(self, uid: str) -> str:
         """Why a pod is not to be tried at all now; nothing where it may be."""

@@ -51,8 +51,10 @@ class GpuShare:
         return self.memory_mib or round(self.fraction * device_mib)
 
     def portion_of(self, device_mib: int) -> float:
-        """The same as a share, in whole hundredths."""
-        return self.fraction or math.ceil(100 * self.memory_mib / device_mib) / 100
+        """The same as a share, in whole hundredths, and one at least: none is no share."""
+        if self.fraction:
+            return max(round(self.fraction, 2), 0.01)
+        return math.ceil(100 * self.memory_mib / device_mib) / 100
 
 
 def wanted_share(pod: Pod) -> GpuShare | None:

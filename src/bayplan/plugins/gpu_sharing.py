@@ -9,7 +9,7 @@ look at each pod on nodes with GPUs, for such pods; nothing for others.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,8 @@ class SharedDevices:
 
     def has_room(self, share: GpuShare, pod_slots: int) -> bool:
         """`pod_slots`: pods that may still come to the node, reservations among them."""
+        if share.memory_on(self.device_mib) > self.device_mib:
+            return False
         fresh = share.devices - len(self.fitting(share))
         return fresh <= self.idle and 1 + max(0, fresh) <= pod_slots
 
@@ -165,7 +167,7 @@ class GpuSharing:
         return found
 
     def _choice(self, info: PodInfo) -> Choice | None:
-        """What a pod has: by its labels, by our own memory, or by the request that somebody before us has made."""
+        """What a pod has: by our own memory, by the request that somebody before us has made, or by its labels."""
         pod = info.pod
         try:
             share = wanted_share(pod)
@@ -173,13 +175,13 @@ class GpuSharing:
             return None  # nobody gave it anything
         if share is None:
             return None
-        groups: Sequence[str] = sorted(groups_of(pod))
-        if groups:
-            self._choices.pop(pod.uid, None)
-        elif (chosen := self._choices.get(pod.uid)) is not None:
+        told = sorted(groups_of(pod))
+        if (chosen := self._choices.get(pod.uid)) is not None:
+            if told == sorted(chosen.groups):
+                del self._choices[pod.uid]
             return chosen
-        else:
-            groups = self._requests.desk.groups_of(pod)
+        # A pod that was given up elsewhere may still be labelled with what it was to have there.
+        groups = self._requests.desk.groups_of(pod) or told
         return Choice(tuple(groups), share) if groups else None
 
     def _new_group(self) -> str:

@@ -354,12 +354,24 @@ def a_view() -> View:
 
 def test_an_older_version_of_a_request_does_not_overwrite_a_newer_one() -> None:
     view, written = a_view(), request_of("u", 10, "Failed")
+    view.hear(None, request_of("u", 8))
     view.note(written)
     view.hear(None, request_of("u", 9))  # the watch lags behind our own write
     assert view.requests["default", "web"] is written
     newer = request_of("u", 11)
     view.hear(written, newer)
     assert view.requests["default", "web"] is newer
+
+
+def test_an_answer_that_comes_after_the_request_has_gone_brings_nothing_back() -> None:
+    view, first, second = a_view(), request_of("first", 1), request_of("second", 3)
+    view.hear(None, first)
+    view.hear(first, None)
+    view.note(request_of("first", 2, "Failed"))
+    assert view.requests == {}
+    view.hear(None, second)
+    view.note(request_of("first", 2, "Failed"))
+    assert view.requests["default", "web"] is second
 
 
 def test_another_request_of_the_name_is_not_the_one_that_is_wanted() -> None:

@@ -116,12 +116,26 @@ class Deadly(Noting):
         await asyncio.Event().wait()
 
 
+async def silent(*_: Any, **__: Any) -> None:
+    raise Unreachable("nobody answers", sent=False)
+
+
 async def dies(rig: BinderRig, plugin: Deadly, **requested: Any) -> None:
-    """One binder, from its start to its death; with `requested` it is at work before the request comes."""
+    """One binder, from its start to its death, in which it says nothing; with `requested` it is at work before the
+    request comes."""
+    plugin.died.clear()
+    with pytest.MonkeyPatch.context() as cut:
+        async with rig.at_work():
+            if requested:
+                await rig.request(await rig.pod(), **requested)
+            await plugin.died.wait()
+            cut.setattr(rig.client, "patched", silent)
+
+
+async def is_stopped(rig: BinderRig, plugin: Deadly) -> None:
+    """One binder that is told to end in the midst of an attempt."""
     plugin.died.clear()
     async with rig.at_work():
-        if requested:
-            await rig.request(await rig.pod(), **requested)
         await plugin.died.wait()
 
 
@@ -138,8 +152,7 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
             assert (status["phase"], status["failedAttempts"]) == ("Pending", number)
         async with rig.at_work():
             status = await rig.until_phase("Failed")
-            while "rolled-back" not in rig.steps.reached:  # after everybody is told
-                await asyncio.sleep(0.01)
+        assert rig.steps.reached[-1] == "rolled-back"  # before anybody is told, for then the pod may go elsewhere
         allowed = max(limit or 0, 1)
         assert status["reason"] == (
             f"the binder died in the midst of attempt {allowed} of {allowed}; it is not tried again"
@@ -150,6 +163,53 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
 
     on_rig(tmp_path, test, plugin)
     assert plugin.calls[-1] == "deadly rollback None"
+
+
+def test_a_binder_that_dies_again_where_it_takes_things_back_is_the_last(tmp_path: Path) -> None:
+    class Deadlier(Deadly):
+        async def rollback(self, *args: Any) -> None:
+            await super().rollback(*args)
+            self.died.set()
+            await asyncio.Event().wait()
+
+    plugin = Deadlier()
+
+    async def test(rig: BinderRig) -> None:
+        await dies(rig, plugin, backoffLimit=1)
+        await dies(rig, plugin)
+        await dies(rig, plugin)
+        assert (await rig.status())["reason"] == "it is given up, and what was prepared is being taken back"
+        async with rig.at_work():
+            status = await rig.until_phase("Failed")
+        assert status["failedAttempts"] == 1
+        assert plugin.calls.count("deadly rollback None") == 1
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_binder_that_is_stopped_in_order_costs_no_attempt(tmp_path: Path) -> None:
+    plugin = Deadly()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=2)
+        for _ in range(5):
+            await is_stopped(rig, plugin)
+            assert await rig.status() == {"phase": "", "reason": "", "failedAttempts": 0}
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_request_that_is_set_back_without_its_attempts_is_tried_by_a_binder_that_starts(tmp_path: Path) -> None:
+    """Its number says that nothing is left, and nobody has died."""
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=3)
+        await rig.patch(REQUESTS, "web", {"status": {"phase": "Pending", "failedAttempts": 3}}, sub="status")
+        async with rig.at_work():
+            assert (await rig.until_phase("Succeeded"))["failedAttempts"] == 3
+
+    on_rig(tmp_path, test, plugin)
 
 
 def test_what_a_dead_binder_had_begun_is_carried_out_by_the_next_as_if_nothing_had_been(tmp_path: Path) -> None:
@@ -176,10 +236,12 @@ def test_a_failure_after_a_death_counts_once_and_deaths_after_it_are_counted_too
             assert (await rig.until_phase("Failed"))["failedAttempts"] == 1
             await plugin.died.wait()  # at the next attempt, which was counted before it was made
             assert (await rig.status())["failedAttempts"] == 2
-        await dies(rig, plugin)
+        assert (await rig.status())["failedAttempts"] == 1  # it was stopped in order
+        for _ in range(2):
+            await dies(rig, plugin)
         async with rig.at_work():
             await rig.until_phase("Failed")
-        assert rig.steps.reached.count("taken") == 4
+        assert rig.steps.reached.count("taken") == 5
 
     on_rig(tmp_path, test, plugin)
 
@@ -188,9 +250,6 @@ def test_an_attempt_that_could_not_be_counted_is_not_made(tmp_path: Path, monkey
     plugin = Noting()
 
     async def test(rig: BinderRig) -> None:
-        async def silent(*_: Any, **__: Any) -> None:
-            raise Unreachable("nobody answers", sent=False)
-
         await rig.request(await rig.pod())
         await rig.hear(BindRequest, "web")
         with monkeypatch.context() as cut:

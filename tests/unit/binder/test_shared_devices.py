@@ -255,6 +255,20 @@ def test_a_reservation_that_nobody_uses_goes(tmp_path: Path) -> None:
     on_rig(tmp_path, test, GpuSharing())
 
 
+def test_a_reservation_goes_whose_group_has_users_on_other_nodes_alone(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await reservation(rig, "here", GROUP, "GPU-7")
+        await rig.pod("there", labels={"runai-gpu-group": GROUP, **MARK}, spec={"nodeName": "n2"})
+        await rig.reservations.sync_group(GROUP)
+        assert await is_going(rig, "here", RESERVATIONS)
+        await reservation(rig, "awaited", GROUP, "GPU-8")
+        await rig.pod("waiting", labels={"runai-gpu-group": GROUP, **MARK})
+        await rig.reservations.sync_group(GROUP)
+        assert not await is_going(rig, "awaited", RESERVATIONS)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
 def test_a_reservation_of_a_live_request_is_nobodys_orphan(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await shared(rig)

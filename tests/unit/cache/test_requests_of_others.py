@@ -66,6 +66,7 @@ def test_pods_of_ours_are_left_to_who_follows_them() -> None:
     world.others.pod_waits(OURS)
     world.others.hear(None, world.request(OURS))
     assert world.node_of(OURS) is None
+    assert world.others.request_of(OURS) is None
 
 
 def test_a_request_that_was_given_up_or_goes_frees_the_room() -> None:

@@ -287,6 +287,19 @@ def test_after_five_failures_the_pod_waits_wherever_they_were() -> None:
     assert failures.blocked("other") == ""
 
 
+def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_for_longer() -> None:
+    """There may be others; then it is the turn of each of these."""
+    clock = ManualClock()
+    failures = BindFailures(clock)
+    for _ in range(5):
+        failures.note("u", "n1", "no")
+    assert failures.opens_in_s("u") == 30
+    clock.advance(30)
+    assert failures.opens_in_s("u") == 450
+    clock.advance(450)
+    assert failures.opens_in_s("u") is None
+
+
 def test_the_longest_pause_is_ten_minutes_and_a_pod_that_is_bound_is_forgotten() -> None:
     failures = BindFailures(ManualClock())
     assert max(failures.note("u", "n1", "no") for _ in range(20)) == 600

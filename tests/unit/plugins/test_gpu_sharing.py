@@ -98,6 +98,12 @@ def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() 
     assert device_memory(gpu_node(memory="")) == 0
     assert GpuShare(memory_mib=2001).portion_of(16000) == 0.13
     assert GpuShare(fraction=0.5).memory_on(16300) == 8150
+    assert [GpuShare(fraction=each).portion_of(16000) for each in (1e-9, 0.004, 0.25, 0.994)] == [
+        0.01,
+        0.01,
+        0.25,
+        0.99,
+    ]
 
 
 # where there is room
@@ -114,6 +120,12 @@ def test_nodes_without_room_for_a_part_are_turned_down() -> None:
         "dumb": never(NO_MEMORY),
     }
     assert filtered(GpuSharing, part(fraction="0.3"), nodes[1], pods=pods) == {"full": FITS}
+
+
+def test_more_memory_than_a_gpu_has_is_on_none_of_its_kind() -> None:
+    asking = make_pod(annotations={"gpu-memory": "20000"})
+    nodes = [gpu_node("small"), gpu_node("large", memory="24000")]
+    assert filtered(GpuSharing, asking, *nodes) == {"small": rejected(NO_ROOM), "large": FITS}
 
 
 def test_a_new_group_needs_a_place_for_its_reservation_pod() -> None:
@@ -203,6 +215,18 @@ def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_tak
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
     plugin.unreserve(make_cycle(first, make_snapshot([gpu_node()], [])), "a")
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] != (group,)
+
+
+@pytest.mark.parametrize("plugin", [on_desk(), on_desk("new")], ids=["our own memory", "the request"])
+def test_a_label_of_a_node_on_which_a_pod_was_given_up_counts_for_nothing(plugin: GpuSharing) -> None:
+    """Whoever shares its device there would have the group's name on two nodes."""
+    labelled = part("first", "0.6", group="old")
+    fields = given_to(labelled, plugin=plugin)
+    group = "new" if plugin._requests.desk.following.groups else fields["selected_gpu_groups"][0]  # type: ignore[union-attr]
+    if group == "new":
+        plugin.unreserve(make_cycle(labelled, make_snapshot([gpu_node()], [])), "a")
+    assumed = replace(labelled, spec=replace(labelled.spec, node_name="a"))
+    assert given_to(part("second", "0.4"), assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
 
 
 def test_reservations_are_those_of_the_namespace_that_the_binder_has_for_them() -> None:
