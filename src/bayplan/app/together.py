@@ -146,8 +146,7 @@ async def both_process(
             left_to_others=frozenset(kind.struct for kind in theirs),
             freed=lambda pod: _freed(live, pod),
         )
-        _count_others_once(live, side.live)
-        both = BothEngines(live, side.live)
+        both = _on_one_cache(live, side.live)
         election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
@@ -184,14 +183,15 @@ def _beside_requests(
     return [work for each in engines for work in RequestWatch(each, wiring.client).beside(wiring.client.clock)]
 
 
-def _count_others_once(live: LiveScheduler, batch: LiveBatch) -> None:
-    """On one cache one of us counts what others have on their way, and pods of either engine are nobody else's."""
+def _on_one_cache(live: LiveScheduler, batch: LiveBatch) -> BothEngines:
+    """One of them counts what others have on their way, and pods of either engine are nobody else's."""
     both = [each for each in (live.requests, batch.following.requests) if each is not None]
     for requests in both[1:]:
         requests.others = None
     for requests in both[:1]:
         assert requests.others is not None
         requests.others.serves = lambda pod: live.engine.serves(pod) or batch.following.serves(pod)
+    return BothEngines(live, batch)
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:
