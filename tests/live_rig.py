@@ -32,6 +32,7 @@ from bayplan.queueing.queued import Pool
 from bayplan.scheduler.assembly import live_scheduler
 from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.observing import Observer
+from bayplan.scheduler.request_following import follow_requests
 from played_server import PlayedServer
 from wire_server import Answer, Reply, Request, WireServer, until
 
@@ -148,3 +149,28 @@ async def running(
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
             await live.abandon()
+
+
+def by_requests(*plugins: str) -> str:
+    """A configuration whose pods are bound by the binder, with further plugins."""
+    enabled = ", ".join(f"{{name: {each}}}" for each in (*plugins, "BindRequestBinder"))
+    return f"""
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{enabled}]
+      disabled: [{{name: DefaultBinder}}]
+"""
+
+
+def asking_the_binder(*objects: Any, config: str, **options: Any) -> Any:
+    """A live scheduler that follows the requests of its pods."""
+    return running(
+        *objects,
+        config=config,
+        prepare=lambda live: follow_requests(live, live.clock, stale_s=600.0),
+        **options,
+    )

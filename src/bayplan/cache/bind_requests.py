@@ -321,8 +321,7 @@ class BindRequests:
         """Most requests are known only so: their pods are on their nodes before anybody tells more of them."""
         if pod is None or request.metadata.deletion_timestamp is not None or not request.is_for(pod):
             return
-        if request.spec.resource_claim_allocations:
-            self._devices.hold(request, pod)
+        self._devices.hold(request, pod)
         self._restore(request, pod)
 
     def _knows(self, request: BindRequest) -> bool:

@@ -70,14 +70,20 @@ async def until_promised(rig: BinderRig, syncing: asyncio.Future[float | None]) 
         await asyncio.sleep(0.01)
 
 
+async def promised(rig: BinderRig) -> asyncio.Future[float | None]:
+    """An attempt that has promised its volume, and waits for it."""
+    await say_where(rig)
+    await with_volume(rig)
+    await rig.hear(Pod, "web")
+    await rig.hear(BindRequest, "web")
+    syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
+    await until_promised(rig, syncing)
+    return syncing
+
+
 def test_a_volume_is_promised_and_the_pod_waits_until_it_is_bound(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
-        await say_where(rig)
-        await with_volume(rig)
-        await rig.hear(Pod, "web")
-        await rig.hear(BindRequest, "web")
-        syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
-        await until_promised(rig, syncing)
+        syncing = await promised(rig)
         assert (await rig.get(VOLUMES, "v"))["spec"]["claimRef"]["name"] == "data"
         assert await rig.node_of() == ""
         await bind_claim(rig)
@@ -195,12 +201,7 @@ def test_a_claim_that_cannot_be_used_fails_the_attempt(tmp_path: Path, broken: s
 
 def test_a_node_that_goes_while_its_volume_is_awaited_fails_the_attempt(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
-        await say_where(rig)
-        await with_volume(rig)
-        await rig.hear(Pod, "web")
-        await rig.hear(BindRequest, "web")
-        syncing = asyncio.ensure_future(rig.reconciler.sync(("default", "web")))
-        await until_promised(rig, syncing)
+        syncing = await promised(rig)
         rig.view.hear(rig.view.node("n1"), None)
         await bind_claim(rig)  # though the volume is there by now
         assert await syncing is None

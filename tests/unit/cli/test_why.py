@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,12 +151,20 @@ async def test_refusals_and_strangers() -> None:
 # in a terminal
 
 
-def test_everything_that_is_known_is_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], str]:
+    """What a wide terminal shows of an answer, with single spaces."""
     monkeypatch.setenv("COLUMNS", "200")
-    print_answer(ANSWER)
-    told = " ".join(capsys.readouterr().out.split())
+
+    def shown(answer: Answer) -> str:
+        print_answer(answer)
+        return " ".join(capsys.readouterr().out.split())
+
+    return shown
+
+
+def test_everything_that_is_known_is_printed(printed: Callable[[Answer], str]) -> None:
+    told = printed(ANSWER)
     for words in (
         "shop/web-0 stays pending: it is large",
         "waits for its turn",
@@ -168,10 +177,7 @@ def test_everything_that_is_known_is_printed(
         assert words in told
 
 
-def test_the_binder_and_where_it_gave_up_are_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer], str]) -> None:
     until = datetime(2026, 11, 18, 9, 0, tzinfo=UTC)
     given_up = (
         GivenUpOn(node="n2", times=2, error="no quota", until=until),
@@ -180,8 +186,7 @@ def test_the_binder_and_where_it_gave_up_are_printed(
     request = Requested(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
     lease = BinderLease(lease="l/b", state="free", sentence="nobody holds the lease l/b")
     answer = Answer(pod="d/p", state="binding", request=request, binder=lease, given_up=given_up)
-    print_answer(answer)
-    told = " ".join(capsys.readouterr().out.split())
+    told = printed(answer)
     for words in (
         "request d/p to n1: Failed, 1 of 3 attempts failed",
         "last error no volume",

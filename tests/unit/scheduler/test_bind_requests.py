@@ -17,23 +17,12 @@ from bayplan.framework.cycle import Cycle
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import Held
-from bayplan.scheduler.live import LiveScheduler
-from bayplan.scheduler.request_following import follow_requests
 from bayplan.testing import make_node, make_pod
 from builders import changed
-from live_rig import Rig, conditions, running
+from live_rig import Rig, asking_the_binder, by_requests, conditions, running
 from wire_server import Answer, Hang, Reply, Request, until
 
-CONFIG = """
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    multiPoint:
-      enabled: [{name: Handing}, {name: BindRequestBinder}]
-      disabled: [{name: DefaultBinder}]
-"""
+CONFIG = by_requests("Handing")
 AT_BIND = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -61,11 +50,8 @@ class Handing:
 
 
 def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
-    def prepare(live: LiveScheduler) -> None:
-        follow_requests(live, live.clock, stale_s=600.0)
-
     options.setdefault("registry", known_plugins().with_plugins(Handing))
-    return running(*objects, config=config, prepare=prepare, **options)
+    return asking_the_binder(*objects, config=config, **options)
 
 
 def as_server(rig: Rig) -> None:

@@ -10,33 +10,18 @@ from msgspec.structs import replace
 from bayplan.framework.bind_requests import EXCLUDED, PATIENCE
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, new_request
 from bayplan.objects.core import Pod
-from bayplan.scheduler.live import LiveScheduler
 from bayplan.scheduler.live_explaining import LiveExplainer
-from bayplan.scheduler.request_following import follow_requests
 from bayplan.telemetry.answers import Answer, GivenUpOn, Requested
 from bayplan.testing import make_node, make_pod
-from live_rig import Rig, running
+from live_rig import Rig, asking_the_binder, by_requests
 from wire_server import on_loop
 
-BY_BINDER = """
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-profiles:
-- schedulerName: default-scheduler
-  plugins:
-    multiPoint:
-      enabled: [{name: BindRequestBinder}]
-      disabled: [{name: DefaultBinder}]
-"""
 NODE = make_node("n1")
 WEB = make_pod("web")
 
 
 def rig_of(*objects: Any) -> Any:
-    def prepare(live: LiveScheduler) -> None:
-        follow_requests(live, live.clock, stale_s=600.0)
-
-    return running(*objects, config=BY_BINDER, prepare=prepare)
+    return asking_the_binder(*objects, config=by_requests())
 
 
 def request(pod: Pod, version: int = 1, *, ours: bool = True, **status: Any) -> BindRequest:
