@@ -38,14 +38,16 @@ log = logging.getLogger(__name__)
 outcomes = StructuredLog(__name__)
 
 SLICE_S = 0.004
-_MOST_ON_THE_WIRE = 1024
-"""So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts."""
+_MOST_ON_THE_WIRE, _FEW_ON_THE_WIRE = 1024, 512
+"""So many bindings may be waiting to be written; more pods wait in the queue, where priority still counts. Once there
+are so many, nobody decides until they are few: one decision for each binding that was written costs half as much again
+as hundreds in a row, and the wire has enough to do meanwhile."""
 _MOST_FOLLOWING = 25
 """After so many slices of following a flood of changes one goes to attempts: nobody waits for the flood to end."""
 _LEEWAY_S, _MOST_LEEWAY_S = 0.001, 0.02
 """For each pod that waits for the binder, and in all. No binder takes a pod a millisecond, so whoever comes new waits
 for those longer than for us; and where the binder is not what they wait for, nobody notices so little."""
-_MOST_WRITING_S, _MOST_READING_S = 0.05, 0.25
+_MOST_WRITING_S, _MOST_READING_S = 0.1, 0.25
 """The same in all where every pod is bound by the binder: whoever comes new then is behind those that wait for it, so
 that a longer rest costs nobody his place, nor any time. Still longer where nothing of ours is on its way to the server
 either, and all there can be to hear is what the binder does."""
@@ -101,6 +103,7 @@ class LiveScheduler:
     _on_their_way: set[Held] = field(default_factory=set)
     _binding: dict[asyncio.Task[None], Held] = field(default_factory=dict)
     _deciding: bool = True
+    _wire_is_full: bool = False
     _slice_ends_s: float = 0.0
     _rebuilt: Rebuilt | None = None
     _retired: list[Retired] = field(default_factory=list)
@@ -235,7 +238,7 @@ class LiveScheduler:
         self._slices_behind = 0
         if not self._do_what_is_due():
             return True
-        while self._deciding and self.bindings.on_the_wire < _MOST_ON_THE_WIRE:
+        while self._deciding and self._has_room_on_the_wire():
             queued = self.queue.pop()
             if queued is None:
                 return bool(self._heard)
@@ -243,6 +246,10 @@ class LiveScheduler:
             if self._heard or self.clock.monotonic_s() > self._slice_ends_s:
                 return True
         return bool(self._heard)
+
+    def _has_room_on_the_wire(self) -> bool:
+        self._wire_is_full = self.bindings.on_the_wire >= (_FEW_ON_THE_WIRE if self._wire_is_full else _MOST_ON_THE_WIRE)
+        return not self._wire_is_full
 
     def _follow_a_slice(self) -> bool:
         """Follow what was told; false where the slice ended before that was done."""
@@ -398,14 +405,14 @@ class LiveScheduler:
 
     def _left_the_wire(self) -> None:
         """There is room again, though the binder may not be done with a single pod."""
-        if self.bindings.on_the_wire == _MOST_ON_THE_WIRE - 1 and self.queue.has_ready:
+        if self._wire_is_full and self.bindings.on_the_wire < _FEW_ON_THE_WIRE:
             self._woken.set()
 
     def _arrived(self, held: Held) -> None:
         self._on_their_way.discard(held)
         if self._retired:
             self._retired = [each for each in self._retired if not each.is_done_with(held)]
-        if self.queue.has_ready or self.engine.activated:  # they waited for room on the wire, or for this very pod
+        if self.engine.activated or (self.queue.has_ready and not self._wire_is_full):  # they waited for this very pod
             self._woken.set()
 
     def _binding_ended(self, task: asyncio.Task[None]) -> None:

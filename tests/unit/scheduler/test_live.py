@@ -144,6 +144,7 @@ async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> Non
 @on_loop
 async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 10)
+    monkeypatch.setattr(live_module, "_FEW_ON_THE_WIRE", 8)
     async with running(NODE) as rig:
         slow_down(rig)  # so that every binding is begun before the next pod is taken
         turns = asyncio.Semaphore(0)
@@ -160,6 +161,11 @@ async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: 
         urgent = make_pod("urgent", cpu="1", priority=100)
         rig.hear(urgent)
         await until(lambda: rig.pool(urgent) is Pool.ACTIVE)
+        for _ in range(2):
+            turns.release()
+        await until(lambda: rig.live.bindings.on_the_wire == 8)
+        await until(lambda: not rig.live._heard)
+        assert rig.live.queue.counts()["active"] == 6, "eight are not few"
         turns.release()
         await rig.asked("POST", "/binding", 11)
         assert "urgent" in rig.bound()
@@ -169,6 +175,7 @@ async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: 
 async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that was handed to the binder is off the wire, and on its way for as long as the binder takes."""
     monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 2)
+    monkeypatch.setattr(live_module, "_FEW_ON_THE_WIRE", 1)
     async with running(NODE) as rig:
         slow_down(rig)
         turns = asyncio.Semaphore(0)
