@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from msgspec import structs
 
 from bayplan.binder.carrying_out import CarryingOut
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
-from bayplan.binder.reporting import TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
+from bayplan.binder.reporting import FINISHING, TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
 from bayplan.binder.view import Key, View
 from bayplan.binder.waiting import Cancelled
 from bayplan.clock import Clock
@@ -70,51 +72,67 @@ class Reconciler:
             return NotBound(fault, await self._waiting_pod(request), final=True)
         pod = await self._view.pod(request)
         if pod is None or not request.is_for(pod):
-            await self._clean_up(lost_pod(request), request)
+            await self._clear_away(lost_pod(request), request, inherited=inherited)
             was = "gone" if pod is None else "gone; another pod has its name"
             return NotBound(f"the pod is {was}", final=True)
         if pod.spec.node_name:
-            return await self._settled(pod, request, BindingState())
+            return await self._found_bound(pod, request, inherited=inherited)
         if pod.terminating:
-            await self._clean_up(pod, request)
+            await self._clear_away(pod, request, inherited=inherited)
             return NotBound("the pod is gone: it is being deleted", pod, final=True)
-        node = self._view.node(request.spec.selected_node)
-        if node is None:
-            missing = NotBound(f'node "{request.spec.selected_node}" is not there', pod)
-            return await self._taken_back(pod, request, BindingState(), missing)
-        if node.metadata.deletion_timestamp is not None:
-            going = NotBound(f'node "{node.name}" is being deleted', pod)
-            return await self._taken_back(pod, request, BindingState(), going)
-        if inherited:
-            return await self._careful(pod, node, request)
-        return await self._attempt(pod, node, request)
+        return await (self._careful(pod, request) if inherited else self._tried(pod, request))
 
-    async def _careful(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
-        """An attempt that is counted before it is made. Whoever ends in order, or is told to leave it, takes that back:
-        only who dies does not."""
+    async def _careful(self, pod: Pod, request: BindRequest) -> Bound | NotBound | None:
+        """An attempt that is counted before it is made."""
         if fault := fatal(request):
             return await self._given_up(pod, request, NotBound(fault, pod, final=True))
-        begun = await self._reports.begin(request, UNDER_WAY)
-        try:
-            outcome = await self._attempt(pod, node, request)
-        except asyncio.CancelledError:
-            await self._reports.unbegin(begun, request)
-            raise
+        async with self._noted(request, UNDER_WAY) as begun:
+            outcome = await self._tried(pod, request)
         if outcome is None:
             await self._reports.unbegin(begun, request)
         return outcome
 
     async def _given_up(self, pod: Pod, request: BindRequest, outcome: NotBound) -> Bound | NotBound | None:
         """What was prepared is taken back before anybody is told, for then the pod may go elsewhere. That may kill the
-        process, too: it is noted before, and tried once."""
+        process, too: it is tried once."""
         if request.status.reason != TAKING_BACK:
-            await self._reports.begin(request, TAKING_BACK)
-            settled = await self._taken_back(pod, request, BindingState(), outcome)
+            async with self._noted(request, TAKING_BACK):
+                settled = await self._taken_back(pod, request, BindingState(), outcome)
             if settled is None or isinstance(settled, Bound):
                 return settled
             outcome = settled
         await self._reports.tell(last_attempt_of(request), outcome, 0.0)
         return None
+
+    async def _found_bound(self, pod: Pod, request: BindRequest, *, inherited: bool) -> Bound | NotBound:
+        if not inherited:
+            return await self._settled(pod, request, BindingState())
+        if request.status.reason == FINISHING:
+            log.error("the binder died after pod %s was bound; its plugins are not told again", pod.key)
+            return where_it_is(pod, request)
+        async with self._noted(request, FINISHING):
+            return await self._settled(pod, request, BindingState())
+
+    async def _clear_away(self, pod: Pod, request: BindRequest, *, inherited: bool) -> None:
+        """The pod does not come. What attempts have left for it goes; if that killed the process before, it stays."""
+        if not inherited:
+            await self._clean_up(pod, request)
+        elif request.status.reason == TAKING_BACK:
+            log.error("the binder died while it took back what it had prepared for pod %s; that stays", pod.key)
+        else:
+            async with self._noted(request, TAKING_BACK):
+                await self._clean_up(pod, request)
+
+    @asynccontextmanager
+    async def _noted(self, request: BindRequest, what: str) -> AsyncIterator[BindRequest]:
+        """What may kill the process is written down before. Whoever ends in order takes that back: only who dies does
+        not, nor who has lost the lease and may write no more."""
+        begun = await self._reports.begin(request, what)
+        try:
+            yield begun
+        except asyncio.CancelledError:
+            await self._reports.unbegin(begun, request)
+            raise
 
     async def _waiting_pod(self, request: BindRequest) -> Pod | None:
         """Who is to be told that a request which was never tried is given up: its pod, if that is there and waits."""
@@ -122,6 +140,16 @@ class Reconciler:
         if pod is None or not request.is_for(pod) or pod.spec.node_name or pod.terminating:
             return None
         return pod
+
+    async def _tried(self, pod: Pod, request: BindRequest) -> Bound | NotBound | None:
+        node = self._view.node(request.spec.selected_node)
+        if node is None:
+            missing = NotBound(f'node "{request.spec.selected_node}" is not there', pod)
+            return await self._taken_back(pod, request, BindingState(), missing)
+        if node.metadata.deletion_timestamp is not None:
+            going = NotBound(f'node "{node.name}" is being deleted', pod)
+            return await self._taken_back(pod, request, BindingState(), going)
+        return await self._attempt(pod, node, request)
 
     async def _attempt(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
         state, refused = BindingState(), False
@@ -171,14 +199,13 @@ class Reconciler:
         """The pod has a node. If it is ours, an earlier attempt put it there: the plugins are told, maybe once more.
 
         If it is another, nobody comes for what was prepared here."""
-        wanted = request.spec.selected_node
-        if pod.spec.node_name != wanted:
+        where = where_it_is(pod, request)
+        node = self._view.node(request.spec.selected_node)
+        if isinstance(where, NotBound):
             await self._clean_up(pod, request, state)
-            return NotBound(f'the pod is bound elsewhere: to node "{pod.spec.node_name}"', final=True)
-        node = self._view.node(wanted)
-        if node is not None:
+        elif node is not None:
             await self._carrying_out.finish(pod, node, request, state)
-        return Bound(pod)
+        return where
 
     async def _clean_up(self, pod: Pod, request: BindRequest, state: BindingState | None = None) -> None:
         """What attempts, this one or those before a crash, have left for a pod that does not come.
@@ -186,6 +213,13 @@ class Reconciler:
         A node that is gone is no reason to leave it: claims, labels and reservations outlive the node."""
         node = self._view.node(request.spec.selected_node) or lost_node(request)
         await self._carrying_out.roll_back(pod, node, request, state or BindingState())
+
+
+def where_it_is(pod: Pod, request: BindRequest) -> Bound | NotBound:
+    """Of a pod that has a node: whether that is the one it was meant for."""
+    if pod.spec.node_name == request.spec.selected_node:
+        return Bound(pod)
+    return NotBound(f'the pod is bound elsewhere: to node "{pod.spec.node_name}"', final=True)
 
 
 def fatal(request: BindRequest) -> str:

@@ -248,7 +248,9 @@ class LiveScheduler:
         return bool(self._heard)
 
     def _has_room_on_the_wire(self) -> bool:
-        self._wire_is_full = self.bindings.on_the_wire >= (_FEW_ON_THE_WIRE if self._wire_is_full else _MOST_ON_THE_WIRE)
+        self._wire_is_full = self.bindings.on_the_wire >= (
+            _FEW_ON_THE_WIRE if self._wire_is_full else _MOST_ON_THE_WIRE
+        )
         return not self._wire_is_full
 
     def _follow_a_slice(self) -> bool:

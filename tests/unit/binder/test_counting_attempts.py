@@ -187,6 +187,74 @@ def test_a_binder_that_dies_again_where_it_takes_things_back_is_the_last(tmp_pat
     on_rig(tmp_path, test, plugin)
 
 
+class DeadlyAfterwards(Deadly):
+    """Ends whoever tells it that a pod is bound, or is not."""
+
+    def __init__(self) -> None:
+        super().__init__(lives=1)
+
+    async def post_bind(self, *args: Any) -> None:
+        await super().post_bind(*args)
+        await self._end()
+
+    async def rollback(self, *args: Any) -> None:
+        await super().rollback(*args)
+        await self._end()
+
+    async def _end(self) -> None:
+        self.died.set()
+        await asyncio.Event().wait()
+
+
+def test_a_binder_that_dies_after_a_pod_is_bound_is_followed_by_one_that_tells_plugins_no_more(tmp_path: Path) -> None:
+    plugin = DeadlyAfterwards()
+
+    async def test(rig: BinderRig) -> None:
+        await dies(rig, plugin, backoffLimit=3)
+        assert await rig.status() == {}
+        await dies(rig, plugin)
+        status = await rig.status()
+        assert (status["phase"], status["failedAttempts"]) == ("Pending", 1)
+        assert status["reason"].startswith("the pod is bound and plugins are told")
+        async with rig.at_work():
+            status = await rig.until_phase("Succeeded")
+        assert (status["reason"], status["failedAttempts"]) == ("", 1)
+        assert plugin.calls == ["deadly pre_bind", "deadly post_bind", "deadly post_bind"]
+
+    on_rig(tmp_path, test, plugin)
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["gone", "bound elsewhere"])
+def test_a_binder_that_dies_while_it_clears_away_is_followed_by_one_that_leaves_that(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    plugin = DeadlyAfterwards()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(spec={"nodeName": "n2"}) if is_there else None, backoffLimit=3)
+        await dies(rig, plugin)
+        assert (await rig.status())["phase"] == "Pending"
+        async with rig.at_work():
+            status = await rig.until_phase("Failed")
+        assert status["reason"] == ('the pod is bound elsewhere: to node "n2"' if is_there else "the pod is gone")
+        assert plugin.calls == ["deadly rollback None"]
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_binder_that_is_stopped_while_it_clears_away_is_followed_by_one_that_does(tmp_path: Path) -> None:
+    plugin = DeadlyAfterwards()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(None, backoffLimit=3)
+        for _ in range(2):
+            await is_stopped(rig, plugin)
+            assert await rig.status() == {"phase": "", "reason": "", "failedAttempts": 0}
+        assert plugin.calls == ["deadly rollback None"] * 2
+
+    on_rig(tmp_path, test, plugin)
+
+
 def test_a_binder_that_is_stopped_in_order_costs_no_attempt(tmp_path: Path) -> None:
     plugin = Deadly()
 
