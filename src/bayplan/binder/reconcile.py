@@ -85,6 +85,7 @@ class Reconciler:
     async def _careful(self, pod: Pod, request: BindRequest) -> Bound | NotBound | None:
         """An attempt that is counted before it is made."""
         if fault := fatal(request):
+            fault = self._node_fault(request) or fault
             return await self._given_up(pod, request, NotBound(fault, pod, final=True))
         async with self._noted(request, UNDER_WAY) as begun:
             outcome = await self._tried(pod, request)
@@ -142,14 +143,18 @@ class Reconciler:
         return pod
 
     async def _tried(self, pod: Pod, request: BindRequest) -> Bound | NotBound | None:
+        if fault := self._node_fault(request):
+            return await self._taken_back(pod, request, BindingState(), NotBound(fault, pod))
+        node = self._view.node(request.spec.selected_node)
+        assert node is not None
+        return await self._attempt(pod, node, request)
+
+    def _node_fault(self, request: BindRequest) -> str:
+        """Why nothing can be brought to the node; nothing where it is there to stay."""
         node = self._view.node(request.spec.selected_node)
         if node is None:
-            missing = NotBound(f'node "{request.spec.selected_node}" is not there', pod)
-            return await self._taken_back(pod, request, BindingState(), missing)
-        if node.metadata.deletion_timestamp is not None:
-            going = NotBound(f'node "{node.name}" is being deleted', pod)
-            return await self._taken_back(pod, request, BindingState(), going)
-        return await self._attempt(pod, node, request)
+            return f'node "{request.spec.selected_node}" is not there'
+        return f'node "{node.name}" is being deleted' if node.metadata.deletion_timestamp is not None else ""
 
     async def _attempt(self, pod: Pod, node: Node, request: BindRequest) -> Bound | NotBound | None:
         state, refused = BindingState(), False

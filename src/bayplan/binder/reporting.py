@@ -32,9 +32,7 @@ CONDITION = "PodBound"
 LONGEST_REASON = 1024
 UNDER_WAY = "an attempt is under way; the binder was started anew, and the one before may have died of it"
 TAKING_BACK = "it is given up, and what was prepared is being taken back"
-FINISHING = (
-    "the pod is bound and plugins are told; the binder was started anew, and the one before may have died of it"
-)
+FINISHING = "the pod is bound and plugins are told; the binder was started anew, and the one before may have died of it"
 _ACTION = "Binding"
 _PATIENCE_S = 2.0
 
