@@ -8,7 +8,7 @@ touches the cluster except through `cluster`, which takes bindings and evictions
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -129,6 +129,7 @@ class Session(Questions):
         self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
         self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
         self.request_annotations: dict[str, dict[str, str]] = {}  # (pod key) what they hand to the binder
+        self._noted: dict[str, dict[str, str]] = {}  # (uid of the task) the same before it is sent
         self.pre_binds: dict[str, PreBinding] = {}  # by uid: what was reserved for tasks that have a node
         self.dirty_jobs: set[str] = set()
         self.moved: dict[str, tuple[Task, TaskStatus | None]] = {}  # tasks that were moved, and how their node had them
@@ -211,8 +212,14 @@ class Session(Questions):
             if not self.still_fits(waiting):
                 self.statement().un_pipeline(task)
                 return error(f"task <{task.key}> no longer fits node <{node.name}>: others took its room meanwhile")
+            unasked = self.ask_for_annotations(waiting)
             for ready in waiting:
-                refused = self.send_binding(ready)
+                if ready.uid in unasked:
+                    self.statement().un_pipeline(ready)
+            if unasked and not self.job_ready(job):
+                return error(next(iter(unasked.values())))
+            for ready in waiting:
+                refused = None if ready.uid in unasked else self.send_binding(ready)
                 if refused is not None:
                     return refused
         return None
@@ -397,15 +404,23 @@ class Session(Questions):
         live = self._cluster.live
         return live is None or all(check(live, tasks) for check in self.live_checks.values())
 
+    def ask_for_annotations(self, tasks: Iterable[Task]) -> dict[str, str]:
+        """Have plugins say what the binder is to know of each, where it binds; why not, by the uids of tasks that
+        cannot do without. All of a gang are asked about before one is sent: they start together or not at all."""
+        refused: dict[str, str] = {}
+        for task in tasks if self._desk is not None else ():
+            node_name = task.node_name
+            try:
+                self._noted[task.uid] = self.mutate_bind_request_annotations(task, node_name)
+            except MutateFailed as fault:
+                refused[task.uid] = self.jobs[task.job].fit_error = str(fault)
+            finally:
+                task.node_name = node_name  # whatever a plugin has done to a task that it knows from elsewhere
+        return refused
+
     def send_binding(self, task: Task) -> Status | None:
-        """Have a task bound; a Status says why it was not taken. Where the binder binds, plugins have their say now."""
-        node_name = task.node_name
-        try:
-            noted = self.mutate_bind_request_annotations(task, node_name) if self._desk is not None else {}
-        except MutateFailed as fault:
-            return error(str(fault))
-        finally:
-            task.node_name = node_name  # whatever a plugin has done to a task that it knows from elsewhere
+        """Have a task bound; a Status says why it was not taken."""
+        noted = self._noted.pop(task.uid, {})
         refused = self._cluster.bind(task)
         if refused is None:
             self.choices.record(task, len(self.nodes))

@@ -7,6 +7,7 @@ stays in force until the session closes: that is how room is kept for a gang tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
@@ -122,13 +123,17 @@ class Statement:
                 self.un_pipeline(operation.task)
 
     def commit(self) -> bool:
-        """Carry the steps out. False: the cluster has changed meanwhile and nothing of it was carried out.
+        """Carry the steps out. False: nothing of it was carried out, for the cluster has changed meanwhile, or plugins
+        have failed to say what the binder must know of so many tasks that the others are no gang without them.
 
         A single step that is refused is undone; the others stand.
         """
         placed = [each.task for each in self.operations if each.step is not Step.EVICT]
         if not self._session.still_fits(placed):
             self._session.narration.outrun(placed)
+            self.discard()
+            return False
+        if not self._do_without(self._session.ask_for_annotations(self._to_bind())):
             self.discard()
             return False
         operations, self.operations = self.operations, []
@@ -142,6 +147,21 @@ class Statement:
             elif operation.step is Step.PIPELINE and task.status is TaskStatus.PIPELINED:
                 self._session.send_promise(task)
         return True
+
+    def _to_bind(self) -> list[Task]:
+        return [each.task for each in self.operations if each.step is Step.ALLOCATE]
+
+    def _do_without(self, refused: Mapping[str, str]) -> bool:
+        """Undo the placing of tasks by uid; whether the jobs that are placed are ready without them."""
+        if not refused:
+            return True
+        tasks = self._to_bind()
+        self.operations = [each for each in self.operations if each.task.uid not in refused]
+        for task in tasks:
+            if task.uid in refused:
+                task.last_transaction = None  # why it waits is told by its job
+                self.un_pipeline(task)
+        return all(self._session.job_ready(self._session.jobs[uid]) for uid in {task.job for task in tasks})
 
     # trials -----------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from batch_builders import make_engine, make_group, make_member, tasks_of
+from bayplan.batch.close import fit_error, task_reason
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.outcome import Outcome
+from bayplan.batch.plugins.gang import Gang
 from bayplan.batch.registration import Misregistered
 from bayplan.batch.session import Session
 from bayplan.batch.statuses import TaskStatus
@@ -57,10 +59,10 @@ def saying(plugin: str, said: Any, on_error: str = "skip") -> type[Any]:
     return Saying
 
 
-def engine_with(*plugins: type[Any], by_binder: bool = True) -> BatchEngine:
+def engine_with(*plugins: type[Any], by_binder: bool = True, least: int = 1) -> BatchEngine:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
     pods = [make_member("new"), make_member("next"), make_member("old", "other", node="a")]
-    engine = make_engine(*plugins, nodes=nodes, pods=pods, objects=[make_group(), make_group("other")])
+    engine = make_engine(*plugins, nodes=nodes, pods=pods, objects=[make_group(min_member=least), make_group("other")])
     if by_binder:
         engine.handle.desk = BindRequestDesk(ManualClock())
     ASKED.clear()
@@ -166,6 +168,50 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
     assert outcome.binds == outcome.request_annotations == {}
     assert engine.handle.desk is not None
     assert engine.handle.desk.mutation.errors.labels("bad").value == 1
+
+
+@pytest.mark.parametrize(("least", "bound"), [(2, []), (1, ["new"])], ids=["gang", "one is enough"])
+def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_for_one(
+    least: int, bound: list[str]
+) -> None:
+    class FailsForNext(handing("bad", on_error="fail")):  # type: ignore[misc]
+        def told(self, task: Task, node_name: str) -> Any:
+            if task.name == "next":
+                raise ValueError("no parameters for this one")
+            return super().told(task, node_name)
+
+    outcome = Outcome()
+    engine = engine_with(Gang, FailsForNext, least=least)
+    with opened(engine, outcome) as session:
+        new, following = tasks_of(session, "new", "next")
+        statement = session.statement()
+        assert statement.allocate(new, "b")
+        assert statement.allocate(following, "b")
+        assert statement.commit() == bool(bound)
+        assert following.status is TaskStatus.PENDING
+        assert session.node("b").used.milli_cpu == 1000 * len(bound)
+        why = 'plugin "bad" at mutate_bind_request: ValueError: no parameters for this one'
+        job = session.jobs[following.job]
+        assert task_reason(job, following).message == why
+        assert fit_error(job).endswith(f"Origin reason is: {why}")
+    assert list(outcome.binds) == [f"default/{name}" for name in bound]
+
+
+def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_for_one() -> None:
+    class FailsForNew(handing("bad", on_error="fail")):  # type: ignore[misc]
+        def told(self, task: Task, node_name: str) -> Any:
+            if task.name == "new":
+                raise ValueError("no parameters for this one")
+            return super().told(task, node_name)
+
+    outcome = Outcome()
+    with opened(engine_with(Gang, FailsForNew, least=2), outcome) as session:
+        new, following = tasks_of(session, "new", "next")
+        assert session.allocate(new, session.node("b")) is None
+        refused = session.allocate(following, session.node("b"))
+        assert refused is not None
+        assert "no parameters for this one" in refused.message
+    assert outcome.binds == {}
 
 
 @pytest.mark.parametrize(
