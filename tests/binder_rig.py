@@ -21,7 +21,7 @@ from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
-from bayplan.binder.waiting import PatientWrites, Waits
+from bayplan.binder.waiting import NOTICE_S, PatientWrites, Waits
 from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
 from bayplan.config.reservation_settings import ReservationSettings
@@ -198,6 +198,7 @@ async def binder_rig(
     reserving: ReservationSettings | None = None,
     takes_all: bool = False,
     claims: Resource | None = CLAIMS,
+    notice_s: float = NOTICE_S,
 ) -> AsyncIterator[BinderRig]:
     """A binder with these plugins, on a server that has these nodes, and device claims as `claims` says."""
     async with served(folder) as cluster, cluster.client() as client:
@@ -208,7 +209,7 @@ async def binder_rig(
         clock, chance = client.clock, random.Random(0)
         speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
         writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
-        waits = Waits(view.is_there)
+        waits = Waits(view.is_there, notice_s=notice_s)
         handle = BinderHandle(client, PatientWrites(writes, waits), clock, view.cache, claims, steps, waits)
         reservations = GpuReservations(client, view, reserving, takes_all=takes_all, waiting=waits, reached=steps)
         observer = Counting()
@@ -223,6 +224,7 @@ async def binder_rig(
             reached=steps,
         )
         reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
+        waits.noticed = reports.waits
         reconciler = Reconciler(view, carrying_out, reports, clock)
         rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer.attempts)
         for name in nodes:

@@ -336,5 +336,6 @@ def _wired(
     requests = wiring.offered.get(_REQUESTS)
     assert requests is not None
     reports = Reports(client, requests, view, speaker, clock=clock, chance=chance, observer=monitor.metrics)
+    waits.noticed = reports.waits
     reconciler = Reconciler(view, carrying_out, reports, clock)
     return LiveBinder(view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=settings.workers)

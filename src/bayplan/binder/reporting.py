@@ -23,7 +23,7 @@ from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import ObjectMeta, whole_time
 from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,12 @@ class Reports:
             await self._bound(request, outcome.pod)
             return None
         return await self._not_bound(request, outcome, took_s)
+
+    def waits(self, request: BindRequest) -> None:
+        """The pod is in the midst of an attempt, and others take their time."""
+        pod = Pod(metadata=ObjectMeta(name=request.spec.pod_name, namespace=request.namespace, uid=request.pod_uid))
+        what = f"Pod {pod.key} is on its way to node {request.spec.selected_node}"
+        self._say(pod, NORMAL, "BindingWaits", f"{what}: the binder waits for a volume, a device or a plugin")
 
     async def _bound(self, request: BindRequest, pod: Pod) -> None:
         node = request.spec.selected_node

@@ -24,6 +24,10 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 """What a block that only waits is opened with."""
 
 
+NOTICE_S = 5.0
+"""Who waits for longer says so: else nobody could tell a pod that waits for its volume from one without a binder."""
+
+
 class Cancelled(BayplanError):
     """Nobody wants the pod to be bound any more, or not so."""
 
@@ -35,8 +39,11 @@ class Cancelled(BayplanError):
 class Waits:
     """The waits of one binder."""
 
-    def __init__(self, is_there: Callable[[BindRequest], bool]) -> None:
+    def __init__(self, is_there: Callable[[BindRequest], bool], *, notice_s: float = NOTICE_S) -> None:
         self._is_there = is_there
+        self._notice_s = notice_s
+        self.noticed: Callable[[BindRequest], None] = lambda _: None
+        """Told once of each wait that has become long."""
         self.aside: Waiting = nullcontext
         """Gives a worker's place to others, for as long as the block takes; set by whoever has workers."""
         self._prepared: ContextVar[BindRequest | None] = ContextVar("the request whose pod is prepared", default=None)
@@ -61,6 +68,7 @@ class Waits:
                 return
             self.demand(request)
             key = (request.namespace, request.name)
+            notice = asyncio.get_running_loop().call_later(self._notice_s, self.noticed, request)
             try:
                 async with asyncio.timeout(None) as end:
                     self._open.setdefault(key, {})[end] = request
@@ -72,6 +80,8 @@ class Waits:
                 if not end.expired():
                     raise  # one of the waiter's own
                 raise Cancelled(request) from None
+            finally:
+                notice.cancel()
 
     def demand(self, request: BindRequest) -> None:
         """`Cancelled` unless the request is still there as it was taken up."""

@@ -164,6 +164,25 @@ def test_what_is_told_of_others_cuts_no_wait(tmp_path: Path) -> None:
     on_rig(tmp_path, test, plugin)
 
 
+def test_a_pod_that_waits_for_long_is_told_so(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work(workers=1):
+            await rig.request(await rig.pod())
+            while not rig.told:
+                await asyncio.sleep(0.01)
+            (said,) = rig.told
+            assert (said.reason, said.type, said.regarding.name) == ("BindingWaits", "Normal", "web")
+            assert said.note == (
+                "Pod default/web is on its way to node n1: the binder waits for a volume, a device or a plugin"
+            )
+            plugin.go_on.set()
+            await rig.until_phase("Succeeded")
+        assert rig.reasons == ["BindingWaits", "Bound"]
+
+    plugin = Patient()
+    on_rig(tmp_path, test, plugin, notice_s=0.0)
+
+
 # by themselves
 
 
@@ -203,3 +222,17 @@ async def test_a_wait_that_is_over_cannot_be_cut_any_more() -> None:
         await asyncio.sleep(0)
         with pytest.raises(Cancelled, match="default/web"):
             waits.demand(REQUEST)
+
+
+@on_loop
+async def test_a_wait_that_ends_in_time_is_nothing_to_tell() -> None:
+    waits, told = Waits(lambda _: True, notice_s=0.0), list[BindRequest]()
+    waits.noticed = told.append
+    with waits.preparing(REQUEST):
+        async with waits():
+            pass
+        await asyncio.sleep(0.01)
+        assert told == []
+        async with waits():
+            await asyncio.sleep(0.01)
+    assert told == [REQUEST]
