@@ -225,8 +225,8 @@ class BindFailures:
         record.total += 1
         record.last = f"on node {node_name}: {reason}"
         if record.total >= PATIENCE:
-            pause_s = min(FIRST_EXCLUSION_S * 2.0 ** min(record.total - PATIENCE, 16), LAST_EXCLUSION_S)
-            record.blocked_until_s = now_s + pause_s
+            blocked_s = min(FIRST_EXCLUSION_S * 2.0 ** min(record.total - PATIENCE, 16), LAST_EXCLUSION_S)
+            record.blocked_until_s = now_s + blocked_s
         return pause_s
 
     def forget(self, uid: str) -> None:

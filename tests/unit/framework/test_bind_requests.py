@@ -300,9 +300,21 @@ def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_fo
     assert failures.opens_in_s("u") is None
 
 
-def test_the_longest_pause_is_ten_minutes_and_a_pod_that_is_bound_is_forgotten() -> None:
+def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
+    """Not that of a node, which doubles with what failed there, nor the pod's own, which begins later."""
     failures = BindFailures(ManualClock())
-    assert max(failures.note("u", "n1", "no") for _ in range(20)) == 600
+    nodes, own = [], []
+    for _ in range(20):
+        nodes.append(failures.note("u", "n1", "no"))
+        own.append(failures.blocked_s("u"))
+    assert nodes == [30, 60, 120, 240, 480, *[600] * 15]
+    assert own == [0, 0, 0, 0, 30, 60, 120, 240, 480, *[600] * 11]
+    assert [each.left_s for each in failures.exclusions("u")] == [600]
+
+
+def test_a_pod_that_is_bound_is_forgotten() -> None:
+    failures = BindFailures(ManualClock())
+    failures.note("u", "n1", "no")
     failures.forget("u")
     assert "u" not in failures.records
     assert failures.excluded("u") == frozenset()

@@ -101,6 +101,18 @@ async def test_a_pod_that_was_given_up_tells_where_and_waits_for_the_end_of_the_
 
 
 @on_loop
+async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
+    """Somebody annotates the request before it is deleted: that is no second failure, and no longer pause."""
+    async with rig_of(NODE) as rig:
+        over = {"phase": "Failed", "failed_attempts": 3, "reason": "no quota"}
+        rig.hear(request(WEB), WEB)
+        for version in (2, 3):
+            rig.hear(request(WEB, version, **over))
+        ends = rig.clock.now() + timedelta(seconds=30)
+        assert (await why(rig)).given_up == (GivenUpOn(node="n1", times=1, error="no quota", until=ends),)
+
+
+@on_loop
 async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_pause() -> None:
     async with rig_of(NODE, make_node("n2")) as rig:
         failures = rig.live.engine.desk.failures

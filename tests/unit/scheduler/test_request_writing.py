@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.errors import ApiError, Conflict
+from bayplan.errors import ApiError, Conflict, ObjectError
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, new_request
 from bayplan.objects.core import Pod
@@ -146,5 +146,38 @@ def test_a_live_request_of_others_to_the_same_node_is_what_was_wanted(tmp_path: 
         await handmade(rig, node="n1")
         before = await rig.get(REQUESTS, "web")
         assert (await made(rig)).metadata.uid == before["metadata"]["uid"]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_that_is_being_deleted_is_waited_for_and_not_taken_for_ours(tmp_path: Path) -> None:
+    """It names the pod and the node that are wanted, and nobody carries it out any more."""
+
+    async def test(rig: BinderRig) -> None:
+        first = await made(rig)
+        await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
+        await rig.client.delete(REQUESTS, name="web", namespace="default")
+        with pytest.raises(Conflict, match="default/web is being deleted; it is made anew when it is gone"):
+            await made(rig)
+        await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": None}})
+        assert (await made(rig)).metadata.uid != first.metadata.uid
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Failed", "failedAttempts": 1}], ids=["new", "to be tried again"])
+def test_a_live_request_of_ours_that_cannot_be_read_is_left_to_the_binder(
+    tmp_path: Path, status: dict[str, Any]
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
+        await rig.request(await rig.pod(), **garbled)
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        if status:
+            await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
+        before = await rig.get(REQUESTS, "web")
+        with pytest.raises(ObjectError, match="cannot be read"):
+            await made(rig)
+        assert await rig.get(REQUESTS, "web") == before
 
     on_rig(tmp_path, test)
