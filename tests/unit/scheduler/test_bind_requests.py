@@ -20,7 +20,7 @@ from bayplan.scheduler.engine import Held
 from bayplan.testing import make_node, make_pod
 from builders import changed
 from live_rig import Rig, asking_the_binder, by_requests, conditions, running
-from wire_server import Answer, Hang, Reply, Request, until
+from wire_server import Answer, Hang, Reply, Request, status, until
 
 CONFIG = by_requests("Handing")
 AT_BIND = """
@@ -521,3 +521,22 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
     deleted, notes = asyncio.run(run(request("u-web", "n2")))
     assert deleted == []
     assert "already has a live bind request, to node n2" in notes[0]
+
+
+def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(NODES[0]) as rig:
+            as_server(rig)
+            rig.refuse("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+            rig.hear(pod)
+            await until(lambda: bool(rig.events.told and conditions(rig)))
+            (said,), (written,) = rig.events.told, conditions(rig)
+            assert (said.kind, said.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
+            assert said.note == written["message"]
+            assert said.note.startswith('running Bind plugin "BindRequestBinder": ')
+            assert "exceeded quota: requests" in said.note
+            assert rig.live.engine.desk.failures.excluded(pod.uid) == frozenset()
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 2, tick=lambda: rig.clock.advance(1))
+
+    asyncio.run(run())

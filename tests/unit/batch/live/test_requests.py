@@ -21,7 +21,7 @@ from bayplan.testing.builders import make_node
 from builders import changed
 from device_builders import exactly, make_allocation, make_claim
 from live_batch_rig import batch_running
-from wire_server import Reply, Request, on_loop, until
+from wire_server import Reply, Request, on_loop, status, until
 
 MIG = "nvidia.com/mig-1g.5gb"
 NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
@@ -173,6 +173,27 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
             assert (live.engine.cache.pod(pod.uid) is not None) == (ends == "bound")
 
     run()
+
+
+@on_loop
+async def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
+    pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    async with batch_running(NODE, make_queue(), make_group("job"), pod) as rig:
+        live = rig.live
+        requests = follow_requests(
+            live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+        )
+        rig.refuse("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+        await rig.session()
+        ((_, why),) = rig.events.about("FailedScheduling")
+        assert why.startswith("failed to bind to node n: ")
+        assert "exceeded quota: requests" in why
+        (written,) = [each["status"]["conditions"][0] for each in rig.sent("PATCH", "/pods/job-w-0/status")]
+        assert (written["type"], written["status"], written["reason"]) == ("PodScheduled", "False", "SchedulerError")
+        assert written["message"] == why
+        assert requests.failures.excluded(pod.uid) == frozenset()
+        await live.session()
+        await until(lambda: len(rig.sent("POST", "/bindrequests")) == 2)
 
 
 @on_loop
