@@ -25,6 +25,7 @@ from bayplan.objects import volcano
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from played_server import PlayedServer
@@ -76,7 +77,8 @@ async def batch_running(
     async with WireServer() as server, server.client(clock) as client:
         engine = build_batch_engine(load(conf), Cache(), clock=clock, chance=random.Random(0))
         following = followed(engine, options)
-        writes = ApiWrites(client, events, clock=clock)
+        claims = resource_of(kind_of(ResourceClaim))
+        writes = ApiWrites(client, events, clock=clock, claims=claims)
         statuses = PodStatuses(client, writes, following.waiting, clock=clock, chance=random.Random(0))
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
         live = live_batch(following, Ways(client, writes, statuses, events, groups, queues), options, clock)

@@ -12,7 +12,7 @@ from binder_corner import BinderCorner, armed, is_stopped
 from binder_witness import DEVICE, Witness
 from cluster.api import Tree
 from cluster.run import Cluster
-from needs import bind_claim
+from needs import bind_claim, device_claim, devices
 from scheduling import node_of, until
 
 NOTES = '''
@@ -348,6 +348,37 @@ def test_a_pod_whose_node_is_removed_goes_elsewhere(corner: BinderCorner, witnes
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     assert node_of(corner.api.pod("web")) == second["spec"]["selectedNode"] == other
     assert witness.faults() == []
+    corner.holds()
+
+
+@pytest.mark.parametrize("sessions", [False, True], ids=["pods", "sessions"])
+def test_no_device_stays_on_a_removed_node(corner: BinderCorner, sessions: bool) -> None:
+    """The binder has written the claim and died; who comes after finds neither a request nor the node."""
+    kind = f"gpu-{corner.label[-40:]}"
+    (here, device_class), (there, _) = (devices(corner, node, kind) for node in corner.nodes)
+    for each in (here, there):
+        each["metadata"]["name"] = each["spec"]["nodeName"]
+    corner.group("ring", 1)
+    pod = corner.member("ring", 0, resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])
+    pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    if not sessions:
+        del pod["spec"]["schedulerName"]
+    engine = corner.gangs_by_requests if sessions else corner.by_requests
+    corner.api.create(here, device_class, device_claim("gpu", kind), pod)
+    with engine():
+        until(lambda: bool(corner.find("BindRequest", "ring-w-0")), "the request is made")
+        corner.dies_at("prepared")
+    first = corner.find("BindRequest", "ring-w-0")
+    assert corner.api.get("ResourceClaim", "gpu")["status"]["reservedFor"]
+    corner.api.create(there)
+    corner.api.delete("Node", corner.nodes[0])
+    corner.api.delete("ResourceSlice", here["metadata"]["name"])
+    with engine():
+        until(lambda: corner.find("BindRequest", "ring-w-0") != first, "the request to that node is gone")
+    with engine(), corner.binder():
+        corner.bound(["ring-w-0"])
+        corner.ends("ring-w-0", "Succeeded")
+    assert node_of(corner.api.pod("ring-w-0")) == corner.nodes[1]
     corner.holds()
 
 

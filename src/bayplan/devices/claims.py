@@ -89,6 +89,11 @@ def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(consumer.uid == pod.uid for consumer in claim.status.reserved_for)
 
 
+def is_for_nobody_else(claim: ResourceClaim, pod: Pod) -> bool:
+    """Whether no other pod uses a claim: its devices may be given back where this one cannot use them, either."""
+    return all(user.uid == pod.uid for user in claim.status.reserved_for)
+
+
 def is_within_reach(allocation: AllocationResult, labels: Mapping[str, str], node_name: str) -> bool:
     """Whether devices can be used from a node with these labels. A selector with a mistake in it means no node."""
     selector = allocation.node_selector

@@ -21,6 +21,7 @@ from bayplan.devices.claims import (
     awaited_drivers,
     entries_by_claim,
     has_binding_conditions,
+    is_for_nobody_else,
     is_reserved_for,
     pod_claims,
 )
@@ -257,8 +258,7 @@ class DynamicResources:
             return unschedulable(NOTHING_TO_DEALLOCATE)
         for number in sorted(state.unavailable):
             claim = state.claims[number]
-            users = claim.status.reserved_for
-            if not state.is_special(number) and all(user.uid == cycle.pod.uid for user in users) and len(users) <= 1:
+            if not state.is_special(number) and is_for_nobody_else(claim, cycle.pod):
                 return PostFilterAnswer(unschedulable(DEALLOCATED), writes=(intents.DeallocateClaim(claim),))
         if state.special is not None and not extended.is_in_memory(state.special):
             return PostFilterAnswer(unschedulable(DELETED), writes=(intents.DeleteClaim(state.special),))

@@ -15,6 +15,7 @@ from bayplan.batch.live.following import Following, every_node, nobody_waits
 from bayplan.batch.live.observing import BatchObserver, NoBatchObserver
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.sessions import LiveBatch
+from bayplan.batch.live.stranded_claims import StrandedClaims
 from bayplan.batch.live.telling import Telling
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.client import Client, Resource
@@ -83,5 +84,6 @@ def live_batch(
         slice_s=options.slice_s,
         observer=observer,
         aside=aside,
+        after_session=[StrandedClaims(following, ways.writes, clock).look],
         prepare=partial(make_queues, ways.client, ways.queues, clock, _known(following), options.default_queue),
     )

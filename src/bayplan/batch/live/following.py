@@ -68,6 +68,11 @@ class Following:
             else:
                 self.engine.cache.drop(item)
 
+    @property
+    def knows_all_nodes(self) -> bool:
+        """Whether a node that the cache does not have is not there; else it may be another scheduler's."""
+        return Node in self.left_to_others or self.manages is every_node
+
     def serves(self, pod: Pod) -> bool:
         return pod.scheduler_name in self.scheduler_names and not self._is_of_others(pod)
 
