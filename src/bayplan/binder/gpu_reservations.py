@@ -32,7 +32,15 @@ from bayplan.framework import steps
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import DEVICE, GPU, GROUP_LABEL, group_problem, groups_of
+from bayplan.objects.gpu_sharing import (
+    DEVICE,
+    GPU,
+    GROUP_LABEL,
+    RESERVATION_PREFIX,
+    group_problem,
+    groups_of,
+    is_reservation,
+)
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 
@@ -69,12 +77,14 @@ class GpuReservations:
         self._reached = reached
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
+        self._moved_from: set[str] = set()
+        """Namespaces of which it was said that reservations are there, and not where they are to be."""
 
     # what the binder asks ---------------------------------------------------------------------------------------
 
     async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
         async with self._alone(group):
-            found = [each for each in await self._members(group) if self.is_reservation(each)]
+            found, _ = await self._members(group)
             usable = (each for each in found if in_use(each) and not each.terminating)
             reservation = next((each for each in usable if each.spec.node_name == node.name), None)
             if reservation is None:
@@ -117,9 +127,8 @@ class GpuReservations:
         if group_problem(group):
             return
         async with self._alone(group):
-            members = await self._members(group)
-            reservations = [each for each in members if self.is_reservation(each)]
-            users = [each for each in members if not self.is_reservation(each) and in_use(each)]
+            reservations, others = await self._members(group)
+            users = [each for each in others if in_use(each)]
             unused = (each for each in reservations if not each.terminating and not _has_users(each, users))
             for each in filter(self._is_ours, unused):
                 if not await self._is_wanted(group, each.spec.node_name):
@@ -132,7 +141,7 @@ class GpuReservations:
                         await self._delete(each)
 
     def is_reservation(self, pod: Pod) -> bool:
-        return pod.namespace == self._settings.namespace
+        return is_reservation(pod, self._settings.namespace)
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -173,11 +182,27 @@ class GpuReservations:
             return True
         return not self._takes_all and any(map(names, await self._view.requests_of_others()))
 
-    async def _members(self, group: str) -> list[Pod]:
-        """Reservations and users of a group, also those that are going."""
+    async def _members(self, group: str) -> tuple[list[Pod], list[Pod]]:
+        """Reservations and users of a group, also those that are going. Where reservations live now comes first: what
+        was made elsewhere holds its device until nobody uses it, and no longer."""
         one = await self._listed(Selection(label_selector=f"{GROUP_LABEL}={group}"))
         several = await self._listed(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
-        return [*one, *several]
+        reservations = [each for each in (*one, *several) if self.is_reservation(each)]
+        self._say_where({each.namespace for each in reservations})
+        users = [each for each in (*one, *several) if not self.is_reservation(each)]
+        return sorted(reservations, key=lambda each: each.namespace != self._settings.namespace), users
+
+    def _say_where(self, namespaces: set[str]) -> None:
+        """Once for each namespace: whoever has moved reservations may take the old one away too early."""
+        home = self._settings.namespace
+        for namespace in sorted(namespaces - {home} - self._moved_from):
+            self._moved_from.add(namespace)
+            log.warning(
+                "reservations of GPUs are in namespace %s, and new ones are made in %s: those hold their devices until "
+                "nobody uses them, and the namespace has to stay so long",
+                namespace,
+                home,
+            )
 
     async def _listed(self, selection: Selection) -> list[Pod]:
         found = await self._client.list(_PODS, selection)
@@ -315,4 +340,4 @@ def in_use(pod: Pod) -> bool:
 
 def reservation_name(node_name: str, group: str) -> str:
     """One name for a device's reservation, whoever makes it."""
-    return f"gpu-reservation-{hashlib.sha256(f'{node_name}/{group}'.encode()).digest()[:8].hex()}"
+    return f"{RESERVATION_PREFIX}{hashlib.sha256(f'{node_name}/{group}'.encode()).digest()[:8].hex()}"

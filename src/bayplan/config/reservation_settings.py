@@ -31,7 +31,7 @@ class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=T
     """How reservation pods are made."""
 
     namespace: str = RESERVATIONS
-    """Where they live, and nobody else: every pod in it that carries the label of a GPU group counts as one."""
+    """Where they are made, and nobody else lives: every pod in it with the label of a GPU group counts as one."""
     service_account_name: str = RESERVATIONS
     """As whom they run. It must be there, may get and patch pods in the namespace, and has the image's pull secrets."""
     app_label: str = RESERVATIONS

@@ -33,6 +33,8 @@ PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
 GROUP_LABEL = "runai-gpu-group"
 RESERVATIONS = "kai-resource-reservation"
 """The namespace of reservation pods, and the account that they run as."""
+RESERVATION_PREFIX = "gpu-reservation-"
+"""How the names of reservation pods begin, whoever makes them."""
 DEVICE = "run.ai/reserve_for_gpu_index"
 """The annotation in which a reservation pod says which device it holds."""
 _STEP_MIB = 100
@@ -117,6 +119,15 @@ def groups_of(pod: Pod) -> set[str]:
     """The groups whose devices a pod holds or uses."""
     found = {value for key, value in pod.labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
     return {group for group in found if group}
+
+
+def is_reservation(pod: Pod, namespace: str) -> bool:
+    """Whether a pod holds a device for its group. In the namespace of such pods all do that are of a group. One that
+    was made when they lived in another still holds its device: by its name, and by asking for a whole one, which no pod
+    does that uses a part."""
+    if pod.namespace == namespace:
+        return bool(groups_of(pod))
+    return GROUP_LABEL in pod.labels and pod.name.startswith(RESERVATION_PREFIX) and bool(whole_gpus(pod))
 
 
 def group_problem(name: str) -> str:

@@ -29,6 +29,7 @@ from bayplan.objects.gpu_sharing import (
     device_memory,
     given_whole,
     groups_of,
+    is_reservation,
     wanted_share,
     whole_gpus,
 )
@@ -157,7 +158,7 @@ class GpuSharing:
         held: set[str] = set()
         reservations = self._requests.desk.reservations
         for info in node.pods:
-            if info.pod.namespace == reservations:
+            if is_reservation(info.pod, reservations):
                 held |= groups_of(info.pod)
             elif info.uid != spare and (choice := self._choice(info)) is not None:
                 taken = choice.share.memory_on(found.device_mib)

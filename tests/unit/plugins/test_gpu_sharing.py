@@ -238,6 +238,13 @@ def test_reservations_are_those_of_the_namespace_that_the_binder_has_for_them() 
     assert group != "g", "the other device is free: that of the group is held already"
 
 
+def test_a_reservation_of_the_namespace_before_still_holds_the_device_of_its_group() -> None:
+    user, labels = part("user", "0.5", "a", "g"), {"runai-gpu-group": "g"}
+    held = make_pod("gpu-reservation-1", namespace="before", node="a", labels=labels, requests={GPU: "1"})
+    (group,) = given_to(part("other", "0.6"), held, user)["selected_gpu_groups"]
+    assert group != "g", "the other device is free: that of the group is held already"
+
+
 def test_after_a_restart_what_requests_say_counts() -> None:
     restored = part("first", "0.6", node="a")
     assert given_to(part("second", "0.4"), restored, plugin=on_desk("g"))["selected_gpu_groups"] == ("g",)
