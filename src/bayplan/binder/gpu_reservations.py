@@ -292,11 +292,10 @@ class GpuReservations:
         raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
 
     async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
+        """Whatever the pod is known to say: we may have taken the label off since the watch told of it."""
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
-        wanted = {key: group, TAKEN_BY: OURS}
-        if not wanted.items() <= pod.labels.items():
-            body = {"metadata": {"uid": pod.uid, "labels": wanted}}
-            await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+        body = {"metadata": {"uid": pod.uid, "labels": {key: group, TAKEN_BY: OURS}}}
+        await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
 
     async def _unlabel(self, pod: Pod, groups: Iterable[str]) -> None:
         """Each label that says what we wrote, and no other: tested, then removed."""
