@@ -30,7 +30,7 @@ from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound, Unreachable
 from bayplan.framework import steps
 from bayplan.framework.steps import Reached
-from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, shares_on_its_node
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import (
     DEVICE,
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 APP_LABEL = "app"
 _PODS = resource_of(kind_of(Pod))
 _OVER = ("Succeeded", "Failed")
+_TRIES = 5
 
 
 class NoDevice(BayplanError):
@@ -96,7 +97,11 @@ class GpuReservations:
             return device
 
     async def release(self, pod: Pod, groups: Sequence[str]) -> None:
-        await self._unlabel(pod, groups)
+        """What ties a pod to devices of the node that it is on is not ours to take off, whichever request put it there;
+        nor is the mark as long as it has any."""
+        gone = [group for group in groups if not await self._is_on_device(pod, group)]
+        stays = shares_on_its_node(pod) and groups_of(pod) - set(gone)
+        await self._unlabel(pod, gone, mark=not stays)
         for group in groups:
             await self.sync_group(group)
 
@@ -204,6 +209,13 @@ class GpuReservations:
                 home,
             )
 
+    async def _is_on_device(self, pod: Pod, group: str) -> bool:
+        """Whether the device of the group is one of those that the pod was given where it is."""
+        if not shares_on_its_node(pod) or group_problem(group):
+            return False
+        reservations, _ = await self._members(group)
+        return any(each.spec.node_name == pod.spec.node_name for each in reservations)
+
     async def _listed(self, selection: Selection) -> list[Pod]:
         found = await self._client.list(_PODS, selection)
         return [each for each in found.items if isinstance(each, Pod)]
@@ -292,15 +304,28 @@ class GpuReservations:
         raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
 
     async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
-        """Whatever the pod is known to say: we may have taken the label off since the watch told of it."""
+        """Whatever the pod is known to say: we may have taken the label off since the watch told of it. And only as
+        long as it waits: the labels of a pod that has come to a node say which devices it has there."""
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
-        body = {"metadata": {"uid": pod.uid, "labels": {key: group, TAKEN_BY: OURS}}}
-        await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+        found = pod
+        for tries_left in reversed(range(_TRIES)):
+            if found.uid != pod.uid or found.spec.node_name:
+                raise Conflict(f"pod {pod.key} does not wait for a node any more")
+            meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version}
+            body = {"metadata": {**meta, "labels": {key: group, TAKEN_BY: OURS}}}
+            try:
+                await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+                return
+            except Conflict:
+                if not tries_left:
+                    raise
+            found = await self._client.get(Pod, pod.namespace, pod.name)
 
-    async def _unlabel(self, pod: Pod, groups: Iterable[str]) -> None:
-        """Each label that says what we wrote, and no other: tested, then removed."""
-        keys = {f"{GROUP_LABEL}/{group}": group for group in groups}
-        for key, value in (*keys.items(), *((GROUP_LABEL, group) for group in groups), (TAKEN_BY, OURS)):
+    async def _unlabel(self, pod: Pod, groups: Sequence[str], *, mark: bool = True) -> None:
+        """Each label that says what we wrote, and no other: tested, then removed. `mark`: that we did, too."""
+        keys = [(f"{GROUP_LABEL}/{group}", group) for group in groups]
+        marks = [(TAKEN_BY, OURS)] if mark else []
+        for key, value in (*keys, *((GROUP_LABEL, group) for group in groups), *marks):
             path = f"/metadata/labels/{key.replace('~', '~0').replace('/', '~1')}"
             body = [
                 {"op": "test", "path": "/metadata/uid", "value": pod.uid},

@@ -253,3 +253,8 @@ def plugin_annotations(request: BindRequest, plugin: str) -> dict[str, str]:
     return {
         key.removeprefix(prefix): value for key, value in request.metadata.annotations.items() if key.startswith(prefix)
     }
+
+
+def shares_on_its_node(pod: Pod) -> bool:
+    """Whether a pod is bound, and to parts of devices there: whoever bound it has noted that in the same write."""
+    return bool(pod.spec.node_name) and pod.metadata.annotations.get(RECEIVED_TYPE) == FRACTION

@@ -6,12 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bayplan.binder.gpu_reservations import reservation_name
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.errors import BayplanError
 from bayplan.objects.core import Pod
 from bayplan.objects.gpu_sharing import DEVICE
-from binder_rig import PODS, RESERVATIONS, BinderRig, Tree, on_rig
+from binder_rig import CONFIG_MAPS, PODS, REQUESTS, RESERVATIONS, BinderRig, Tree, on_rig
 
 GROUP = "g-1"
 MARK = {"bayplan.dev/binder": "bayplan"}
@@ -76,3 +78,75 @@ def test_a_label_that_we_took_off_is_put_on_again_though_the_watch_still_tells_o
 
     plugin = FailsOnce()
     on_rig(tmp_path, test, GpuSharing(), plugin)
+
+
+async def bound(rig: BinderRig, *groups: str) -> Tree:
+    """A pod that shares the devices of these groups on n1."""
+    await request(rig, await sharing(rig), *groups)
+    assert await attempt(rig, *groups) is None
+    await rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+    return await rig.get(PODS, "web")
+
+
+async def is_whole(rig: BinderRig, before: Tree) -> None:
+    """The pod has all that it was given on its node."""
+    assert await labels_of(rig) == before["metadata"]["labels"]
+    told = (await rig.get(CONFIG_MAPS, "web-gpu-0"))["data"]["NVIDIA_VISIBLE_DEVICES"]
+    assert told == ",".join(
+        f"GPU-{group}" for group in sorted(before["metadata"]["labels"].values()) if group != "bayplan"
+    )
+    assert await rig.find(CONFIG_MAPS, "web-gpu-0-evar") is not None
+    await rig.reservations.sync_all()
+    for group in before["metadata"]["labels"].values():
+        assert group == "bayplan" or await is_held(rig, group)
+
+
+@pytest.mark.parametrize(
+    ("groups", "others"),
+    [
+        pytest.param(("g-1",), ("g-2",), id="another device"),
+        pytest.param(("g-1",), ("g-1",), id="a device of that name"),
+        pytest.param(("g-1", "g-2"), ("g-2", "g-3"), id="several, of which one has that name"),
+    ],
+)
+@pytest.mark.parametrize("first_is_gone", [False, True], ids=["beside the first", "in place of the first"])
+def test_a_second_request_takes_nothing_from_a_pod_that_is_bound(
+    tmp_path: Path, groups: tuple[str, ...], others: tuple[str, ...], first_is_gone: bool
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        before = await bound(rig, *groups)
+        if first_is_gone:
+            await rig.client.delete(REQUESTS, name="web", namespace="default")
+        await request(rig, before, *others, node="n2", name="again")
+        assert await attempt(rig, name="again") is None
+        assert (await rig.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
+        await is_whole(rig, before)
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_node_yet(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        pod = await sharing(rig)
+        await rig.hear(Pod, "web")
+        await request(rig, pod, "g-1")
+        assert await attempt(rig, "g-1") is None
+        before = await rig.get(PODS, "web")
+        await request(rig, before, "g-2", node="n2", name="again")
+        assert await attempt(rig, "g-2", node="n2", name="again") is None
+        assert (await rig.status("again"))["reason"] == 'the pod is bound elsewhere: to node "n1"'
+        await is_whole(rig, before)
+        assert not await is_held(rig, "g-2", "n2"), "for whom it was reserved does not come"
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+def test_a_pod_that_others_write_to_is_labelled_all_the_same(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await request(rig, await sharing(rig), GROUP)
+        await rig.hear(Pod, "web")
+        await rig.patch(PODS, "web", {"metadata": {"annotations": {"seen": "yes"}}})
+        assert await attempt(rig, GROUP) is None
+        assert await labels_of(rig) == {"runai-gpu-group": GROUP, **MARK}
+
+    on_rig(tmp_path, test, GpuSharing())

@@ -16,7 +16,7 @@ from typing import Any
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound, ObjectError, PluginError
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import BindRequest, shares_on_its_node
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import (
     CONFIG_MAP_NAME,
@@ -65,7 +65,9 @@ class GpuSharing:
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        if bind_request.is_fraction and CONFIG_MAP_NAME in pod.metadata.annotations:
+        """A pod that shares devices on another node needs its ConfigMaps there as long as it lives."""
+        named = CONFIG_MAP_NAME in pod.metadata.annotations
+        if bind_request.is_fraction and named and not shares_on_its_node(pod):
             await delete(ctx, pod, config_maps_of(pod))
 
 
