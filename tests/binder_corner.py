@@ -250,6 +250,7 @@ class BinderCorner(BatchCorner):
             pods=self.api.list("Pod"),
             requests=self.api.list("BindRequest"),
             reservations=[each for each in reservations if node_of(each) in self.nodes],
+            config_maps=self.api.list("ConfigMap"),
             claims=self.api.list("ResourceClaim"),
             volumes=self.volumes(),
             volume_claims=self.api.list("PersistentVolumeClaim"),

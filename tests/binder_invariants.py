@@ -14,6 +14,7 @@ from scenario import overfull
 from scheduling import node_of
 
 GROUP_LABEL = "runai-gpu-group"
+CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
 _OVER = ("Succeeded", "Failed")
 
 
@@ -25,13 +26,14 @@ class Scene:
     pods: list[Tree]
     requests: list[Tree] = field(default_factory=list)
     reservations: list[Tree] = field(default_factory=list)
+    config_maps: list[Tree] = field(default_factory=list)
     claims: list[Tree] = field(default_factory=list)
     volumes: list[Tree] = field(default_factory=list)
     volume_claims: list[Tree] = field(default_factory=list)
     handed: Callable[[Tree], Tree] = lambda request: {}  # noqa: ARG005
 
     def faults(self) -> list[str]:
-        checks = (self._requests, self._room, self._groups, self._claims, self._volumes)
+        checks = (self._requests, self._room, self._groups, self._config_maps, self._claims, self._volumes)
         return [fault for check in checks for fault in check()]
 
     # I1, I3, I5, I6
@@ -91,6 +93,17 @@ class Scene:
             pod = living[pod_uid(each)]
             if node_of(pod) and each["spec"].get("receivedResourceType") == "Fraction" and groups_of(pod) != wanted:
                 yield f"pod {pod['metadata']['name']} is of groups {groups_of(pod)}, its request says {wanted}"
+
+    # what containers are told
+
+    def _config_maps(self) -> Iterator[str]:
+        there = {each["metadata"]["name"] for each in self.config_maps}
+        for pod in self._living().values():
+            said = pod["metadata"].get("annotations", {})
+            if node_of(pod) and said.get("received-resource-type") == "Fraction" and CONFIG_MAP_NAME in said:
+                named = {f"{said[CONFIG_MAP_NAME]}-0", f"{said[CONFIG_MAP_NAME]}-0-evar"}
+                for name in sorted(named - there):
+                    yield f"pod {pod['metadata']['name']} is bound, and its ConfigMap {name} is not there"
 
     # claims
 

@@ -35,6 +35,8 @@ def in_order() -> Scene:
     room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
     shared, holder = placed("shared"), placed("holder")
     shared["metadata"]["labels"] = holder["metadata"]["labels"] = dict(GROUP)
+    told = {"runai/shared-gpu-configmap": "shared-gpu", "received-resource-type": "Fraction"}
+    shared["metadata"]["annotations"] = told
     holder["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "1"}}
     part = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": {"portion": "0.60"}}
     claiming = placed("claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}])
@@ -46,6 +48,7 @@ def in_order() -> Scene:
         pods=[placed("plain"), shared, claiming, storing],
         requests=[request("plain"), request("shared", **part), request("claiming"), request("storing")],
         reservations=[holder],
+        config_maps=[{"metadata": {"name": name}} for name in ("shared-gpu-0", "shared-gpu-0-evar")],
         claims=[{"metadata": {"name": "c"}, "status": status}],
         volumes=[volume("v", "n1")],
         volume_claims=[{"metadata": {"name": "data", "uid": "data"}, "spec": {"volumeName": "v"}}],
@@ -127,6 +130,10 @@ FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
     "left-label": (
         lambda scene: scene.pods[0]["metadata"].update(labels={"runai-gpu-group": "old"}),
         'a pod on "n1" is of group old, and nobody reserves the device',
+    ),
+    "no-config-map": (
+        lambda scene: scene.config_maps.pop(),
+        "pod shared is bound, and its ConfigMap shared-gpu-0-evar is not there",
     ),
     "dead-user": (lambda scene: scene.pods.pop(2), "claim c is reserved for claiming, which is gone"),
     "unused-claim": (
