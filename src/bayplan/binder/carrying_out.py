@@ -38,6 +38,10 @@ class Reservations(Protocol):
         """The id of the device that stands behind the group; `several`: the pod gets more than this one."""
         ...
 
+    async def leave_others(self, pod: Pod, groups: Sequence[str]) -> None:
+        """The pod gets devices of these groups, and of no others that it may still be labelled with."""
+        ...
+
     async def release(self, pod: Pod, groups: Sequence[str]) -> None:
         """The pod does not come: what was reserved for it alone goes."""
         ...
@@ -131,6 +135,7 @@ class CarryingOut:
         groups = request.spec.selected_gpu_groups
         if not groups:
             raise InvalidRequest("it asks for a fraction of a device and names no GPU group in selectedGPUGroups")
+        await self._reservations.leave_others(pod, groups)
         await self._reservations.sync_node(node.name)
         state.reserved_gpu_ids = [
             await self._reservations.reserve(pod, node, group, several=len(groups) > 1) for group in groups

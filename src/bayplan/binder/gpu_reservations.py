@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -95,6 +95,17 @@ class GpuReservations:
             await self._label(pod, group, several=several)
             self._reached(steps.LABELLED)
             return device
+
+    async def leave_others(self, pod: Pod, groups: Sequence[str]) -> None:
+        """Groups of a request before, which nobody took back: with their labels the pod would hold devices for as long
+        as it lives, and use none of them."""
+
+        def without_others(found: Pod) -> dict[str, str | None]:
+            said = ((key, value) for key, value in found.labels.items() if key.partition("/")[0] == GROUP_LABEL)
+            return {key: None for key, value in said if value not in groups}
+
+        if without_others(pod):
+            await self._change_labels(pod, without_others)
 
     async def release(self, pod: Pod, groups: Sequence[str]) -> None:
         """What ties a pod to devices of the node that it is on is not ours to take off, whichever request put it there;
@@ -304,15 +315,18 @@ class GpuReservations:
         raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
 
     async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
-        """Whatever the pod is known to say: we may have taken the label off since the watch told of it. And only as
-        long as it waits: the labels of a pod that has come to a node say which devices it has there."""
+        """Whatever the pod is known to say: we may have taken the label off since the watch told of it."""
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
+        await self._change_labels(pod, lambda _: {key: group, TAKEN_BY: OURS})
+
+    async def _change_labels(self, pod: Pod, wanted: Callable[[Pod], Mapping[str, str | None]]) -> None:
+        """Only as long as the pod waits: once it has a node its labels say which devices it has there."""
         found = pod
         for tries_left in reversed(range(_TRIES)):
             if found.uid != pod.uid or found.spec.node_name:
                 raise Conflict(f"pod {pod.key} does not wait for a node any more")
             meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version}
-            body = {"metadata": {**meta, "labels": {key: group, TAKEN_BY: OURS}}}
+            body = {"metadata": {**meta, "labels": wanted(found)}}
             try:
                 await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
                 return

@@ -125,8 +125,22 @@ def test_a_second_request_takes_nothing_from_a_pod_that_is_bound(
     on_rig(tmp_path, test, GpuSharing())
 
 
-def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_node_yet(tmp_path: Path) -> None:
+class Telling:
+    """The watch tells of the pod before it is bound, and of nothing after that."""
+
+    name = "telling"
+    rig: BinderRig
+
+    async def pre_bind(self, *_: Any) -> None:
+        await self.rig.hear(Pod, "web")
+
+
+@pytest.mark.parametrize("telling", [True, False], ids=["labelled", "as it was made"])
+def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_node_yet(
+    tmp_path: Path, telling: bool
+) -> None:
     async def test(rig: BinderRig) -> None:
+        plugin.rig = rig
         pod = await sharing(rig)
         await rig.hear(Pod, "web")
         await request(rig, pod, "g-1")
@@ -138,7 +152,8 @@ def test_a_second_request_takes_nothing_though_the_watch_does_not_tell_of_the_no
         await is_whole(rig, before)
         assert not await is_held(rig, "g-2", "n2"), "for whom it was reserved does not come"
 
-    on_rig(tmp_path, test, GpuSharing())
+    plugin = Telling()
+    on_rig(tmp_path, test, *([GpuSharing(), plugin] if telling else [GpuSharing()]))
 
 
 def test_a_pod_that_others_write_to_is_labelled_all_the_same(tmp_path: Path) -> None:
@@ -148,5 +163,43 @@ def test_a_pod_that_others_write_to_is_labelled_all_the_same(tmp_path: Path) -> 
         await rig.patch(PODS, "web", {"metadata": {"annotations": {"seen": "yes"}}})
         assert await attempt(rig, GROUP) is None
         assert await labels_of(rig) == {"runai-gpu-group": GROUP, **MARK}
+
+    on_rig(tmp_path, test, GpuSharing())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(("g-1", "g-2"), ("g-3", "g-4"), id="several"),
+        pytest.param(("g-1", "g-2"), ("g-2", "g-3"), id="one of them again"),
+        pytest.param(("g-1", "g-2"), ("g-3",), id="one after several"),
+        pytest.param(("g-1",), ("g-3", "g-4"), id="several after one"),
+    ],
+)
+def test_a_pod_that_is_bound_anew_keeps_no_device_of_the_request_before(
+    tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """The binder died before the pod was bound, and the engine has placed it anew before the next one began."""
+
+    async def test(rig: BinderRig) -> None:
+        def dies() -> None:
+            raise asyncio.CancelledError
+
+        pod = await sharing(rig)
+        await request(rig, pod, *before)
+        rig.steps.at["prepared"] = dies
+        with pytest.raises(asyncio.CancelledError):
+            await attempt(rig, *before)
+        rig.steps.at.clear()
+        await rig.client.delete(REQUESTS, name="web", namespace="default")
+        rig.view.requests.clear()
+        await rig.hear(Pod, "web")
+        await request(rig, pod, *after)
+        assert await attempt(rig, *after) is None
+        assert {key: value for key, value in (await labels_of(rig)).items() if key not in MARK} == (
+            {f"runai-gpu-group/{each}": each for each in after} if len(after) > 1 else {"runai-gpu-group": after[0]}
+        )
+        await rig.reservations.sync_all()
+        assert [each for each in ("g-1", "g-2", "g-3", "g-4") if await is_held(rig, each)] == list(after)
 
     on_rig(tmp_path, test, GpuSharing())
