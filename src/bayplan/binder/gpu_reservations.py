@@ -159,11 +159,18 @@ class GpuReservations:
     def is_reservation(self, pod: Pod) -> bool:
         return is_reservation(pod, self._settings.namespace)
 
+    def is_busy(self, group: str) -> bool:
+        """Whether somebody is at work on the group, of whom whoever comes has to wait for the end."""
+        return self._users[group] > 0
+
     # inside -----------------------------------------------------------------------------------------------------
 
     async def _sync_each(self, groups: Iterable[str]) -> None:
-        """What the server refuses for one group is told, and costs no other; where nobody answers it costs all."""
+        """What the server refuses for one group is told, and costs no other; where nobody answers it costs all. A group
+        that somebody is at work on is left to it: who works there may wait for a device, and the others not for it."""
         for group in sorted(groups):
+            if self.is_busy(group):
+                continue
             try:
                 await self.sync_group(group)
             except Unreachable:

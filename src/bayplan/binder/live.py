@@ -32,6 +32,7 @@ MOST_WAITING = 500
 """Pods that only wait for others, beside those that workers are busy with: each may keep a watch open."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 SYNC_EVERY_S = 60.0
+BUSY_S = 1.0
 
 
 class LiveBinder:
@@ -138,8 +139,12 @@ class LiveBinder:
             self._inherited.pop(key, None)
         return again_s
 
-    async def _sync_group(self, group: str) -> None:
+    async def _sync_group(self, group: str) -> float | None:
+        """One whose device somebody waits for keeps no other group from being looked after."""
+        if self._reservations.is_busy(group):
+            return BUSY_S
         await self._reservations.sync_group(group)
+        return None
 
     async def _keep_in_order(self) -> None:
         """What crashes and lost events have left of reservations is found at the start, and every minute."""
