@@ -150,6 +150,12 @@ class GpuSharing:
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
         self._choices.pop(cycle.pod.uid, None)
 
+    async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+        """The binder has labelled the pod before it bound it: the pod says from now on what it has. Where there is no
+        binder nobody labels it, and our memory is all that there is."""
+        if self._requests.desk.following is not None:
+            self._choices.pop(cycle.pod.uid, None)
+
     # inside -----------------------------------------------------------------------------------------------------
 
     def _devices(self, node: NodeView, spare: str = "") -> SharedDevices:

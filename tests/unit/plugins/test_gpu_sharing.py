@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -215,6 +216,28 @@ def test_what_was_given_counts_before_the_pod_says_so_and_no_more_when_it_is_tak
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] == (group,)
     plugin.unreserve(make_cycle(first, make_snapshot([gpu_node()], [])), "a")
     assert given_to(second, assumed, plugin=plugin)["selected_gpu_groups"] != (group,)
+
+
+def test_a_pod_that_is_bound_says_itself_what_it_has_and_nothing_is_kept_of_it() -> None:
+    plugin, first = on_desk(), part("first", "0.6")
+    for number in range(3):  # who never comes to be looked at again is as little kept
+        other = part(f"other-{number}", "0.6")
+        given_to(other, plugin=plugin)
+        asyncio.run(plugin.post_bind(make_cycle(other, make_snapshot([gpu_node()], [])), "a"))
+    given_to(first, plugin=plugin)
+    assert list(plugin._choices) == [first.uid]
+    asyncio.run(plugin.post_bind(make_cycle(first, make_snapshot([gpu_node()], [])), "a"))
+    assert plugin._choices == {}
+    labelled = part("first", "0.6", "a", "told")
+    assert given_to(part("second", "0.4"), labelled, plugin=plugin)["selected_gpu_groups"] == ("told",)
+
+
+def test_what_was_given_counts_where_no_binder_labels_the_pod() -> None:
+    plugin, first = make_plugin(GpuSharing), part("first", "0.6")
+    (group,) = given_to(first, plugin=plugin)["selected_gpu_groups"]
+    asyncio.run(plugin.post_bind(make_cycle(first, make_snapshot([gpu_node()], [])), "a"))
+    there = replace(first, spec=replace(first.spec, node_name="a"))
+    assert given_to(part("second", "0.4"), there, plugin=plugin)["selected_gpu_groups"] == (group,)
 
 
 @pytest.mark.parametrize("plugin", [on_desk(), on_desk("new")], ids=["our own memory", "the request"])

@@ -1,0 +1,70 @@
+"""What GpuSharing keeps of the pods that it has given devices to, in an engine that lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from bayplan.app import known_plugins
+from bayplan.framework.handle import Handle
+from bayplan.objects.bind_requests import BindRequest, BindRequestStatus
+from bayplan.plugins.gpu_sharing import GpuSharing
+from bayplan.testing import make_node, make_pod
+from live_rig import Rig, asking_the_binder, by_requests
+from wire_server import Answer, Reply, Request, until
+
+NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvidia.com/gpu": "2", "pods": "110"})
+
+
+def as_server(rig: Rig) -> None:
+    """Have the server answer with the request that it was sent."""
+    numbers = itertools.count(1)
+
+    def route(request: Request) -> Answer:
+        if request.method == "POST" and request.path.endswith("/bindrequests"):
+            sent = msgspec.convert(request.json, BindRequest)
+            meta = replace(sent.metadata, uid=f"request-{next(numbers)}", resource_version="1000")
+            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
+        return rig.answer(request)
+
+    rig.server.route = route
+
+
+@pytest.mark.parametrize("end", ["bound", "deleted", "given up"])
+def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
+    made: list[GpuSharing] = []
+
+    class Remembered(GpuSharing):
+        name = "Remembered"
+
+        @classmethod
+        def factory(cls, args: object, handle: Handle) -> GpuSharing:
+            made.append(super().factory(args, handle))
+            return made[-1]
+
+    async def run() -> None:
+        pod = make_pod("web", annotations={"gpu-fraction": "0.5"})
+        registry: Any = known_plugins().with_plugins(Remembered)
+        async with asking_the_binder(NODE, config=by_requests("Remembered"), registry=registry) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            await until(lambda: rig.live.with_the_binder == 1)
+            (plugin,) = (each for each in made if each._choices)
+            assert list(plugin._choices) == [pod.uid]
+            assert rig.live.requests is not None
+            request = rig.live.requests.known[pod.key]
+            if end == "deleted":
+                rig.live.hear(pod, None)
+            elif end == "bound":
+                rig.live.hear(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+            else:
+                failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
+                rig.live.hear(None, replace(request, status=failed))
+            await until(lambda: not plugin._choices)
+
+    asyncio.run(run())
