@@ -65,6 +65,7 @@ def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
             else:
                 failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
                 rig.live.hear(None, replace(request, status=failed))
-            await until(lambda: not plugin._choices)
+            await until(lambda: rig.live.under_way == 0)
+            assert plugin._choices == {}
 
     asyncio.run(run())
