@@ -150,14 +150,14 @@ def _wrong_method(plugin: type[Any], attribute: str, value: Any) -> Iterator[str
         yield f"has {attribute} = {_shown(value)}; it takes a method, or leave it out"
         return
     if attribute == "factory":
-        if not _takes(called, 2):
-            yield f"has factory{_written(called)}; it is called on the class as factory(args, handle)"
+        if not takes(called, 2):
+            yield f"has factory{as_written(called)}; it is called on the class as factory(args, handle)"
         return
     shape = SHAPES[attribute]
     is_bound_later = inspect.isfunction(value)  # by the instance; static and class methods, and objects, are not
-    if not _takes(called, len(shape.parameters) + is_bound_later):
+    if not takes(called, len(shape.parameters) + is_bound_later):
         wanted = f"(self{''.join(f', {each}' for each in shape.parameters)})" if is_bound_later else shape.written
-        yield f"has a method {attribute}{_written(called)}; it is called as {attribute}{wanted}"
+        yield f"has a method {attribute}{as_written(called)}; it is called as {attribute}{wanted}"
     yield from _wrong_manner(attribute, inspect.unwrap(called), shape)
 
 
@@ -171,7 +171,7 @@ def _wrong_manner(attribute: str, written: Callable[..., Any], shape: Shape) -> 
         yield f"has a {attribute} with a yield in it; it returns its answer"
 
 
-def _takes(called: Callable[..., Any], count: int) -> bool:
+def takes(called: Callable[..., Any], count: int) -> bool:
     """Whether it can be called with so many arguments; what does not tell is believed."""
     try:
         inspect.signature(called).bind(*[None] * count)
@@ -182,7 +182,7 @@ def _takes(called: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _written(called: Callable[..., Any]) -> str:
+def as_written(called: Callable[..., Any]) -> str:
     return f"({', '.join(str(each).split(':')[0].strip() for each in inspect.signature(called).parameters.values())})"
 
 

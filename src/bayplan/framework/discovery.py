@@ -3,9 +3,10 @@
 A file is run once, however many kinds are asked for, and every class of the kind which it defines is taken. A plugin of
 the pod engine has a `name` and a method of some extension point; a plugin of the batch engine has a `name` and
 `on_session_open`, an action a `name` and `execute`, a plugin of the binder a `name` and `rollback`, or a `pre_bind` or
-`post_bind` that takes a `bind_request`. Files of all kinds may lie in one folder. What cannot be loaded is
-named with file, line and remedy; nothing is half registered. A file that others may write is refused, because it runs
-with the scheduler's rights.
+`post_bind` with as many parameters as the binder has for it, which are more than the pod engine has; where they do not
+tell the two apart the class is refused. Files of all kinds may lie in one folder. What cannot be loaded is named with
+file, line and remedy; nothing is half registered. A file that others may write is refused, because it runs with the
+scheduler's rights.
 
 A file that has changed since it was run is run again, and so is one whose neighbours have: what did not change keeps
 its classes, so that whoever compares two registries sees which plugins are new.
@@ -32,8 +33,8 @@ from zlib import crc32
 
 from bayplan.errors import PluginError
 from bayplan.framework.boundary import FAULTS, words_of_fault
-from bayplan.framework.contract import MODULE_OF_FILE, MUTATE, misspelt
-from bayplan.framework.points import ATTEMPT_ORDER
+from bayplan.framework.contract import MODULE_OF_FILE, MUTATE, SHAPES, as_written, home_of, misspelt, takes
+from bayplan.framework.points import ATTEMPT_ORDER, POST_BIND, PRE_BIND, Point
 from bayplan.framework.registry import Registry
 
 
@@ -50,6 +51,11 @@ _NO_PLUGINS = ("_", "test_", "conftest.py")
 """How files start that may lie beside plugins: the tests of a plugin are best kept next to it."""
 
 _VERSION = "__version_of_file__"
+
+_BINDER_HANDS = ("ctx", "pod", "node", "bind_request", "state")
+"""What the binder calls each stage of a plugin with."""
+_SHARED_STAGES = (*PRE_BIND.methods, *POST_BIND.methods)
+"""What both the pod engine and the binder call so."""
 
 
 def is_left_alone(file: str) -> bool:
@@ -115,6 +121,9 @@ def _classes_in(folder: Path, kind: Kind, *, trust_writable: bool) -> Iterator[t
         if is_left_alone(path.name):
             continue
         kinds = [(each, kind_of(each)) for each in _classes_of(_run(path))]
+        for fault in (_nobodys(each) for each, known in kinds if known is None):
+            if fault:
+                raise PluginError(fault)
         if not any(known for _, known in kinds):
             raise _no_plugin(path, [each for each, _ in kinds])
         yield from (each for each, known in kinds if known is kind)
@@ -127,7 +136,7 @@ def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
                 return PluginError(f"{path} defines no plugin: {each.__qualname__} {fault}")
     return PluginError(
         f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score, "
-        "for the batch engine on_session_open, for an action execute, for the binder pre_bind with a bind_request "
+        "for the batch engine on_session_open, for an action execute, for the binder pre_bind(self, ctx, ...) "
         "(files that are not plugins start with an underscore or test_)"
     )
 
@@ -140,17 +149,56 @@ def kind_of(candidate: type[Any]) -> Kind | None:
         return Kind.BATCH_PLUGIN
     if _serves_the_binder(candidate):
         return Kind.BINDER_PLUGIN
-    if any(point.extended_by(candidate) for point in ATTEMPT_ORDER) or callable(getattr(candidate, MUTATE, None)):
+    if any(_serves_the_pod_engine(candidate, point) for point in ATTEMPT_ORDER) or callable(
+        getattr(candidate, MUTATE, None)
+    ):
         return Kind.POD_PLUGIN
     return Kind.ACTION if callable(getattr(candidate, "execute", None)) else None
 
 
 def _serves_the_binder(candidate: type[Any]) -> bool:
-    """The pod engine has stages of the same names; what they are called with tells them apart."""
     if callable(getattr(candidate, "rollback", None)):
         return True
-    stages = (getattr(candidate, stage, None) for stage in ("pre_bind", "post_bind"))
-    return any(inspect.isfunction(stage) and "bind_request" in inspect.signature(stage).parameters for stage in stages)
+    return any(_caller_of(candidate, stage) is Kind.BINDER_PLUGIN for stage in _SHARED_STAGES)
+
+
+def _serves_the_pod_engine(candidate: type[Any], point: Point) -> bool:
+    if point not in (PRE_BIND, POST_BIND):
+        return point.extended_by(candidate)
+    return any(_caller_of(candidate, stage) is Kind.POD_PLUGIN for stage in point.methods)
+
+
+def _caller_of(candidate: type[Any], stage: str) -> Kind | None:
+    """Who can call a stage that both the pod engine and the binder have; None: neither, or nobody can tell.
+
+    How many parameters it has decides. Names do where any number will do, and where it takes as many as the pod engine
+    has for it, among them a pod, which nobody would hand to it."""
+    method = getattr(candidate, stage, None)
+    if not callable(method):
+        return None
+    try:
+        names = inspect.signature(method).parameters
+    except (TypeError, ValueError):  # of what is written in C, say
+        return Kind.POD_PLUGIN
+    of_self = inspect.isfunction(inspect.getattr_static(candidate, stage))
+    by_binder = takes(method, len(_BINDER_HANDS) + of_self)
+    by_engine = takes(method, len(SHAPES[stage].parameters) + of_self)
+    if "bind_request" in names or (by_binder and (not by_engine or "ctx" in names)):
+        return Kind.BINDER_PLUGIN
+    is_told = "cycle" in names if by_binder else "pod" not in names
+    return Kind.POD_PLUGIN if by_engine and is_told else None
+
+
+def _nobodys(candidate: type[Any]) -> str:
+    """What is wrong with a class that has a stage and is nobody's plugin; "" where it has none, or wants to be none."""
+    stage = next((each for each in _SHARED_STAGES if callable(getattr(candidate, each, None))), None)
+    if stage is None or not isinstance(getattr(candidate, "name", None), str):
+        return ""
+    of_binder, of_engine = (f"{stage}(self, {', '.join(hands)})" for hands in (_BINDER_HANDS, SHAPES[stage].parameters))
+    return (
+        f'plugin "{candidate.name}" ({home_of(candidate)}) has {stage}{as_written(getattr(candidate, stage))}, '
+        f"which does not tell who is to call it: the binder calls {of_binder}, the scheduler {of_engine}"
+    )
 
 
 def _refuse_writable(path: Path) -> None:
