@@ -110,9 +110,13 @@ class BinderPlugins:
         plugin = self.classes[name]
         factory = getattr(plugin, "factory", None)
         try:
-            return factory(dict(choice.arguments), handle) if factory is not None else plugin()
+            made = factory(dict(choice.arguments), handle) if factory is not None else plugin()
         except (Exception, SystemExit) as fault:
             raise PluginError(f'binder plugin "{name}" cannot be made: {type(fault).__name__}: {fault}') from fault
+        if getattr(made, "name", None) != name:
+            what = f'its factory returned {made!r}, which is no plugin called "{name}"'
+            raise PluginError(f'binder plugin "{name}" cannot be made: {what}')
+        return made
 
 
 def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChange]:
