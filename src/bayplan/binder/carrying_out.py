@@ -20,6 +20,7 @@ from bayplan.binder.waiting import Cancelled, Waits
 from bayplan.client.work_queue import asked_to_end
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.framework import steps
+from bayplan.framework.holding import Resumed
 from bayplan.framework.intents import BindPod
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import NUMA_ZONES, RECEIVED_TYPE, REGULAR, BindRequest
@@ -163,7 +164,7 @@ class CarryingOut:
         start_s, failed = self._handle.clock.monotonic_s(), True
         try:
             async with asyncio.timeout(self._limit_s) as limit:
-                await work
+                await Resumed(work, f"binder plugin {plugin.name} at {stage}", self._handle.clock.monotonic_s)
             failed = False
         except TimeoutError:
             if not limit.expired():

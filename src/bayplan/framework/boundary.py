@@ -20,6 +20,7 @@ import numpy as np
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
+from bayplan.framework.holding import Resumed
 from bayplan.framework.points import Point
 from bayplan.framework.status import SUCCESS, Code, Status
 from bayplan.snapshot import RowVector
@@ -202,6 +203,8 @@ def call_under_way(frame: FrameType | None) -> str:
             plugin, point = frame.f_locals.get("plugin"), frame.f_locals.get("point")
             if plugin is not None and point is not None:
                 return f"plugin {plugin.name} at {point.key}"
+        if frame.f_code is Resumed.__await__.__code__:
+            return str(frame.f_locals["self"].who)
         frame = frame.f_back
     return ""
 
