@@ -23,6 +23,7 @@ from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
+from bayplan.objects.gpu_sharing import asks_by
 from bayplan.objects.meta import ObjectMeta, whole_time
 from bayplan.telemetry.events import NORMAL, WARNING, EventRecorder
 
@@ -116,6 +117,9 @@ class Reports:
             self._write_status(request, status), self._write_condition(pod, "True", "Bound", f"bound to node {node}")
         )
         self._say(pod, NORMAL, "Bound", f"Pod {pod.key} is bound to node {node}")
+        if not request.is_fraction and (asked := asks_by(pod)):
+            note = f"Pod {pod.key} asks for a part of a GPU ({asked}) and got none: {pod.scheduler_name} gives out none"
+            self._say(pod, WARNING, "NoGPUShare", f"{note}; the pod engine with its plugin GpuSharing does")
 
     async def _not_bound(self, request: BindRequest, outcome: NotBound, took_s: float) -> float | None:
         reason, limit = cut(outcome.reason), request.spec.backoff_limit

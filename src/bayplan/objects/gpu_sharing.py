@@ -85,6 +85,11 @@ def wanted_share(pod: Pod) -> GpuShare | None:
     return GpuShare(devices, fraction=share)
 
 
+def asks_by(pod: Pod) -> str:
+    """The annotation by which a pod asks for a part of a GPU, be it sense or not; empty where it asks for none."""
+    return next((key for key in (FRACTION, MEMORY) if key in pod.metadata.annotations), "")
+
+
 def sharing_container(pod: Pod) -> str:
     """Which container shares the device, as the names of its ConfigMaps have it: `0`, or `i0` for one that only
     initialises. `ObjectError` where the pod names one that it has not."""
