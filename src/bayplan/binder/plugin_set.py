@@ -16,8 +16,10 @@ from typing import Any
 
 from bayplan.binder.plugin import STAGES, BinderHandle
 from bayplan.errors import ConfigError, PluginError
+from bayplan.framework.contract import nearly
 
 STAGE = "binder"
+FACTORY = "factory"
 ARGUMENT_NAMES = "argument_names"
 """The attribute in which a class may say which arguments it takes; others are then refused at start."""
 RUNS_AFTER = "runs_after"
@@ -73,7 +75,8 @@ class BinderPlugins:
             if name not in self.classes:
                 raise ConfigError(f'there is no binder plugin "{name}"; {_nearest(name, self.classes)}', stage=STAGE)
             arguments = change.arguments or {}
-            taken = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments))
+            takes_any = hasattr(self.classes[name], FACTORY)  # nobody else is given them
+            taken = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments) if takes_any else ())
             for unknown in (each for each in arguments if each not in taken):
                 what = f'binder plugin "{name}" has no argument "{unknown}"'
                 raise ConfigError(f"{what}; {_nearest(unknown, taken)}", stage=STAGE)
@@ -108,7 +111,7 @@ class BinderPlugins:
 
     def _built(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
         plugin = self.classes[name]
-        factory = getattr(plugin, "factory", None)
+        factory = getattr(plugin, FACTORY, None)
         try:
             made = factory(dict(choice.arguments), handle) if factory is not None else plugin()
         except (Exception, SystemExit) as fault:
@@ -153,6 +156,7 @@ def check(plugin: Any) -> None:
 
 def _faults(plugin: type[Any]) -> Iterator[str]:
     stages = [stage for stage in STAGES if hasattr(plugin, stage)]
+    yield from _misspelt(plugin)
     if not stages:
         yield f"has no stage; it needs one of: {', '.join(STAGES)}"
     for stage in stages:
@@ -164,6 +168,20 @@ def _faults(plugin: type[Any]) -> Iterator[str]:
             inspect.signature(method).bind(*[None] * 6)
         except TypeError:
             yield f"has another {stage} than {stage}(self, ctx, pod, node, bind_request, state)"
+
+    for names in (ARGUMENT_NAMES, RUNS_AFTER):
+        if isinstance(given := getattr(plugin, names, ()), str):
+            yield f'has {names} = "{given}"; it takes several names, as in {names} = ("{given}",)'
+    if getattr(plugin, ARGUMENT_NAMES, ()) and not hasattr(plugin, FACTORY):
+        yield f"names arguments and has no {FACTORY}(arguments, handle) that takes them"
+
+
+def _misspelt(plugin: type[Any]) -> Iterator[str]:
+    """What is nearly called as one of ours would never be looked at, and nobody would notice."""
+    known = (*STAGES, FACTORY, ARGUMENT_NAMES, RUNS_AFTER)
+    for attribute in dir(plugin):
+        if not attribute.startswith("_") and attribute not in known and (meant := nearly(attribute, known)):
+            yield f"has {attribute}; is {meant} meant?"
 
 
 def extends(plugin: type[Any]) -> Iterable[str]:

@@ -32,3 +32,43 @@ def test_a_factory_that_makes_no_such_plugin_is_told(made: Any) -> None:
     assert told == (
         f'binder plugin "mine" cannot be made: its factory returned {made!r}, which is no plugin called "mine"'
     )
+
+
+async def leave(*_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        pytest.param({"prebind": leave}, "has prebind; is pre_bind meant?", id="a stage beside a good one"),
+        pytest.param({"roll_back": leave}, "has roll_back; is rollback meant?", id="another stage"),
+        pytest.param({"run_after": ("gpusharing",)}, "has run_after; is runs_after meant?", id="an attribute"),
+        pytest.param(
+            {"runs_after": "gpusharing"},
+            'has runs_after = "gpusharing"; it takes several names, as in runs_after = ("gpusharing",)',
+            id="a text for names",
+        ),
+        pytest.param(
+            {"argument_names": ("limit",)},
+            "names arguments and has no factory(arguments, handle) that takes them",
+            id="arguments for nobody",
+        ),
+    ],
+)
+def test_what_would_never_be_looked_at_is_told(members: dict[str, Any], words: str) -> None:
+    assert refusal({}, **members) == f'binder plugin "mine" {words}'
+
+
+def test_arguments_are_for_who_takes_them() -> None:
+    given = {"mine": {"arguments": {"limit": 3}}}
+    assert refusal(given) == 'binder plugin "mine" has no argument "limit"; known are: none'
+    taken: list[Any] = []
+
+    def factory(cls: type[Any], arguments: Any, _: Any) -> Any:
+        taken.append(arguments)
+        return cls()
+
+    taking = type("Mine", (Good,), {"factory": classmethod(factory)})
+    BinderSettings.read(given, "s.yaml", default_binder_plugins().with_plugins(taking))
+    assert taken == [{"limit": 3}]
