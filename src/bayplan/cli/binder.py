@@ -30,12 +30,13 @@ from bayplan.clock import SystemClock
 from bayplan.config.go_flags import go_bool, go_float32, go_int32, go_level
 from bayplan.config.own_settings import OwnSettings, load_settings
 from bayplan.config.validation import check_rate
+from bayplan.errors import ConfigError, UsageError
 from bayplan.telemetry.logs import LogOptions, start_logs
 
 _OPTIONS = "Options"
 _FLAGS = (
     Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
-    Flag("kube-api-qps", go_float32, 2000.0, "Requests a second; 0: no limit.", _OPTIONS, shown="2000"),
+    Flag("kube-api-qps", go_float32, 2000.0, "Requests a second; 0 or less: no limit.", _OPTIONS, shown="2000"),
     Flag("kube-api-burst", go_int32, 4000, "Requests at once.", _OPTIONS),
     Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", shown="warnings"),
 )
@@ -95,7 +96,10 @@ def command(
     """
     assert isinstance(invocation.command, GoCommand)
     flags = invocation.command.values(given)
-    check_rate(flags["kube-api-qps"], flags["kube-api-burst"])
+    try:
+        check_rate(flags["kube-api-qps"], flags["kube-api-burst"])
+    except ConfigError as fault:
+        raise UsageError(str(fault)) from None
     own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
     plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     wanted = BinderSettings.of(

@@ -105,22 +105,29 @@ class GoCommand(click.Command):
         suggests: bool = False,
         **more: Any,
     ) -> None:
-        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`. `suggests`: a
-        flag that nobody knows is a wrong call with advice, and not kube-scheduler's words and exit code."""
+        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`. `suggests`: what
+        cannot be meant is a wrong call, with advice on flags that nobody knows, and ends as our own commands do and
+        not as kube-scheduler."""
         super().__init__(*args, **more)
         self._suggests = suggests
         self.flags, self._ignored, self._others = flags, ignored, others
         self.params = [*(flag.option() for flag in flags), *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return self._parsed(ctx, args)
+        except FlagError as fault:
+            raise (UsageError(str(fault)) if self._suggests else fault) from None
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
         words = [arg for arg in args if arg not in self._ignored]
         try:
             rest = super().parse_args(ctx, list(self._in_click_words(words)))
         except click.NoSuchOption as fault:
             if self._suggests:
-                near = f"; did you mean {fault.possibilities[0]}?" if fault.possibilities else ""
-                told = f"unknown flag: {fault.option_name}{near or '; leave it out'} See bayplan {self.name} --help"
+                near = f"did you mean {fault.possibilities[0]}?" if fault.possibilities else "leave it out."
+                told = f"unknown flag: {fault.option_name}; {near} See bayplan {self.name} --help"
                 raise UsageError(told) from None
             raise FlagError(f"unknown flag: {fault.option_name}") from None
         if any(ctx.args) and not isinstance(self, click.Group):

@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import Any
 from zlib import crc32
 
-from bayplan.errors import PluginError
+from bayplan.errors import PluginError, UsageError
 from bayplan.framework.boundary import FAULTS, words_of_fault
 from bayplan.framework.contract import MODULE_OF_FILE, MUTATE, SHAPES, as_written, home_of, misspelt, takes
 from bayplan.framework.points import ATTEMPT_ORDER, POST_BIND, PRE_BIND, Point
@@ -56,6 +56,10 @@ _BINDER_HANDS = ("ctx", "pod", "node", "bind_request", "state")
 """What the binder calls each stage of a plugin with."""
 _SHARED_STAGES = (*PRE_BIND.methods, *POST_BIND.methods)
 """What both the pod engine and the binder call so."""
+
+
+class _NoFolder(PluginError, UsageError):
+    """What `--plugins-dir` names is none: the call is wrong, and no plugin."""
 
 
 def is_left_alone(file: str) -> bool:
@@ -90,7 +94,7 @@ def installed(kind: Kind, found: Iterable[EntryPoint] | None = None) -> list[Any
 def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[type[Any]]:
     """The classes of this kind in the `.py` files of a folder, in the order of the file names."""
     if not folder.is_dir():
-        raise PluginError(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
+        raise _NoFolder(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
     if not trust_writable:
         _refuse_writable(folder)
     if str(folder) not in sys.path:

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 
 from bayplan.clock import LoopClock
-from bayplan.errors import ServingError
+from bayplan.errors import ServingError, UsageError
 from bayplan.server.connections import Connections
 from bayplan.server.listening import Listening, bound
 from bayplan.server.requests import BadRequest, Peer, Request, RequestParser
@@ -116,6 +116,10 @@ class PlainServer:
         return answer if isinstance(answer, Response) else await answer
 
 
+class _NoAddress(ServingError, UsageError):
+    """The call is wrong, and not the machine."""
+
+
 def _bound(address: str) -> socket.socket:
     host, colon, port = address.rpartition(":")
     host = host.strip("[]") or "0.0.0.0"
@@ -124,7 +128,7 @@ def _bound(address: str) -> socket.socket:
             raise ValueError(f"{port!r} is no port" if colon else "it has no port")
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, ValueError) as fault:
-        raise ServingError(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None
+        raise _NoAddress(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None
     return bound(
         found,
         lambda fault: ServingError(

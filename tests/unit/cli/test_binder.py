@@ -102,7 +102,7 @@ def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
     assert words in told.text
 
 
-@pytest.mark.parametrize("command", ["scheduler", "binder"])
+@pytest.mark.parametrize(("command", "code"), [("scheduler", 1), ("binder", 2)])
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -110,11 +110,31 @@ def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
         pytest.param(["--kube-api-qps=many"], 'parsing "many": invalid syntax', id="no number"),
     ],
 )
-def test_limits_of_requests_are_refused_as_the_schedulers_are(
-    run: Run, command: str, given: list[str], words: str
+def test_limits_of_requests_are_refused_in_the_schedulers_words(
+    run: Run, command: str, code: int, given: list[str], words: str
 ) -> None:
     told = run(command, *given, "--master=https://127.0.0.1:1")
-    assert told.code == 1
+    assert told.code == code
+    assert words in told.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param(["--leader-elect=maybe"], 'invalid argument "maybe" for "--leader-elect" flag', id="no truth"),
+        pytest.param(["-v", "abc"], 'invalid argument "abc" for "-v, --v" flag', id="no level"),
+        pytest.param(["--listen-address", "foo"], "foo is no address to listen on: it has no port", id="no address"),
+        pytest.param(["extra"], '"bayplan binder" does not take any arguments, got ["extra"]', id="an argument"),
+        pytest.param(["--plugins-dir", "/nowhere"], "/nowhere is no folder; --plugins-dir takes", id="no folder"),
+        pytest.param(["-o"], "unknown flag: -o; leave it out. See bayplan binder --help", id="no flag"),
+        pytest.param(
+            ["--listt"], "unknown flag: --listt; did you mean --list? See bayplan binder --help", id="nearly a flag"
+        ),
+    ],
+)
+def test_a_wrong_call_ends_as_every_wrong_call(run: Run, given: list[str], words: str) -> None:
+    told = run("binder", *given, "--master=https://127.0.0.1:1")
+    assert told.code == 2
     assert words in told.text
 
 

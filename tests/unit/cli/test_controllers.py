@@ -126,7 +126,7 @@ def test_the_names_are_listed_and_documented(run: Run) -> None:
         ),
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
         pytest.param(["--scheduler-name", ""], 2, "--scheduler-name must not be empty", id="a scheduler with no name"),
-        pytest.param(["--feature-gates", "Bogus=true"], 1, "unrecognized feature gate: Bogus", id="no gate"),
+        pytest.param(["--feature-gates", "Bogus=true"], 2, "unrecognized feature gate: Bogus", id="no gate"),
         pytest.param(
             ["--concurrent-deployment-sync=5"],
             2,
