@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bayplan.cli.go_command import Flag, GoCommand
 from bayplan.cli.options import file_text
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.stopping import until_stopped
-from bayplan.client import Target, find_target
+from bayplan.client import Election, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.config.go_flags import go_bool, go_float32, go_int32, go_level
 from bayplan.config.own_settings import OwnSettings, load_settings
@@ -143,8 +144,16 @@ async def _work(
         binder_served(monitor, address, clock),
         binder_process(settings, target, monitor=monitor, watchdog_s=own.watchdog_seconds, clock=clock) as process,
     ):
+        if isinstance(process.election, Election):
+            process.election.on_new_leader = partial(_tell_leader, process, process.election)
         begun.set_result(process)
         await process.run()
+
+
+def _tell_leader(process: BinderProcess, election: Election, leader: str) -> None:
+    """Who waits says for whom: somebody may have started a second one without knowing of the first."""
+    if leader and leader != election.identity and not process.ready.is_set():
+        click.echo(f"the binder waits for the lease {election.lock}, which {leader} holds")
 
 
 async def _tell_ready(begun: asyncio.Future[BinderProcess], target: Target) -> None:

@@ -68,7 +68,8 @@ class Election:
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance
-        self._on_new_leader = on_new_leader
+        self.on_new_leader = on_new_leader
+        """Told who leads, whenever that changes."""
         self._tell = tell or (lambda _: None)
         self._observed = Record()
         self._observed_at = 0.0
@@ -177,8 +178,8 @@ class Election:
             succeeded = False
         if self._observed.holder != self._reported:
             self._reported = self._observed.holder
-            if self._on_new_leader is not None:
-                self._on_new_leader(self._reported)
+            if self.on_new_leader is not None:
+                self.on_new_leader(self._reported)
         return succeeded
 
     async def _attempt(self) -> bool:
