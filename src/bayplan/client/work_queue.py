@@ -157,15 +157,15 @@ class WorkQueue(Generic[K]):
         try:
             again_s = await self._handler(key)
         except Conflict as fault:
-            log.debug("%s %s: %s; looking at it again", self._name, key, fault)  # somebody was quicker: daily bread
+            log.debug("%s %s: %s; looking at it again", self._name, _shown(key), fault)  # it is daily bread
         except BayplanError as fault:
-            self._faults.tell_of(key, f"{self._name} {key}", fault)
+            self._faults.tell_of(key, f"{self._name} {_shown(key)}", fault)
         except asyncio.CancelledError:
             if asked_to_end():
                 raise
-            log.exception("%s %s: what the work on it waited for was cancelled", self._name, key)
+            log.exception("%s %s: what the work on it waited for was cancelled", self._name, _shown(key))
         except Exception:
-            log.exception("%s %s: the work on it failed", self._name, key)
+            log.exception("%s %s: the work on it failed", self._name, _shown(key))
         else:
             if self._failures.pop(key, None):
                 self._faults.cured(key)
@@ -197,6 +197,11 @@ class WorkQueue(Generic[K]):
         finally:
             for each in both:
                 each.cancel()
+
+
+def _shown(key: Hashable) -> str:
+    """As people write keys: namespace and name with a slash."""
+    return "/".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
 def asked_to_end() -> bool:

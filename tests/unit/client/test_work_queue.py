@@ -321,3 +321,25 @@ async def test_who_is_stopped_on_its_way_back_has_no_place_to_give_back() -> Non
             w.queue.add(key)
         await w.turns()
         assert w.at_once == 1
+
+
+@pytest.mark.parametrize("fault", [BayplanError("not now"), RuntimeError("broken")], ids=["told", "a bug"])
+def test_keys_are_told_as_people_write_them(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    @on_loop
+    async def run() -> None:
+        async def fail(_: tuple[str, str]) -> None:
+            raise fault
+
+        queue = WorkQueue[tuple[str, str]]("bind request", fail, clock=ManualClock(), chance=random.Random(0))
+        working = asyncio.ensure_future(queue.run())
+        queue.add(("default", "web"))
+        queue.add(("", "node-1"))
+        await until(lambda: len(caplog.records) == 2)
+        working.cancel()
+        await asyncio.wait([working])
+
+    run()
+    assert [each.getMessage().split(":")[0] for each in caplog.records] == [
+        "bind request default/web",
+        "bind request node-1",
+    ]
