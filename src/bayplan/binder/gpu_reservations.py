@@ -248,6 +248,9 @@ class GpuReservations:
         namespace, name = self._settings.namespace, body["metadata"]["name"]
         try:
             return await self._client.created(Pod, body, namespace=namespace)
+        except NotFound as fault:
+            wanted = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
+            raise NoDevice(f"no device can be reserved: {fault}; {wanted}") from None
         except AlreadyExists:
             found = await self._client.get(Pod, namespace, name)
             if not in_use(found):
