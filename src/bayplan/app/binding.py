@@ -321,7 +321,13 @@ def _wired(
     writes = ApiWrites(client, ProfileEvents({NAME: speaker}), clock=clock, claims=claims, exists=view.knows)
     handle = BinderHandle(client, PatientWrites(writes, waits), clock, cache, claims, wiring.reached, waits)
     reservations = GpuReservations(
-        client, view, settings.reservations, takes_all=settings.takes_all, waiting=waits, reached=wiring.reached
+        client,
+        view,
+        settings.reservations,
+        takes_all=settings.takes_all,
+        waiting=waits,
+        reached=wiring.reached,
+        speaker=speaker,
     )
     carrying_out = CarryingOut(
         handle,

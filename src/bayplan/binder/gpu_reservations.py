@@ -43,6 +43,7 @@ from bayplan.objects.gpu_sharing import (
 )
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
+from bayplan.telemetry.events import WARNING, EventRecorder
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +69,17 @@ class GpuReservations:
         takes_all: bool = False,
         waiting: Waiting = nullcontext,
         reached: Reached = steps.unarmed,
+        speaker: EventRecorder | None = None,
     ) -> None:
-        """`takes_all`: no other binder is at work here, and what carries no mark is ours, too."""
+        """`takes_all`: no other binder is at work here, and what carries no mark is ours, too. `speaker`: tells pods
+        why they go."""
         self._client = client
         self._view = view
         self._settings = settings
         self._takes_all = takes_all
         self._waiting = waiting
         self._reached = reached
+        self._speaker = speaker
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
         self._moved_from: set[str] = set()
@@ -154,6 +158,7 @@ class GpuReservations:
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
+                        self._say_farewell(each, group)
                         await self._delete(each)
 
     def is_reservation(self, pod: Pod) -> bool:
@@ -360,6 +365,13 @@ class GpuReservations:
                 await self._client.patch(
                     _PODS, msgspec.json.encode(body), name=pod.name, namespace=pod.namespace, kind=JSON_PATCH
                 )
+
+    def _say_farewell(self, pod: Pod, group: str) -> None:
+        if self._speaker is not None:
+            note = f"Pod {pod.key} is deleted: nobody reserves the device of its GPU group {group} any more"
+            self._speaker.event(
+                pod, type=WARNING, reason="GPUNotReserved", action="Deleting", note=f"{note}, and others could get it"
+            )
 
     async def _delete(self, pod: Pod) -> None:
         try:
