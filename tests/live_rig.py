@@ -7,6 +7,7 @@ engine wants to be done is accepted, unless the test has put a refusal in its wa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
@@ -23,6 +25,7 @@ from bayplan.config.features import features_of
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.framework.registry import Registry
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
@@ -174,3 +177,23 @@ def asking_the_binder(*objects: Any, config: str, **options: Any) -> Any:
         prepare=lambda live: follow_requests(live, live.clock, stale_s=600.0),
         **options,
     )
+
+
+def as_server(rig: Rig) -> None:
+    """Have the server answer with the request that it was sent, a new one each time."""
+    numbers = itertools.count(1)
+
+    def route(request: Request) -> Answer:
+        if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
+            sent = msgspec.convert(request.json, BindRequest)
+            number = next(numbers)
+            meta = replace(
+                sent.metadata,
+                uid=f"request-{number}",
+                resource_version=str(1000 * number),
+                creation_timestamp=rig.clock.now(),
+            )
+            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
+        return rig.answer(request)
+
+    rig.server.route = route

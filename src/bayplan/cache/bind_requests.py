@@ -2,7 +2,8 @@
 
 Told by the watch, and by our own writes before that. A pod without a node that has a live request counts on that node,
 after a restart too; one whose request was given up is free again, and is kept from that node for a while. Whoever made
-a request is told of its end. What has to be deleted is handed out as an intent. Cost: some lookups a change.
+a request is told of its end. What has to be deleted is handed out as an intent, and the answer to that counts as told.
+Cost: some lookups a change.
 
 A request that was given up and whose pod nobody here waits for is an orphan, unless the pod is another engine's, or on
 its node: that is asked of the server, when whoever made the request has had time to read why. Nobody else clears it
@@ -95,7 +96,7 @@ class BindRequests:
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
     _devices: PromisedDevices = field(init=False)
     _gone: dict[str, None] = field(default_factory=dict)  # uids of requests, the latest last
-    _deleting: set[str] = field(default_factory=set)
+    _deleting: dict[str, str] = field(default_factory=dict)  # by the uids of requests: why we delete them
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
     _letting_go: bool = False
     _unsure: bool = False
@@ -118,7 +119,7 @@ class BindRequests:
                 self._unsure = self._unsure or self._knows(old)
             else:
                 self._went(old)
-        if new is not None:
+        if new is not None and new.metadata.uid not in self._gone:  # the watch may be later than the answer to us
             self._came(new)
         if self.others is not None:
             self.others.hear(old, new)
@@ -272,7 +273,7 @@ class BindRequests:
             self._delete(request)
         elif self.cache.node(request.spec.selected_node) is None:
             log.warning("node %s of the bind request of pod %s is gone", request.spec.selected_node, pod.key)
-            self._delete(request)
+            self._delete(request, f"its node {request.spec.selected_node} is gone")
         else:
             self._look_for_age(request, pod, now)
 
@@ -333,7 +334,7 @@ class BindRequests:
         if len(self._gone) > _REMEMBERED:
             del self._gone[next(iter(self._gone))]
         self.stale.discard(request.metadata.uid)
-        self._deleting.discard(request.metadata.uid)
+        why = self._deleting.pop(request.metadata.uid, "")
         self._orphans.pop(request.metadata.uid, None)
         if not self._knows(request):
             return
@@ -342,7 +343,7 @@ class BindRequests:
         pod = self.engine.waiting_pod(request)
         if pod is not None and request.is_for(pod) and not known.has_succeeded:
             self._devices.release(pod.uid)
-            self._free(pod, _LOST)
+            self._free(pod, error(f"{_LOST.message}: {why}") if why else _LOST)
 
     def _forget(self, pod: Pod) -> bool:
         """The pod waits no more; whether there is a request of its name."""
@@ -429,7 +430,7 @@ class BindRequests:
                 f"no binder has {left} for {age_s:.0f} s; see whether `bayplan binder` runs",
             )
         if age_s > _LAST_WORD * self.stale_s:
-            self._delete(request, unchanged=True)
+            self._delete(request, f"nobody has carried it out for {age_s:.0f} s", unchanged=True)
 
     def _silence_s(self, request: BindRequest, now: datetime) -> float:
         """For how long a binder could have done something about a request, and none has."""
@@ -439,20 +440,20 @@ class BindRequests:
         made = request.metadata.creation_timestamp
         return (now - made).total_seconds() if made is not None else 0.0
 
-    def _delete(self, request: BindRequest, **how: Any) -> None:
+    def _delete(self, request: BindRequest, why: str = "", **how: Any) -> None:
         if request.metadata.uid not in self._deleting:
-            self._deleting.add(request.metadata.uid)
-            self.engine.submit(DeleteBindRequest(request, otherwise=partial(self._is_another, request), **how))
+            self._deleting[request.metadata.uid] = why
+            self.engine.submit(DeleteBindRequest(request, then=partial(self._was_deleted, request), **how))
 
-    def _is_another(self, was: BindRequest, there: BindRequest | None) -> None:
-        """It was not deleted, for this is there instead: somebody has changed it, and what is to be done follows from
-        what it says now. One that is merely annotated is deleted at once, or it could be changed again and again."""
+    def _was_deleted(self, was: BindRequest, there: BindRequest | None) -> None:
+        """Or it was not, for this is there instead: somebody has changed it, and what is to be done follows from what
+        it says now. One that is merely annotated is deleted at once, or it could be changed again and again."""
         if there is None or there.metadata.uid != was.metadata.uid:
             self._went(was)
         if there is None:
             return
         self._came(there)
-        self._deleting.discard(there.metadata.uid)
+        self._deleting.pop(there.metadata.uid, None)
         if self.known.get(there.pod_key) is there and there.version > was.version:
             self._look_at(there, self.clock.now())
 

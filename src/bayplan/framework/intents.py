@@ -69,9 +69,9 @@ class CreateBindRequest:
 @dataclass(frozen=True, slots=True)
 class DeleteBindRequest:
     """Delete this very request. Performing it: DELETE with its uid, and with its version where `unchanged`, so that
-    one that the binder has touched meanwhile stays. Where that refuses it, `otherwise` is told what is there instead,
-    or nothing: a watch that selects may never tell, and whoever decided has to decide anew."""
+    one that the binder has touched meanwhile stays. `then` is told what is there afterwards: nothing, or what stayed. A
+    watch that selects may never tell of either, and whoever decided has to go on, or to decide anew."""
 
     request: BindRequest
     unchanged: bool = False
-    otherwise: Callable[[BindRequest | None], None] | None = None
+    then: Callable[[BindRequest | None], None] | None = None

@@ -34,7 +34,7 @@ class RequestWrites:
         return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
 
     async def delete(self, intent: DeleteBindRequest) -> None:
-        meta = intent.request.metadata
+        meta, there = intent.request.metadata, None
         try:
             await self._client.delete(
                 BIND_REQUESTS,
@@ -44,11 +44,13 @@ class RequestWrites:
                 resource_version=meta.resource_version if intent.unchanged else "",
             )
         except NotFound:
-            return
+            pass  # which was wanted
         except Conflict:
-            if intent.otherwise is None:
+            if intent.then is None:
                 raise
-            intent.otherwise(await self._there(meta.namespace, meta.name, intent.request.pod_uid))
+            there = await self._there(meta.namespace, meta.name, intent.request.pod_uid)
+        if intent.then is not None:
+            intent.then(there)
 
     async def _there(self, namespace: str, name: str, pod_uid: str) -> BindRequest | None:
         try:

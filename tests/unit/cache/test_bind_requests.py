@@ -233,19 +233,19 @@ def edited(refused: DeleteBindRequest, version: int = 100, **status: Any) -> Bin
 
 def test_a_stale_request_that_somebody_has_edited_is_deleted_in_its_new_version() -> None:
     world, refused = stale_and_refused()
-    assert refused.otherwise is not None
-    refused.otherwise(edited(refused))
+    assert refused.then is not None
+    refused.then(edited(refused))
     (again,) = world.engine.deleted
     assert (again.request.metadata.resource_version, again.unchanged) == ("100", True)
-    assert again.otherwise is not None
-    again.otherwise(edited(again, 101))
+    assert again.then is not None
+    again.then(edited(again, 101))
     assert [each.request.metadata.resource_version for each in world.engine.deleted] == ["100", "101"]
 
 
 def test_a_server_that_refuses_without_any_change_is_asked_again_at_the_next_look_only() -> None:
     world, refused = stale_and_refused()
-    assert refused.otherwise is not None
-    refused.otherwise(refused.request)
+    assert refused.then is not None
+    refused.then(refused.request)
     assert world.engine.deleted == []
     world.book.tidy()
     assert len(world.engine.deleted) == 1
@@ -263,8 +263,8 @@ def test_a_stale_request_that_the_binder_has_taken_up_meanwhile_is_followed(
     status: dict[str, Any], node: str | None, deleted: int
 ) -> None:
     world, refused = stale_and_refused()
-    assert refused.otherwise is not None
-    refused.otherwise(edited(refused, **status))
+    assert refused.then is not None
+    refused.then(edited(refused, **status))
     assert world.node_of(WEB) == node
     assert not world.book.stale
     assert [each.unchanged for each in world.engine.deleted] == [False] * deleted
@@ -273,8 +273,8 @@ def test_a_stale_request_that_the_binder_has_taken_up_meanwhile_is_followed(
 @pytest.mark.parametrize("again", [True, False], ids=["made anew", "gone"])
 def test_where_another_request_is_there_the_stale_one_is_gone(again: bool) -> None:
     world, refused = stale_and_refused()
-    assert refused.otherwise is not None
-    refused.otherwise(world.request(WEB, "n2") if again else None)
+    assert refused.then is not None
+    refused.then(world.request(WEB, "n2") if again else None)
     assert ("released", "web from n1") in world.engine.done
     assert world.node_of(WEB) == ("n2" if again else None)
     assert world.engine.deleted == []

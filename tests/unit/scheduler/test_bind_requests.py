@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import Any, cast
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,7 +17,7 @@ from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import Held
 from bayplan.testing import make_node, make_pod
 from builders import changed
-from live_rig import Rig, asking_the_binder, by_requests, conditions, running
+from live_rig import Rig, as_server, asking_the_binder, by_requests, conditions, running
 from wire_server import Answer, Hang, Reply, Request, status, until
 
 CONFIG = by_requests("Handing")
@@ -52,21 +50,6 @@ class Handing:
 def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
     options.setdefault("registry", known_plugins().with_plugins(Handing))
     return asking_the_binder(*objects, config=config, **options)
-
-
-def as_server(rig: Rig) -> None:
-    """Have the server answer with the request that it was sent, a new one each time."""
-    numbers = itertools.count(1)
-
-    def route(request: Request) -> Answer:
-        if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
-            sent = msgspec.convert(request.json, BindRequest)
-            number = next(numbers)
-            meta = replace(sent.metadata, uid=f"request-{number}", resource_version=str(1000 * number))
-            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
-        return rig.answer(request)
-
-    rig.server.route = route
 
 
 def told(rig: Rig, pod: Pod, **status: Any) -> BindRequest:

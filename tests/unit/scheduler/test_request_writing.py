@@ -60,14 +60,14 @@ def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_pat
         if unchanged:
             with pytest.raises(Conflict):
                 await writes.delete(DeleteBindRequest(request, unchanged=True))
-            await writes.delete(DeleteBindRequest(request, unchanged=True, otherwise=told.append))
+            await writes.delete(DeleteBindRequest(request, unchanged=True, then=told.append))
             assert [each and each.status.failed_attempts for each in told] == [1]
             assert (await rig.status())["phase"] == "Failed"
         else:
-            await writes.delete(DeleteBindRequest(request, otherwise=told.append))
-            await writes.delete(DeleteBindRequest(request, otherwise=told.append))  # it is gone, which was wanted
+            await writes.delete(DeleteBindRequest(request, then=told.append))
+            await writes.delete(DeleteBindRequest(request, then=told.append))  # it is gone, which was wanted
             assert await rig.find(REQUESTS, "web") is None
-            assert told == []
+            assert told == [None, None]
 
     on_rig(tmp_path, test)
 
