@@ -296,7 +296,7 @@ def test_a_forgotten_request_is_made_anew_though_somebody_has_edited_it(corner: 
     assert ADVICE in " ".join(forgotten(corner, edited=True))
 
 
-ADVICE = "see whether `bayplan binder` runs"
+ADVICE = "see whether `bayplan binder` runs, and what it waits for"
 
 
 def forgotten(corner: BinderCorner, *, edited: bool = False) -> list[str]:
@@ -310,7 +310,7 @@ def forgotten(corner: BinderCorner, *, edited: bool = False) -> list[str]:
         first = requests(corner)["web"]["metadata"]["uid"]
         if edited:
             corner.api.patch("BindRequest", "web", {"metadata": {"annotations": {"example.com/seen": "yes"}}})
-        until(lambda: any("no binder has taken up" in each for each in corner.told("web")), "somebody complains")
+        until(lambda: any("no binder has said anything" in each for each in corner.told("web")), "somebody complains")
         until(
             lambda: requests(corner).get("web", {}).get("metadata", {}).get("uid", first) != first,
             "another request is made in the place of the forgotten one",

@@ -29,7 +29,7 @@ from bayplan.clock import Clock
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.framework.status import SUCCESS, Status, error
-from bayplan.objects.bind_requests import BindRequest, pause_s
+from bayplan.objects.bind_requests import TIMES_STALE, BindRequest, pause_s
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 STALE_S = 600.0
 LONGEST_PAUSE_S = 66.0
 """The binder's between two attempts, with its chance: only after that nobody is there to try again."""
-_LAST_WORD = 6
-"""A request that nobody has touched for so many times as long as makes it stale is deleted."""
 _REMEMBERED = 4096
 _ORPHANS_AT_ONCE = 50
 _SILENCE_S, _PATIENCE_S = 15.0, 60.0
@@ -421,19 +419,21 @@ class BindRequests:
         age_s = self._silence_s(request, now)
         if age_s > self.stale_s and uid not in self.stale:
             self.stale.add(uid)
-            left = f"taken up the bind request to node {node}"
+            due = ""
             if request.is_taken_up:
-                left = f"tried the bind request to node {node} again, after {request.status.failed_attempts} failures,"
+                due = f", though it was to be tried again after {request.status.failed_attempts} failures"
+            # it may be at work on it: a binder speaks when an attempt is over
             self.engine.complain(
                 pod,
                 "BindRequestStale",
-                f"no binder has {left} for {age_s:.0f} s; see whether `bayplan binder` runs",
+                f"no binder has said anything of the bind request to node {node} for {age_s:.0f} s{due}; "
+                "see whether `bayplan binder` runs, and what it waits for",
             )
-        if age_s > _LAST_WORD * self.stale_s:
+        if age_s > TIMES_STALE * self.stale_s:
             self._delete(request, f"nobody has carried it out for {age_s:.0f} s", unchanged=True)
 
     def _silence_s(self, request: BindRequest, now: datetime) -> float:
-        """For how long a binder could have done something about a request, and none has."""
+        """For how long a binder could have said something of a request, and none has."""
         if request.is_taken_up:
             tried_s = self._tried_s.get(request.pod_key, float("inf"))
             return self.clock.monotonic_s() - tried_s - LONGEST_PAUSE_S

@@ -6,6 +6,7 @@ that is misspelt is an error and not a default. Cost: one small decode.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -14,6 +15,7 @@ from msgspec import Meta
 
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import ConfigError, ObjectError
+from bayplan.objects.bind_requests import TIMES_STALE
 from bayplan.objects.yaml import is_json, to_json
 
 API_VERSION = "bayplan.dev/v1alpha1"
@@ -41,11 +43,11 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     bind_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     """How often the binder may fail with one request before another node is looked for."""
     stale_request_seconds: Annotated[int, Meta(ge=1, le=86400)] = 600
-    """A request that the binder has not touched for so long is complained about; one that failed without a pod goes."""
+    """A request of which no binder speaks for so long is complained about; one that failed without a pod goes."""
     binder_workers: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Pods that the binder binds at the same time."""
     binder_plugin_seconds: Annotated[int, Meta(ge=1, le=86400)] = 900
-    """How long one call of a binder plugin may take before the attempt fails; longer than any bindTimeoutSeconds."""
+    """How long a call of a binder plugin may take; longer than any bindTimeoutSeconds, below 6 staleRequestSeconds."""
     binder_plugins: dict[str, Any] = {}
     """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
     binder_lease_namespace: str = ""
@@ -83,7 +85,29 @@ def load_settings(text: str, place: str) -> OwnSettings:
     for below, problem in settings.resource_reservation.problems():
         key = f"resourceReservation.{below}"
         raise _refused(f"{place}: {key}: {problem}, and it is {_value_at(found, key)!r}")
+    for problem in _times_at_odds(settings, found):
+        raise _refused(f"{place}: {problem}")
     return OwnSettings(**{name: getattr(settings, name) for name in OwnSettings.__struct_fields__})
+
+
+def _times_at_odds(settings: OwnSettings, found: dict[str, Any]) -> Iterator[str]:
+    """What would end a call of a binder plugin that does as it was told. What is not said may be in another process's
+    file: the engine has requests deleted, the binder carries them out."""
+    limit_s, stale_s = settings.binder_plugin_seconds, settings.stale_request_seconds
+    if {"binderPluginSeconds", "staleRequestSeconds"} <= found.keys() and TIMES_STALE * stale_s <= limit_s:
+        yield (
+            f"staleRequestSeconds is {stale_s} and binderPluginSeconds {limit_s}: a request would be deleted after "
+            f"{TIMES_STALE} times {stale_s} s, while a plugin may still be at work on it; write a staleRequestSeconds "
+            f"above {limit_s / TIMES_STALE:g}, or a binderPluginSeconds below {TIMES_STALE * stale_s}"
+        )
+    for name, given in settings.binder_plugins.items():
+        arguments = given.get("arguments") if isinstance(given, dict) else None
+        wait_s = arguments.get("bindTimeoutSeconds") if isinstance(arguments, dict) else None
+        if isinstance(wait_s, int | float) and wait_s > limit_s:
+            yield (
+                f"binderPlugins.{name}.arguments.bindTimeoutSeconds is {wait_s} and binderPluginSeconds {limit_s}: "
+                "the call would be ended before the wait is over; write a binderPluginSeconds that is longer"
+            )
 
 
 def _tree(text: str, place: str) -> dict[str, Any]:

@@ -33,6 +33,9 @@ RECEIVED_TYPE = "received-resource-type"
 """The annotation of a bound pod that says in which way it got its devices."""
 NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
 
+TIMES_STALE = 6
+"""A request of which nobody has said anything for so many times as long as makes it stale is deleted."""
+
 PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
 REGULAR, FRACTION, MIG_INSTANCE = "Regular", "Fraction", "MigInstance"
 RESOURCE_TYPES = ("", REGULAR, FRACTION, MIG_INSTANCE)
