@@ -104,6 +104,8 @@ def test_a_device_that_two_requests_bring_is_given_to_one_of_them(corner: Binder
 MALFORMED: dict[str, tuple[Any, str]] = {
     "no-pod": ({"podName": ""}, "it names no pod"),
     "no-node": ({"selectedNode": ""}, "it names no node"),
+    "dots": ({"podName": ".."}, 'its podName is "..", a name that nothing can have'),
+    "percent": ({"podName": "%2e%2e"}, 'its podName is "%2e%2e", a name that nothing can have'),
     "gone": ({"podName": "nobody"}, "the pod is gone"),
     "wrong-uid": ({"podUID": "an-earlier-one"}, "another pod has its name"),
     "unknown-node": ({"selectedNode": "nowhere", "backoffLimit": 1}, 'node "nowhere" is not there'),

@@ -112,7 +112,7 @@ class RequestWatch:
         return found
 
     async def pod_uid(self, request: BindRequest) -> str:
-        if not request.spec.pod_name:
+        if not request.can_have_pod:
             return ""
         try:
             found = await self.client.get_raw(PODS, request.namespace, request.spec.pod_name)

@@ -15,20 +15,18 @@ from dataclasses import replace
 from msgspec import structs
 
 from bayplan.binder.carrying_out import CarryingOut
+from bayplan.binder.malformed import fault_of
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
 from bayplan.binder.reporting import FINISHING, TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
 from bayplan.binder.view import Key, View
 from bayplan.binder.waiting import Cancelled
 from bayplan.clock import Clock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
-from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
+from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, ObjectMeta, Pod
-from bayplan.objects.gpu_sharing import group_problem
 
 log = logging.getLogger(__name__)
 
-LARGEST_ANNOTATIONS = 256 * 1024
-LONGEST_QUOTE = 80
 POD_GONE = "the pod is gone"
 
 
@@ -137,7 +135,7 @@ class Reconciler:
 
     async def _waiting_pod(self, request: BindRequest) -> Pod | None:
         """Who is to be told that a request which was never tried is given up: its pod, if that is there and waits."""
-        pod = await self._view.pod(request) if request.spec.pod_name else None
+        pod = await self._view.pod(request) if request.can_have_pod else None
         if pod is None or not request.is_for(pod) or pod.spec.node_name or pod.terminating:
             return None
         return pod
@@ -254,27 +252,6 @@ def lost_pod(request: BindRequest) -> Pod:
 def lost_node(request: BindRequest) -> Node:
     """The same of a node."""
     return Node(metadata=ObjectMeta(name=request.spec.selected_node))
-
-
-def fault_of(request: BindRequest) -> str:
-    """What is wrong with a request as it stands, whatever the cluster says; nothing where it may be carried out."""
-    spec = request.spec
-    if not spec.pod_name:
-        return "it names no pod; spec.podName must say which one"
-    if not spec.selected_node:
-        return "it names no node; spec.selectedNode must say which one"
-    kind = spec.received_resource_type
-    if kind not in RESOURCE_TYPES:
-        return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
-    if kind == FRACTION and not spec.selected_gpu_groups:
-        return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
-    for group in spec.selected_gpu_groups:
-        if problem := group_problem(group):
-            return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in request.metadata.annotations.items())
-    if size > LARGEST_ANNOTATIONS:
-        return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
-    return ""
 
 
 def _words(fault: BayplanError) -> str:

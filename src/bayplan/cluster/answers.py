@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from bayplan.cluster.kinds import Resource, Tree
+from bayplan.cluster.rules.names import path_segment
 from bayplan.errors import BayplanError
+from bayplan.objects.go_text import quote
 
 
 class Fault(Protocol):
@@ -76,6 +78,9 @@ def unauthorized() -> Refusal:
 
 
 def not_found(resource: Resource, name: str) -> Refusal:
+    """Of what nothing can be called the reference says so, and does not look."""
+    if "/" not in name and (problems := path_segment(name)):
+        return bad_request(f"Name parameter invalid: {quote(name)}: {';'.join(problems)}")
     return Refusal(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
 
 

@@ -17,6 +17,7 @@ import msgspec
 from bayplan.objects.core import ContainerExtendedResourceRequest, Pod
 from bayplan.objects.meta import Api, KubeObject, ObjectMeta, OwnerReference, ResourceList
 from bayplan.objects.resource import AllocationResult, DeviceRequest
+from bayplan.objects.validation import dns_subdomain_problems
 
 GROUP = "scheduling.run.ai"
 VERSION = "v1alpha2"
@@ -149,6 +150,11 @@ class BindRequest(KubeObject, frozen=True):
     @property
     def is_fraction(self) -> bool:
         return self.spec.received_resource_type == FRACTION
+
+    @property
+    def can_have_pod(self) -> bool:
+        """Whether it names a pod, by a name that one can have: for others the server does not even look."""
+        return not dns_subdomain_problems(self.spec.pod_name)
 
     def is_for(self, pod: Pod) -> bool:
         """Whether this very pod is meant, and not an earlier one of its name."""

@@ -22,7 +22,7 @@ from bayplan.errors import ObjectError
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import MADE_FOR, OURS, TAKEN_BY, BindRequest
+from bayplan.objects.bind_requests import MADE_FOR, OURS, TAKEN_BY, BindRequest, BindRequestSpec
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.request_following import look_for_orphans, look_for_unread
@@ -203,6 +203,17 @@ def test_requests_that_nobody_can_read_go_as_well_where_their_pods_never_were(tm
         assert engine.writing == [], "what has gone is not deleted again"
 
     on_rig(tmp_path, test, definition=bind_request_definition() if selects else older())
+
+
+@pytest.mark.parametrize("name", ["", "..", "%2e%2e"])
+def test_a_pod_that_cannot_be_is_not_asked_for(tmp_path: Path, name: str) -> None:
+    """The server would answer neither that it is there nor that it is not, and the request would stay."""
+
+    async def test(rig: BinderRig) -> None:
+        request = BindRequest(spec=BindRequestSpec(pod_name=name))
+        assert await RequestWatch(book(), rig.client).pod_uid(request) == ""
+
+    on_rig(tmp_path, test)
 
 
 async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bayplan.binder import view
+from bayplan.binder.malformed import fault_of
 from bayplan.binder.plugin import RejectBind
-from bayplan.binder.reconcile import fault_of
 from bayplan.errors import BayplanError, ObjectError
 from bayplan.framework.intents import CreateBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition

@@ -1,0 +1,38 @@
+"""What is wrong with a request as it stands? Whoever wrote it may have been anybody, and no server has looked closely.
+
+Asked by `reconcile` before anything is done for a request. What is found here is said once, in a sentence, and nothing
+is tried: neither time nor the cluster mends it.
+"""
+
+from __future__ import annotations
+
+from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
+from bayplan.objects.gpu_sharing import group_problem
+from bayplan.objects.validation import dns_subdomain_problems
+
+LARGEST_ANNOTATIONS = 256 * 1024
+LONGEST_QUOTE = 80
+
+
+def fault_of(request: BindRequest) -> str:
+    """What is wrong with a request as it stands, whatever the cluster says; nothing where it may be carried out."""
+    spec = request.spec
+    if not spec.pod_name:
+        return "it names no pod; spec.podName must say which one"
+    if not spec.selected_node:
+        return "it names no node; spec.selectedNode must say which one"
+    for field, name in (("podName", spec.pod_name), ("selectedNode", spec.selected_node)):
+        if problem := next(iter(dns_subdomain_problems(name)), ""):
+            return f'its {field} is "{name[:LONGEST_QUOTE]}", a name that nothing can have: {problem}'
+    kind = spec.received_resource_type
+    if kind not in RESOURCE_TYPES:
+        return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
+    if kind == FRACTION and not spec.selected_gpu_groups:
+        return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
+    for group in spec.selected_gpu_groups:
+        if problem := group_problem(group):
+            return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in request.metadata.annotations.items())
+    if size > LARGEST_ANNOTATIONS:
+        return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
+    return ""

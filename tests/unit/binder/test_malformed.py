@@ -1,0 +1,68 @@
+"""Requests that nobody should have written: each ends as Failed with a sentence, at once, and its pod is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.errors import ApiError
+from bayplan.objects.bind_requests import BindRequest
+from binder_rig import PODS, REQUESTS, BinderRig, on_rig
+
+NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
+
+
+def refused(folder: Path, spec: dict[str, Any], sentence: str) -> None:
+    """One attempt ends it, and no process is the worse for it."""
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), **spec)
+        assert await rig.sync() is None
+        status = await rig.status()
+        assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
+        assert sentence in status["reason"]
+        assert await rig.node_of() == ""
+        assert "taken" not in rig.steps.reached
+        told = "BindingError" if spec.get("podName", "web") == "web" else ""
+        assert rig.reasons == [told] * bool(told)
+
+    on_rig(folder, test)
+
+
+@pytest.mark.parametrize("field", ["podName", "selectedNode"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_nothing_can_have_is_not_looked_for(tmp_path: Path, field: str, name: str) -> None:
+    refused(tmp_path, {field: name}, f'its {field} is "{name[:80]}", a name that nothing can have: ')
+
+
+def test_a_request_that_cannot_be_read_may_name_a_pod_that_cannot_be(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        made = await rig.request(None, podName="..")
+        await rig.reconciler.refuse(("default", "web"), made["metadata"]["uid"], "it cannot be read")
+        assert (await rig.status())["reason"] == "it cannot be read"
+
+    on_rig(tmp_path, test)
+
+
+def test_the_server_does_not_look_for_such_a_name_either(tmp_path: Path) -> None:
+    """Otherwise none of this could be seen without a server of the other kind."""
+
+    async def test(rig: BinderRig) -> None:
+        for name, problem in (("..", "may not be '..'"), ("%2e%2e", "may not contain '%'")):
+            with pytest.raises(ApiError, match=f'Name parameter invalid: "{name}": {problem}') as found:
+                await rig.get(PODS, name)
+            assert found.value.code == 400
+
+    on_rig(tmp_path, test)
+
+
+def test_what_can_be_called_so_is_bound(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod("web-0.example"), name="web-0.example")
+        await rig.hear(BindRequest, "web-0.example")
+        assert await rig.sync("web-0.example") is None
+        assert (await rig.get(REQUESTS, "web-0.example"))["status"]["phase"] == "Succeeded"
+
+    on_rig(tmp_path, test)
