@@ -106,6 +106,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "no-node": ({"selectedNode": ""}, "it names no node"),
     "dots": ({"podName": ".."}, 'its podName is "..", a name that nothing can have'),
     "percent": ({"podName": "%2e%2e"}, 'its podName is "%2e%2e", a name that nothing can have'),
+    "crowding": (
+        {"predictedNUMAZones": [{"zone": "z" * 300_000, "amount": {}}]},
+        "the pod's annotations would take 300",
+    ),
     "gone": ({"podName": "nobody"}, "the pod is gone"),
     "wrong-uid": ({"podUID": "an-earlier-one"}, "another pod has its name"),
     "unknown-node": ({"selectedNode": "nowhere", "backoffLimit": 1}, 'node "nowhere" is not there'),

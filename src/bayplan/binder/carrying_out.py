@@ -92,7 +92,7 @@ class CarryingOut:
         self._reached(steps.PREPARED)
         if not await self._is_wanted(request, self._handle.clock.monotonic_s() - start_s):
             raise Cancelled(request)
-        await self._handle.writes.perform(BindPod(pod, node.name, _noted_on_pod(request)))
+        await self._handle.writes.perform(BindPod(pod, node.name, noted_on_pod(request)))
         self._reached(steps.BOUND)
         await self.finish(pod, node, request, state)
 
@@ -182,7 +182,7 @@ class CarryingOut:
             self._observer.plugin_took(plugin.name, stage, took_s, failed=failed)
 
 
-def _noted_on_pod(request: BindRequest) -> dict[str, str]:
+def noted_on_pod(request: BindRequest) -> dict[str, str]:
     """What the pod says of its devices from the moment on at which it is bound: one write for both."""
     noted = {RECEIVED_TYPE: request.spec.received_resource_type or REGULAR}
     zones = request.spec.predicted_numa_zones

@@ -6,6 +6,9 @@ is tried: neither time nor the cluster mends it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from bayplan.binder.carrying_out import noted_on_pod
 from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
 from bayplan.objects.gpu_sharing import group_problem
 from bayplan.objects.validation import dns_subdomain_problems
@@ -32,7 +35,24 @@ def fault_of(request: BindRequest) -> str:
     for group in spec.selected_gpu_groups:
         if problem := group_problem(group):
             return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in request.metadata.annotations.items())
+    size = _bytes(request.metadata.annotations)
     if size > LARGEST_ANNOTATIONS:
         return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
-    return ""
+    return crowding(request, {})
+
+
+def crowding(request: BindRequest, there: Mapping[str, str]) -> str:
+    """What is wrong with it for a pod that has these annotations. A binding brings more of them and nobody counts: such
+    a pod starts, and from then on the server refuses every change of it, its kubelet's and its controller's."""
+    size = _bytes({**there, **noted_on_pod(request)})
+    if size <= LARGEST_ANNOTATIONS:
+        return ""
+    return (
+        f"the pod's annotations would take {size} bytes with predictedNUMAZones, "
+        f"which is more than the {LARGEST_ANNOTATIONS} that are allowed"
+    )
+
+
+def _bytes(annotations: Mapping[str, str]) -> int:
+    """As the server counts them."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())

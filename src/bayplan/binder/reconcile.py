@@ -15,7 +15,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from bayplan.binder.carrying_out import CarryingOut
-from bayplan.binder.malformed import fault_of
+from bayplan.binder.malformed import crowding, fault_of
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
 from bayplan.binder.reporting import FINISHING, TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
 from bayplan.binder.view import Key, View
@@ -78,6 +78,9 @@ class Reconciler:
         if pod.terminating:
             await self._clear_away(pod, request, inherited=inherited)
             return NotBound("the pod is gone: it is being deleted", pod, final=True)
+        if fault := crowding(request, pod.metadata.annotations):
+            await self._clear_away(pod, request, inherited=inherited)
+            return NotBound(fault, pod, final=True)
         return await (self._careful(pod, request) if inherited else self._tried(pod, request))
 
     async def _careful(self, pod: Pod, request: BindRequest) -> Bound | NotBound | None:

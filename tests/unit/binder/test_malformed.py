@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.errors import ApiError
 from bayplan.objects.bind_requests import BindRequest
-from binder_rig import PODS, REQUESTS, BinderRig, on_rig
+from binder_rig import PODS, REQUESTS, BinderRig, Noting, on_rig
 
 NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
 
@@ -35,6 +35,34 @@ def refused(folder: Path, spec: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_nothing_can_have_is_not_looked_for(tmp_path: Path, field: str, name: str) -> None:
     refused(tmp_path, {field: name}, f'its {field} is "{name[:80]}", a name that nothing can have: ')
+
+
+def zones(size: int) -> dict[str, Any]:
+    return {"predictedNUMAZones": [{"zone": "z" * size, "amount": {}}]}
+
+
+def test_zones_that_no_pod_has_room_for_are_refused(tmp_path: Path) -> None:
+    refused(tmp_path, zones(300_000), "bytes with predictedNUMAZones, which is more than the 262144 that are allowed")
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize(("size", "phase"), [(150_000, "Failed"), (20_000, "Succeeded")])
+def test_zones_are_counted_with_what_the_pod_says_already(
+    tmp_path: Path, size: int, phase: str, *, inherited: bool
+) -> None:
+    """And with that what earlier attempts, when it said less, have left goes."""
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(annotations={"example.com/notes": "x" * 150_000}), **zones(size))
+        await rig.hear(BindRequest, "web")
+        assert await rig.reconciler.sync(("default", "web"), inherited=inherited) is None
+        assert (await rig.status())["phase"] == phase
+        assert await rig.node_of() == ("n1" if phase == "Succeeded" else "")
+        await rig.patch(PODS, "web", {"metadata": {"labels": {"tier": "front"}}})  # whoever wants to, still can
+
+    on_rig(tmp_path, test, plugin)
+    assert ("noting rollback None" in plugin.calls) is (phase == "Failed")
 
 
 def test_a_request_that_cannot_be_read_may_name_a_pod_that_cannot_be(tmp_path: Path) -> None:
