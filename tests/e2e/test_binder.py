@@ -115,6 +115,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "unknown-node": ({"selectedNode": "nowhere", "backoffLimit": 1}, 'node "nowhere" is not there'),
     "bad-type": ({"receivedResourceType": "Slice"}, 'its receivedResourceType is "Slice"'),
     "no-groups": ({"receivedResourceType": "Fraction"}, "names no GPU group"),
+    "same-groups": ({"receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"]}, 'have "g" twice'),
 }
 
 

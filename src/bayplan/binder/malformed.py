@@ -6,11 +6,12 @@ is tried: neither time nor the cluster mends it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from bayplan.binder.carrying_out import noted_on_pod
-from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest
-from bayplan.objects.gpu_sharing import group_problem
+from bayplan.objects.bind_requests import FRACTION, RESOURCE_TYPES, BindRequest, BindRequestSpec, ReceivedGpu
+from bayplan.objects.gpu_sharing import MOST_GROUPS, SMALLEST_PORTION, group_problem, told_portion
 from bayplan.objects.validation import dns_subdomain_problems
 
 LARGEST_ANNOTATIONS = 256 * 1024
@@ -30,15 +31,38 @@ def fault_of(request: BindRequest) -> str:
     kind = spec.received_resource_type
     if kind not in RESOURCE_TYPES:
         return f'its receivedResourceType is "{kind}"; it is one of {", ".join(filter(None, RESOURCE_TYPES))}'
-    if kind == FRACTION and not spec.selected_gpu_groups:
-        return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
-    for group in spec.selected_gpu_groups:
-        if problem := group_problem(group):
-            return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
+    if fault := _fault_of_groups(spec) or (_fault_of_share(spec) if kind == FRACTION else ""):
+        return fault
     size = _bytes(request.metadata.annotations)
     if size > LARGEST_ANNOTATIONS:
         return f"its annotations take {size} bytes, which is more than the {LARGEST_ANNOTATIONS} that are allowed"
     return crowding(request, {})
+
+
+def _fault_of_groups(spec: BindRequestSpec) -> str:
+    groups = spec.selected_gpu_groups
+    if len(groups) > MOST_GROUPS:
+        return f"its selectedGPUGroups are {len(groups)}, which is more than the {MOST_GROUPS} that are allowed"
+    for group in groups:
+        if problem := group_problem(group):
+            return f'its selectedGPUGroups have "{group[:LONGEST_QUOTE]}", which no pod can have as a label: {problem}'
+    twice = next((group for group, times in Counter(groups).items() if times > 1), "")
+    return f'its selectedGPUGroups have "{twice}" twice; each stands for a device of its own' if twice else ""
+
+
+def _fault_of_share(spec: BindRequestSpec) -> str:
+    """Of a pod that gets a part of each of some devices."""
+    groups, given = spec.selected_gpu_groups, spec.received_gpu or ReceivedGpu()
+    if not groups:
+        return "it asks for a fraction of a device and names no GPU group in selectedGPUGroups"
+    if given.count and given.count != len(groups):
+        return f"its receivedGPU.count is {given.count}, and selectedGPUGroups are {len(groups)}; each device has one"
+    if given.portion and told_portion(given.portion) is None:
+        return (
+            f'its receivedGPU.portion is "{given.portion[:LONGEST_QUOTE]}"; '
+            f"it takes a decimal such as 0.50, from {SMALLEST_PORTION} to 1"
+        )
+    return ""
 
 
 def crowding(request: BindRequest, there: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ it to others; it and the group's pods carry the group's name as a label.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,14 @@ RESERVATION_PREFIX = "gpu-reservation-"
 """How the names of reservation pods begin, whoever makes them."""
 DEVICE = "run.ai/reserve_for_gpu_index"
 """The annotation in which a reservation pod says which device it holds."""
+MOST_GROUPS = 64
+"""More devices than any node has; each is a label of the pod and a reservation to wait for."""
+SMALLEST_PORTION = 0.01
+"""What containers are told has two digits, and a share of 0.00 is none."""
 _STEP_MIB = 100
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+_NUMBER = re.compile(rf"\+?({_DECIMAL.pattern})([eE][+-]?[0-9]+)?")
+"""What Go reads as a number above 0, as users write it on pods: Python would take blanks and underscores, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class GpuShare:
     def portion_of(self, device_mib: int) -> float:
         """The same as a share, in whole hundredths, and one at least: none is no share."""
         if self.fraction:
-            return max(round(self.fraction, 2), 0.01)
+            return max(round(self.fraction, 2), SMALLEST_PORTION)
         return math.ceil(100 * self.memory_mib / device_mib) / 100
 
 
@@ -76,10 +84,7 @@ def wanted_share(pod: Pod) -> GpuShare | None:
     if memory is not None:
         return GpuShare(devices, memory_mib=_whole(pod, MEMORY, memory))
     assert fraction is not None
-    try:
-        share = float(fraction)
-    except ValueError:
-        share = math.nan
+    share = float(fraction) if _NUMBER.fullmatch(fraction) else math.nan
     if not 0 < share < 1:
         raise ObjectError(f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1')
     return GpuShare(devices, fraction=share)
@@ -138,6 +143,12 @@ def is_reservation(pod: Pod, namespace: str) -> bool:
 def group_problem(name: str) -> str:
     """What keeps a text from being the name of a group, which pods have as a label; nothing where it may be one."""
     return next(iter(label_value_problems(name)), "") if name else "a name must not be empty"
+
+
+def told_portion(text: str) -> float | None:
+    """The share of each device that a BindRequest tells: a plain decimal from 0.01 to 1; None for what is none."""
+    portion = float(text) if _DECIMAL.fullmatch(text) else 0.0
+    return portion if SMALLEST_PORTION <= portion <= 1 else None
 
 
 def whole_gpus(pod: Pod) -> int:

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import convert
 
+from bayplan.binder.malformed import fault_of
+from bayplan.binder.plugin import InvalidRequest
+from bayplan.binder.plugins.gpu_sharing import portion_of
 from bayplan.errors import ApiError
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects.bind_requests import BindRequest, BindRequestSpec
 from binder_rig import PODS, REQUESTS, BinderRig, Noting, on_rig
 
 NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
@@ -35,6 +39,71 @@ def refused(folder: Path, spec: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_nothing_can_have_is_not_looked_for(tmp_path: Path, field: str, name: str) -> None:
     refused(tmp_path, {field: name}, f'its {field} is "{name[:80]}", a name that nothing can have: ')
+
+
+def fraction(groups: list[str], **given: Any) -> dict[str, Any]:
+    return {"receivedResourceType": "Fraction", "selectedGPUGroups": groups, "receivedGPU": given}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        pytest.param(
+            fraction(["g", "h", "g"], count=3, portion="0.50"),
+            'its selectedGPUGroups have "g" twice; each stands for a device of its own',
+            id="a group twice",
+        ),
+        pytest.param(
+            fraction([f"g{number}" for number in range(20_000)], portion="0.50"),
+            "its selectedGPUGroups are 20000, which is more than the 64 that are allowed",
+            id="too many groups",
+        ),
+        pytest.param(
+            {"selectedGPUGroups": [f"g{number}" for number in range(65)]},
+            "its selectedGPUGroups are 65,",
+            id="too many groups of no fraction",
+        ),
+        *(
+            pytest.param(
+                fraction(["g"], count=count, portion="0.50"),
+                f"its receivedGPU.count is {count}, and selectedGPUGroups are 1; each device has one",
+                id=f"{count} devices",
+            )
+            for count in (5, -1)
+        ),
+        *(
+            pytest.param(
+                fraction(["g"], count=1, portion=portion),
+                f'its receivedGPU.portion is "{portion}"; it takes a decimal such as 0.50, from 0.01 to 1',
+                id=f"a portion of {portion}",
+            )
+            for portion in ("0.00001", "0.00", "0_0.5_0 ", "1.01", "nan", "inf", "-0.5", "5e-1", "½", "٠.٥", ".")
+        ),
+    ],
+)
+def test_a_fraction_that_cannot_be_is_refused(tmp_path: Path, spec: dict[str, Any], sentence: str) -> None:
+    refused(tmp_path, spec, sentence)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        fraction(["g"], count=1, portion="0.01"),
+        fraction(["g", "h"], count=2, portion="1"),
+        fraction(["g"], portion=".5"),
+        fraction(["g"]),  # whether a share has to be told is for plugins to say
+        fraction([f"g{number}" for number in range(64)], portion="1.00"),
+        {"receivedGPU": {"count": 5, "portion": "1.00"}},  # whole devices have no groups
+    ],
+)
+def test_what_is_well_formed_is_tried(spec: dict[str, Any]) -> None:
+    made = convert({"podName": "web", "selectedNode": "n1", **spec}, BindRequestSpec)
+    assert fault_of(BindRequest(spec=made)) == ""
+
+
+def test_a_plugin_that_needs_a_share_says_that_none_is_told() -> None:
+    with pytest.raises(InvalidRequest, match="says no share in receivedGPU"):
+        portion_of(BindRequest())
 
 
 def zones(size: int) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def test_what_is_let_in(said: dict[str, str]) -> None:
     [
         *(
             pytest.param({"gpu-fraction": text}, f'gpu-fraction is "{text}"; it is between 0 and 1', id=text or "empty")
-            for text in ("0", "1", "1.2", "-1", "half", "nan", "")
+            for text in ("0", "1", "1.2", "-1", "half", "nan", "", "0_0.5", "0.5 ", "٠.٥")
         ),
         *(
             pytest.param(

@@ -9,7 +9,6 @@ Whoever makes the pod may choose the names: a ConfigMap that the pod does not ow
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from bayplan.objects.gpu_sharing import (
     VISIBLE_DEVICES,
     config_map_names,
     sharing_container,
+    told_portion,
 )
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
@@ -72,15 +72,11 @@ class GpuSharing:
 
 
 def portion_of(request: BindRequest) -> float:
-    """The share of each device, above 0 and at most 1."""
+    """The share of each device; a request that tells a wrong one does not come here, but it may tell none."""
     given = request.spec.received_gpu
-    text = given.portion if given is not None else ""
-    try:
-        portion = float(text)
-    except ValueError:
-        portion = math.nan
-    if not 0 < portion <= 1:
-        raise InvalidRequest(f'receivedGPU.portion is "{text}"; it takes a share such as 0.50')
+    portion = told_portion(given.portion) if given is not None else None
+    if portion is None:
+        raise InvalidRequest("it asks for a fraction of a device and says no share in receivedGPU.portion")
     return portion
 
 
