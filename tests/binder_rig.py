@@ -110,7 +110,8 @@ class BinderRig:
 
     @asynccontextmanager
     async def at_work(self, *, workers: int = 1) -> AsyncIterator[LiveBinder]:
-        """The whole binder, told of requests by a watch."""
+        """The whole binder, told of requests by a watch: a process of its own, that remembers nothing."""
+        self.reconciler._reports._before.clear()
         live = LiveBinder(
             self.view,
             self.reconciler,

@@ -47,6 +47,7 @@ class Reconciler:
         request = self._view.requests.get(key)
         if request is None or not request.is_live or request.has_succeeded:
             return None
+        request = self._reports.as_before(request)
         start_s = self._clock.monotonic_s()
         outcome = await self._outcome(request, inherited=inherited)
         if outcome is None:

@@ -34,6 +34,7 @@ LONGEST_REASON = 1024
 UNDER_WAY = "an attempt is under way; the binder was started anew, and the one before may have died of it"
 TAKING_BACK = "it is given up, and what was prepared is being taken back"
 FINISHING = "the pod is bound and plugins are told; the binder was started anew, and the one before may have died of it"
+BEGINNINGS = (UNDER_WAY, TAKING_BACK, FINISHING)
 _ACTION = "Binding"
 _PATIENCE_S = 2.0
 
@@ -75,16 +76,26 @@ class Reports:
         self._clock = clock
         self._chance = chance
         self._observer = observer
+        self._before: dict[str, BindRequestStatus] = {}
+        """By uid: what requests said before what we have begun, and have not told the end of."""
 
     async def begin(self, request: BindRequest, what: str) -> BindRequest:
         """Count an attempt before it is made: this process may not live to tell of it. The request as it is then.
 
         Whoever tells then what came of it goes by the request as it was before: a failure has the number that stands
         there already, and success leaves the number of failures as it was."""
+        self._before[request.metadata.uid] = request.status  # before it is written: an answer that is lost says nothing
         status = BindRequestStatus(PENDING, what, request.status.failed_attempts + 1)
         with self._view.expecting(request, status):
             await self._write_status(request, status)
         return replace(request, status=status)
+
+    def as_before(self, request: BindRequest) -> BindRequest:
+        """The request as it was before what this process has begun and could not tell the end of: nobody has died."""
+        before, now = self._before.get(request.metadata.uid), request.status
+        if before is None or now.phase != PENDING or now.reason not in BEGINNINGS:
+            return request
+        return replace(request, status=before) if now.failed_attempts == before.failed_attempts + 1 else request
 
     async def unbegin(self, begun: BindRequest, request: BindRequest) -> None:
         """Nobody has died, and nothing failed: the request is as it was. Not at any price: who stops does not wait."""
@@ -92,6 +103,7 @@ class Reports:
             async with asyncio.timeout(_PATIENCE_S):
                 with self._view.expecting(begun, request.status):
                     await self._write_status(begun, request.status)
+            self._before.pop(request.metadata.uid, None)
         except (BayplanError, TimeoutError) as fault:
             log.info("bind request %s stays counted as begun: %s", request.key, fault)
 
@@ -101,8 +113,11 @@ class Reports:
             self._observer.attempted(BOUND, took_s)
             self._observer.waited(self._age_s(request))
             await self._bound(request, outcome.pod)
-            return None
-        return await self._not_bound(request, outcome, took_s)
+            again_s = None
+        else:
+            again_s = await self._not_bound(request, outcome, took_s)
+        self._before.pop(request.metadata.uid, None)
+        return again_s
 
     def waits(self, request: BindRequest) -> None:
         """The pod is in the midst of an attempt, and others take their time."""

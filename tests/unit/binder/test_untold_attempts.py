@@ -1,0 +1,117 @@
+"""A binder that starts counts attempts before it makes them. One whose end it could not tell is no death: it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.reporting import TAKING_BACK, UNDER_WAY
+from bayplan.binder.view import Key
+from bayplan.errors import Unreachable
+from bayplan.objects.bind_requests import BindRequest
+from binder_rig import REQUESTS, BinderRig, Failing, Noting, on_rig
+
+KEY: Key = ("default", "web")
+
+
+async def untold(rig: BinderRig, *, lost: int, arrives: bool = False) -> None:
+    """An attempt at a request that was there before, of whose statuses that one is lost; `arrives`: only its answer."""
+    write: Callable[..., Any] = rig.client.patched
+    written = 0
+
+    async def patched(*args: Any, **more: Any) -> Any:
+        nonlocal written
+        written += 1
+        if written < lost:
+            return await write(*args, **more)
+        if arrives:
+            await write(*args, **more)
+        raise Unreachable("nobody answers", sent=arrives)
+
+    with pytest.MonkeyPatch.context() as cut:
+        cut.setattr(rig.client, "patched", patched)
+        with pytest.raises(Unreachable):
+            await rig.reconciler.sync(KEY, inherited=True)
+    assert written == lost
+    await rig.hear(BindRequest, "web")
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_success_that_could_not_be_told_is_told_as_if_nothing_had_been(tmp_path: Path, limit: int) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=limit)
+        await rig.hear(BindRequest, "web")
+        await untold(rig, lost=2)
+        assert (await rig.status())["reason"] == UNDER_WAY
+        assert await rig.node_of() == "n1"
+        await untold(rig, lost=2)
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+
+    on_rig(tmp_path, test, Noting())
+
+
+@pytest.mark.parametrize(("limit", "again"), [(1, False), (3, True)])
+def test_a_failure_that_could_not_be_told_is_told_in_its_own_words(tmp_path: Path, limit: int, *, again: bool) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=limit)
+        await rig.hear(BindRequest, "web")
+        await untold(rig, lost=2)
+        assert (await rig.reconciler.sync(KEY, inherited=True) is not None) is again
+        assert await rig.status() == {
+            "phase": "Failed",
+            "reason": 'plugin "failing" at pre_bind: not now',
+            "failedAttempts": 1,
+        }
+
+    on_rig(tmp_path, test, Failing())
+
+
+def test_an_attempt_whose_beginning_was_written_and_not_answered_is_made(tmp_path: Path) -> None:
+    plugin = Noting()
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=1)
+        await rig.hear(BindRequest, "web")
+        await untold(rig, lost=1, arrives=True)
+        assert (await rig.status())["reason"] == UNDER_WAY
+        assert plugin.calls == []
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_a_death_before_us_is_told_though_our_first_word_of_it_is_lost(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=1)
+        died = {"phase": "Pending", "reason": UNDER_WAY, "failedAttempts": 1}
+        await rig.patch(REQUESTS, "web", {"status": died}, sub="status")
+        await rig.hear(BindRequest, "web")
+        await untold(rig, lost=2)
+        assert (await rig.status())["reason"] == TAKING_BACK
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        status = await rig.status()
+        assert (status["phase"], status["failedAttempts"]) == ("Failed", 1)
+        assert status["reason"].startswith("the binder died in the midst of attempt 1 of 1")
+
+    on_rig(tmp_path, test, Noting())
+
+
+def test_what_has_been_told_is_remembered_no_longer(tmp_path: Path) -> None:
+    """Whoever sets the status to what it was in the midst of an attempt gets what a death would get."""
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=1)
+        await rig.hear(BindRequest, "web")
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        died = {"phase": "Pending", "reason": UNDER_WAY, "failedAttempts": 1}
+        await rig.patch(REQUESTS, "web", {"status": died}, sub="status")
+        await rig.hear(BindRequest, "web")
+        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        assert (await rig.status())["reason"].startswith("the binder died")
+
+    on_rig(tmp_path, test, Failing())
