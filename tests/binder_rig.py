@@ -16,7 +16,6 @@ import msgspec
 from bayplan.binder.carrying_out import PLUGIN_LIMIT_S, CarryingOut
 from bayplan.binder.gpu_reservations import GpuReservations
 from bayplan.binder.live import LiveBinder
-from bayplan.binder.observing import NoBinderObserver
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.reporting import Reports
@@ -35,7 +34,9 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.scheduler.telling import ProfileEvents
 from bayplan.scheduler.writing import ApiWrites
+from bayplan.telemetry.binder_metrics import BinderMetrics
 from bayplan.telemetry.events import Event, EventRecorder
+from bayplan.telemetry.metrics import Registry
 from served_cluster import served
 
 Tree = dict[str, Any]
@@ -62,14 +63,17 @@ class Steps:
         self.at.get(step, lambda: None)()
 
 
-class Counting(NoBinderObserver):
-    """Notes what the metrics would count."""
+class Counting(BinderMetrics):
+    """The binder's own metrics; what came of attempts is noted in its order, too."""
 
     def __init__(self) -> None:
-        self.attempts: list[str] = []
+        self.registry = Registry()
+        self.results: list[str] = []
+        super().__init__(self.registry)
 
     def attempted(self, result: str, seconds: float) -> None:
-        self.attempts.append(result)
+        self.results.append(result)
+        super().attempted(result, seconds)
 
 
 @dataclass
@@ -81,8 +85,18 @@ class BinderRig:
     waits: Waits
     steps: Steps
     told: list[Event]
-    attempts: list[str]
-    """What came of each, as the metrics count it."""
+    metrics: Counting
+
+    @property
+    def attempts(self) -> list[str]:
+        """What came of each, as the metrics count it."""
+        return self.metrics.results
+
+    def scraped(self, name: str) -> dict[str, float]:
+        """One metric as Prometheus would read it: values by what stands between the braces."""
+        lines = b"".join(self.metrics.registry.render()).decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if line.split("{")[0].split(" ")[0] == name)
+        return {head.removeprefix(name).strip("{}"): float(value) for head, _, value in found}
 
     async def make(self, resource: Resource, tree: Tree, namespace: str = SPACE) -> Tree:
         space = namespace if resource.namespaced else ""
@@ -227,7 +241,7 @@ async def binder_rig(
         reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
         waits.noticed = reports.waits
         reconciler = Reconciler(view, carrying_out, reports, clock)
-        rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer.attempts)
+        rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer)
         for name in nodes:
             await rig.make(NODES, node_tree(name))
             await rig.hear(Node, name)
