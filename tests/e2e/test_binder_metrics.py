@@ -1,0 +1,55 @@
+"""What a scrape of a binder, and of an engine that has none, reads: numbers of what has happened, over the wire."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from binder_corner import SETTINGS, BinderCorner
+from cluster.run import Cluster, free_ports
+from patience import DEADLINE_S
+from scheduling import until
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    yield mine
+    mine.close()
+
+
+def scraped(port: int, sample: str) -> float:
+    """One sample; 0 where nobody answers yet, or has it. Other corners of the cluster may add to it."""
+    with suppress(OSError):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")), 0.0)
+    return 0.0
+
+
+def test_a_binder_tells_how_it_went(corner: BinderCorner) -> None:
+    (node,) = corner.add_nodes(1)
+    (port,) = free_ports(1)
+    corner.requested("good", node)
+    corner.requested("bad", node, receivedResourceType="Slice")
+    with corner.binder(f"--listen-address=127.0.0.1:{port}"):
+        corner.ends("good", "Succeeded")
+        corner.ends("bad", "Failed")
+        for result in ("bound", "given_up"):
+            assert scraped(port, f'kai_binder_bind_attempts_total{{result="{result}"}}') >= 1
+        for phase in ("Succeeded", "Failed"):
+            counted = f'kai_binder_bind_requests{{phase="{phase}"}}'
+            until(lambda counted=counted: scraped(port, counted) >= 1, f"one request is {phase}")
+
+
+def test_an_engine_without_a_binder_tells_that_its_requests_are_stale(corner: BinderCorner) -> None:
+    corner.add_nodes(1)
+    (port,) = free_ports(1)
+    flags = ("--enable-metrics", f"--listen-address=127.0.0.1:{port}")
+    with corner.gangs_by_requests(*flags, settings=f"{SETTINGS}staleRequestSeconds: 1\n"):
+        corner.gang("web", 1)
+        until(lambda: scraped(port, "kai_bindrequests_stale") >= 1, "nobody takes up the request")
