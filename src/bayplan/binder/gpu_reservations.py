@@ -122,13 +122,11 @@ class GpuReservations:
 
     async def sync_node(self, node_name: str) -> None:
         """Repair every group of a node."""
-        there = await self._listed(Selection(label_selector=GROUP_LABEL, field_selector=f"spec.nodeName={node_name}"))
-        await self._sync_each({group for each in there for group in groups_of(each)})
+        await self._sync_each(await self._groups_there(f"spec.nodeName={node_name}"))
 
     async def sync_all(self) -> None:
         """Repair every group that is known: those of reservations and their users, and those that requests name."""
-        members = await self._listed(Selection(label_selector=GROUP_LABEL))
-        groups = {group for each in members for group in groups_of(each)}
+        groups = await self._groups_there()
         groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
         await self._sync_each(groups)
 
@@ -209,6 +207,15 @@ class GpuReservations:
         if any(map(names, self._view.requests.values())):
             return True
         return not self._takes_all and any(map(names, await self._view.requests_of_others()))
+
+    async def _groups_there(self, where: str = "") -> set[str]:
+        """Of pods that carry their labels. Users of several devices have a label for each, of which nobody can select
+        without knowing it: those that we have put there carry our mark."""
+        found: set[str] = set()
+        for labels in (GROUP_LABEL, f"{TAKEN_BY}={OURS}"):
+            for each in await self._listed(Selection(label_selector=labels, field_selector=where)):
+                found |= groups_of(each)
+        return found
 
     async def _members(self, group: str) -> tuple[list[Pod], list[Pod]]:
         """Reservations and users of a group, also those that are going. Where reservations live now comes first: what

@@ -103,6 +103,16 @@ def test_a_user_of_several_devices_goes_when_one_of_them_is_reserved_by_nobody(t
     on_rig(tmp_path, test)
 
 
+@pytest.mark.parametrize("where", ["", "n1"], ids=["everywhere", "node"])
+def test_a_user_of_several_devices_is_found_though_nothing_else_names_its_groups(tmp_path: Path, where: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        await user(rig, labels={f"{GROUP_LABEL}/{group}": group for group in (GROUP, ANOTHER)})
+        await (rig.reservations.sync_node(where) if where else rig.reservations.sync_all())
+        assert await is_going(rig, "web", SPACE)
+
+    on_rig(tmp_path, test)
+
+
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 def test_of_those_whose_device_nobody_reserves_only_who_runs_goes(tmp_path: Path, phase: str) -> None:
     async def test(rig: BinderRig) -> None:
