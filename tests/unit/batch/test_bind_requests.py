@@ -59,6 +59,18 @@ def saying(plugin: str, said: Any, on_error: str = "skip") -> type[Any]:
     return Saying
 
 
+def failing_for(name: str) -> type[Any]:
+    """A plugin that must not fail, and does for one task."""
+
+    class Failing(handing("bad", on_error="fail")):  # type: ignore[misc]
+        def told(self, task: Task, node_name: str) -> Any:
+            if task.name == name:
+                raise ValueError("no parameters for this one")
+            return super().told(task, node_name)
+
+    return Failing
+
+
 def engine_with(*plugins: type[Any], by_binder: bool = True, least: int = 1) -> BatchEngine:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
     pods = [make_member("new"), make_member("next"), make_member("old", "other", node="a")]
@@ -174,14 +186,8 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
 def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_for_one(
     least: int, bound: list[str]
 ) -> None:
-    class FailsForNext(handing("bad", on_error="fail")):  # type: ignore[misc]
-        def told(self, task: Task, node_name: str) -> Any:
-            if task.name == "next":
-                raise ValueError("no parameters for this one")
-            return super().told(task, node_name)
-
     outcome = Outcome()
-    engine = engine_with(Gang, FailsForNext, least=least)
+    engine = engine_with(Gang, failing_for("next"), least=least)
     with opened(engine, outcome) as session:
         new, following = tasks_of(session, "new", "next")
         statement = session.statement()
@@ -198,14 +204,8 @@ def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_f
 
 
 def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_for_one() -> None:
-    class FailsForNew(handing("bad", on_error="fail")):  # type: ignore[misc]
-        def told(self, task: Task, node_name: str) -> Any:
-            if task.name == "new":
-                raise ValueError("no parameters for this one")
-            return super().told(task, node_name)
-
     outcome = Outcome()
-    with opened(engine_with(Gang, FailsForNew, least=2), outcome) as session:
+    with opened(engine_with(Gang, failing_for("new"), least=2), outcome) as session:
         new, following = tasks_of(session, "new", "next")
         assert session.allocate(new, session.node("b")) is None
         refused = session.allocate(following, session.node("b"))

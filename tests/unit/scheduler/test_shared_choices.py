@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from bayplan.app import known_plugins
 from bayplan.framework.handle import Handle
-from bayplan.objects.bind_requests import BindRequest, BindRequestStatus
+from bayplan.objects.bind_requests import BindRequestStatus
 from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.testing import make_node, make_pod
-from live_rig import Rig, asking_the_binder, by_requests
-from wire_server import Answer, Reply, Request, until
+from live_rig import as_server, asking_the_binder, by_requests
+from wire_server import until
 
 NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvidia.com/gpu": "2", "pods": "110"})
-
-
-def as_server(rig: Rig) -> None:
-    """Have the server answer with the request that it was sent."""
-    numbers = itertools.count(1)
-
-    def route(request: Request) -> Answer:
-        if request.method == "POST" and request.path.endswith("/bindrequests"):
-            sent = msgspec.convert(request.json, BindRequest)
-            meta = replace(sent.metadata, uid=f"request-{next(numbers)}", resource_version="1000")
-            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
-        return rig.answer(request)
-
-    rig.server.route = route
 
 
 @pytest.mark.parametrize("end", ["bound", "deleted", "given up"])
