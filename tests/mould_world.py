@@ -85,7 +85,7 @@ class World:
         self.states = (NoStates if naive else CountingStates)(store, lookup, self.clock)
         gateway.endpoints.moulds = self.moulds
         gateway.endpoints.states = gateway.endpoints.parts.states = self.states
-        self._door = InsideDoor(gateway, lambda: store.told)
+        self._door = InsideDoor(gateway, lambda: store.version)
         self._token = credentials.token
 
     def ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes, bytes]:

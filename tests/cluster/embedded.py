@@ -51,6 +51,7 @@ class Embedded(Cluster):
             "--no-controllers",
             f"--port={self._port}",
             f"--data={self.folder / 'objects.db'}",
+            "--data-sync=normal",  # as etcd has --unsafe-no-fsync
             f"--token-file={self.folder / 'tokens.csv'}",
             f"--client-ca={self.folder / 'ca.crt'}",
         ]

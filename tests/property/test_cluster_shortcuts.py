@@ -39,12 +39,11 @@ def test_a_state_is_kept_as_if_there_had_been_none_before_it(
     states: list[tuple[dict[str, str], dict[str, str]]],
 ) -> None:
     store = Store()
-    place = store.place(("", "pods"))
-    place.extract = extract
+    store.place(("", "pods")).extract = extract
     for version, (labels, spec) in enumerate(states, 1):
         tree = {"kind": "Pod", "spec": spec, "metadata": {"name": "p", "namespace": "n", "labels": labels}}
         alone = entry_of({**tree, "metadata": dict(tree["metadata"])}, version, extract)  # type: ignore[arg-type]
-        entry = store.put(place, tree)
+        entry = store.put(("", "pods"), tree)
         assert (entry.raw, entry.labels, entry.fields) == (alone.raw, alone.labels, alone.fields)
 
 

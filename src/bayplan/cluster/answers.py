@@ -69,6 +69,11 @@ def _details(resource: Resource, name: str, **more: Any) -> Tree:
     return {**details, "kind": resource.plural, **more}
 
 
+def not_committed(message: str) -> Refusal:
+    """As kube-apiserver passes on an error of etcd, such as `mvcc: database space exceeded`: without a reason."""
+    return Refusal(500, "", message)
+
+
 def bad_request(message: str) -> Refusal:
     return Refusal(400, "BadRequest", message)
 

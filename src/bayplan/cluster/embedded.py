@@ -23,7 +23,7 @@ from bayplan.cluster.endpoints import Endpoints
 from bayplan.cluster.first_objects import FirstObjects
 from bayplan.cluster.gateway import Gateway
 from bayplan.cluster.housekeeping import Housekeeping
-from bayplan.cluster.journal import SqliteJournal
+from bayplan.cluster.journal import DataSync, SqliteJournal
 from bayplan.cluster.kinds import Resources
 from bayplan.cluster.looking import StoreLookup
 from bayplan.cluster.moulds import Moulds
@@ -63,25 +63,31 @@ class EmbeddedCluster:
         host: str = "127.0.0.1",
         port: int = 0,
         data: Path | None = None,
+        data_sync: DataSync = "full",
         users: Mapping[str, User] | None = None,
         client_authority: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
         housekeeping: bool = True,
     ) -> None:
-        """`housekeeping`: whether it cleans up after deletions itself; not where controllers do so from outside."""
+        """`data`: the file that keeps the objects; None keeps them in memory.
+
+        `data_sync`: what a committed write survives. `full`: a power loss; one sync to the disk a group of writes.
+        `normal`: the end of the process, also by SIGKILL, and not a power loss.
+        `housekeeping`: whether it cleans up after deletions itself; not where controllers do so from outside.
+        """
         self.credentials = credentials
         self._host, self._port = host, port
         self._client_authority = client_authority
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._journal = SqliteJournal(data) if data is not None else None
+        self._journal = SqliteJournal(data, data_sync) if data is not None else None
         self.resources = Resources()
         kept = self._journal.version if self._journal else 0
         self.store = Store(self._journal, version=max(kept, _first_version(self._clock)))
         self._definitions: Definitions | None = None
         self._restore()
-        self._lookup = StoreLookup(self.store)
+        self._lookup = StoreLookup(self.store.uncommitted)
         self._tokens = Tokens(credentials.token, self._clock.now, self._account)
         self._roles = Roles(self.store)
         self.people = People({credentials.token: administrator(), **(users or {})}, self._tokens)
@@ -97,14 +103,23 @@ class EmbeddedCluster:
     def gateway(self) -> Gateway:
         """Everything but the sockets: what answers a request."""
         states = StateMoulds(self.store, self._lookup, self._clock)
-        parts = Parts(self.writer, self._lookup, self.people, self._roles, self._tokens, self._clock, states)
+        committed = StoreLookup(self.store.place)
+        parts = Parts(self.writer, self._lookup, committed, self.people, self._roles, self._tokens, self._clock, states)
         moulds = Moulds(self.store, self._lookup, self._clock, self._chance)
         endpoints = Endpoints(self.store, self.writer, self._clock, self._chance, parts, moulds, states)
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         return Gateway(self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints)
 
     async def __aenter__(self) -> EmbeddedCluster:
-        self._http = HttpServer(self.gateway(), lambda: self.store.told)
+        try:
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        self._http = HttpServer(self.gateway(), lambda: self.store.version)
         tls = self.credentials.server_tls(self._client_authority)
         try:
             self._port = await self._http.start(self._host, self._port, tls)
@@ -116,13 +131,18 @@ class EmbeddedCluster:
         if self._housekeeping is not None:
             self._housekeeping.wake()
         await self.store.settled()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
         if self._http is not None:
             await self._http.close()
+        if self._housekeeping is not None:
+            self._housekeeping.stop()
+        await self.store.close()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 

@@ -1,5 +1,6 @@
 """Which answer has a request about objects? One method a verb; the work is done by readers, watches and writers.
 
+Reads answer from committed objects and never wait for the journal. A write is answered after its commit.
 Cost: that of the work; a body is read before anything is decided, and nothing is awaited between reading the store and
 writing it.
 """
@@ -40,7 +41,7 @@ from bayplan.cluster.shapes import (
 )
 from bayplan.cluster.showing import Shown
 from bayplan.cluster.state_moulds import StateMoulds
-from bayplan.cluster.store import Store
+from bayplan.cluster.store import CommitError, Store
 from bayplan.cluster.watching import Watch
 from bayplan.cluster.writing import Writer, Written
 
@@ -62,31 +63,39 @@ class Endpoints:
     states: StateMoulds
 
     async def answer(self, ask: Ask, body: Body) -> Reply | Stream:
-        if is_special(ask):
-            reply = self.parts.answer(ask, b"" if ask.verb == "get" else await body())
-            await self.store.settled()
-            return reply
+        special = is_special(ask)
         match ask.verb:
             case "get":
-                return self._get(ask)
-            case "list":
+                return self.parts.answer(ask, b"") if special else self._get(ask)
+            case "list" if not special:
                 return self._list(ask)
-            case "watch":
+            case "watch" if not special:
                 return self._watch(ask)
         content = await body()
+        try:
+            return self._write(ask, content)
+        finally:  # a refusal too may rest on writes that are not committed
+            await self._committed()
+
+    def _write(self, ask: Ask, content: bytes) -> Reply:
+        if is_special(ask):
+            return self.parts.answer(ask, content)
         match ask.verb:
             case "create":
-                reply = self._create(ask, content)
+                return self._create(ask, content)
             case "update":
-                reply = self._update(ask, content)
+                return self._update(ask, content)
             case "patch":
-                reply = self._patch(ask, content)
+                return self._patch(ask, content)
             case "delete":
-                reply = self._delete(ask, content)
-            case _:
-                reply = self._delete_all(ask, content)
-        await self.store.settled()
-        return reply
+                return self._delete(ask, content)
+        return self._delete_all(ask, content)
+
+    async def _committed(self) -> None:
+        try:
+            await self.store.settled()
+        except CommitError as failure:
+            raise answers.not_committed(str(failure)) from None
 
     # Reading.
 
@@ -94,7 +103,7 @@ class Endpoints:
         return Reader(ask.resource, self.store.place(ask.resource.storage))
 
     def _get(self, ask: Ask) -> Reply:
-        not_ahead(asked_version(ask.query), self.store.version)  # there is one state, the newest
+        not_ahead(asked_version(ask.query), self.store.version)  # there is one state, the last committed
         entry = self._reader(ask).get(ask.namespace, ask.name)
         return self._shown(ask, forms.whole(ask.resource, entry))
 
@@ -111,7 +120,7 @@ class Endpoints:
         options = ListOptions.of(ask.query)
         reader = self._reader(ask)
         form, key = self._show(ask).watch_form()
-        watch = Watch(reader.place, form, reader.select(ask.namespace, options), key)
+        watch = Watch(self.store.place(ask.resource.storage), form, reader.select(ask.namespace, options), key)
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
         watch.start(options.version or 0, current=current, initial=initial)
@@ -186,7 +195,7 @@ class Endpoints:
         write.warnings.extend(read.warnings)
         applied = read.object
         write = replace(write, tracked=True)
-        known = self._reader(ask).place.get(ask.namespace, ask.name)
+        known = self.store.uncommitted(ask.resource.storage).get(ask.namespace, ask.name)
         if known is not None:
             written = self.writer.revise(write, ask.name, lambda live: self._applied(ask, write, live, applied))
         else:
@@ -225,8 +234,8 @@ class Endpoints:
 
     def _delete_all(self, ask: Ask, content: bytes) -> Reply:
         options = DeleteOptions.of_request(content, ask.query)
-        reader = self._reader(ask)
-        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.version)
+        reader = Reader(ask.resource, self.store.uncommitted(ask.resource.storage))
+        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.newest)
         for entry in entries:
             write = Writing(ask.resource, entry.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
             self.writer.delete(write, entry.name, options)

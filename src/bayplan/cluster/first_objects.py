@@ -73,7 +73,7 @@ class FirstObjects:
 
     def _make(self, kind: str, group: str, tree: Tree, namespace: str = "") -> None:
         resource = self.resources.built_in(kind, group)
-        if self.store.place(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
+        if self.store.uncommitted(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
             return
         write = Writing(resource, namespace, _WHO, WriteOptions(), _MANAGER)
         self.writer.create(write, {"kind": kind, "apiVersion": resource.api_version, **tree})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from urllib.parse import parse_qs
 
 from bayplan.cluster import answers
 from bayplan.cluster.asking import Ask, ResourcePath, User, query_of, resource_path, verb_of
@@ -26,8 +27,9 @@ from bayplan.cluster.serving import Raw
 FOLLOWED = "v1.36.4"
 """The release of Kubernetes whose answers these are."""
 _HEALTH = ("/healthz", "/livez", "/readyz")
+_SINGLE_CHECKS = tuple(f"{path}/" for path in _HEALTH)
 _CHECKS = ("ping", "etcd")
-"""What is looked at: that it answers, and its store, which goes by the name under which others ask for theirs."""
+"""What is looked at: that it answers, and its store, which has the name that monitoring knows from kube-apiserver."""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class Gateway:
     async def __call__(self, raw: Raw) -> Reply | Stream:
         path = raw.path.rstrip("/") or "/"
         user = self._who(raw)
-        if (open_to_all := _open_answer(raw.method, path, raw.query)) is not None:
+        if (open_to_all := self._open_answer(raw.method, path, raw.query)) is not None:
             return open_to_all
         about = resource_path(path)
         if about is not None and (about.plural or about.name):
@@ -65,6 +67,19 @@ class Gateway:
                 subject = f'{kind} "{name}" is forbidden: {asked.refusal(user)}'
                 raise answers.Refusal(403, "Forbidden", subject, {"name": name, "kind": kind})
         return acting.user
+
+    def _open_answer(self, method: str, path: str, query: str) -> Reply | None:
+        """What everybody may know."""
+        if path in _HEALTH:
+            return _health(path[1:], parse_qs(query, keep_blank_values=True), self._failures())
+        if path == "/version" and method == "GET":
+            return indented_reply(version_info())
+        return None
+
+    def _failures(self) -> dict[str, str]:
+        """The health checks that fail, with the reason."""
+        failure = self.endpoints.store.failure
+        return {} if failure is None else {"etcd": str(failure)}
 
     # Objects.
 
@@ -122,6 +137,8 @@ class Gateway:
             return reply
         if path == "/":
             return indented_reply({"paths": self.discovery.paths()})
+        if path.startswith(_SINGLE_CHECKS):
+            return _single_check(path.split("/", 2)[2], self._failures())
         about = resource_path(f"{path}/any")  # a version that its group does not have
         return page_not_found() if about is None else self._nothing_there(about.group)
 
@@ -153,17 +170,28 @@ def _check_served(resource: Resource, path: ResourcePath, verb: str) -> None:
         raise answers.method_not_allowed()
 
 
-def _open_answer(method: str, path: str, query: str) -> Reply | None:
-    """What everybody may know."""
-    if path.startswith(_HEALTH) and path.split("/")[1] in ("healthz", "livez", "readyz"):
-        if path in _HEALTH and "verbose" in query_of(query):
-            told = [*(f"[+]{each} ok" for each in _CHECKS), f"{path[1:]} check passed", ""]
-            return text_reply("\n".join(told))
-        known = path in _HEALTH or path.partition("z/")[2] in _CHECKS
-        return text_reply("ok") if known else page_not_found()
-    if path == "/version" and method == "GET":
-        return indented_reply(version_info())
-    return None
+def _health(name: str, query: Mapping[str, list[str]], failures: Collection[str]) -> Reply:
+    """The answer of /healthz, /livez and /readyz. It is public, so it leaves out why a check fails."""
+    left_out = set(query.get("exclude", ()))
+    lines = [_health_line(check, left_out, failures) for check in _CHECKS]
+    if unknown := sorted(left_out.difference(_CHECKS)):
+        names = ",".join(f'"{each}"' for each in unknown)
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
+    if not left_out.issuperset(failures):
+        return text_reply("\n".join([*lines, f"{name} check failed", ""]), 500)
+    return text_reply("\n".join([*lines, f"{name} check passed", ""]) if "verbose" in query else "ok")
+
+
+def _health_line(check: str, left_out: Collection[str], failures: Collection[str]) -> str:
+    if check in left_out:
+        return f"[+]{check} excluded: ok"
+    return f"[-]{check} failed: reason withheld" if check in failures else f"[+]{check} ok"
+
+
+def _single_check(name: str, failures: Mapping[str, str]) -> Reply:
+    if name in failures:
+        return text_reply(f"internal server error: {failures[name]}\n", 500)
+    return text_reply("ok") if name in _CHECKS else page_not_found()
 
 
 def version_info() -> Tree:

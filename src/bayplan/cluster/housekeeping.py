@@ -4,7 +4,8 @@ Dependents of what is gone are deleted, or orphaned, or waited for (`ownerRefere
 emptied, after a pause, and then removed; claims and volumes lose the finalizers that protect them once nobody uses
 them; a new namespace gets its service account and the cluster's certificate; roles that are put together of others
 follow them.
-Changes are noted down as they happen and worked off in turns of the loop, so that no request waits for them.
+Changes are noted down when they are committed and worked off in turns of the loop, so that no request waits for them.
+Decisions rest on the uncommitted state. After a commit that failed everything is looked at again.
 Cost: two dictionary writes a change; an index of uids.
 """
 
@@ -25,7 +26,7 @@ from bayplan.cluster.entries import Entry
 from bayplan.cluster.kinds import Resource, Resources, Tree
 from bayplan.cluster.rbac import gathered_rules
 from bayplan.cluster.ring import Change
-from bayplan.cluster.store import Place, PlaceName, Store
+from bayplan.cluster.store import Objects, Place, PlaceName, Store
 from bayplan.cluster.writing import Writer
 
 LOG = logging.getLogger(__name__)
@@ -79,10 +80,26 @@ class Housekeeping:
         self._queue: deque[Where] = deque()
         self._queued: set[Where] = set()
         self._scheduled = False
+        self._stopped = False
         for place in store.places():
-            for entry in place.entries():
-                self._note(_where(place, entry), entry)
+            self._note_all(place)
         store.after_each(self._changed)
+        store.on_recovery(self._start_again)
+
+    def stop(self) -> None:
+        """Write nothing any more."""
+        self._stopped = True
+
+    def _start_again(self) -> None:
+        """Look at everything again: what was written before the failed commit is rolled back."""
+        for place in self._store.places():
+            self._note_all(place)
+        self._gather_roles(self._store.place(CLUSTER_ROLES))
+        self.wake()
+
+    def _note_all(self, place: Place) -> None:
+        for entry in place.entries():
+            self._note(_where(place, entry), entry)
 
     # Hearing of changes.
 
@@ -144,6 +161,8 @@ class Housekeeping:
 
     def _turn(self) -> None:
         self._scheduled = False
+        if self._stopped:
+            return
         for _ in range(min(_AT_ONCE, len(self._queue))):
             where = self._queue.popleft()
             self._queued.discard(where)
@@ -155,7 +174,7 @@ class Housekeeping:
 
     def _look_after(self, where: Where) -> None:
         resource = self._resource(where.place)
-        entry = self._store.place(where.place).get(where.namespace, where.name)
+        entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
         if resource is None or entry is None:
             return
         if where.place == NAMESPACES:
@@ -186,7 +205,7 @@ class Housekeeping:
     def _waits(self, uid: str) -> bool:
         """Whether the object is to go after its dependents."""
         where = self._living[uid]
-        entry = self._store.place(where.place).get(where.namespace, where.name)
+        entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
         return entry is not None and entry.deleting and FOREGROUND in _finalizers(entry)
 
     def _finish(self, resource: Resource, entry: Entry) -> None:
@@ -228,18 +247,18 @@ class Housekeeping:
     def _of_owner(self, entry: Entry) -> Iterator[tuple[Resource, Entry]]:
         for where in list(self._dependents.get(entry.uid, ())):
             resource = self._resource(where.place)
-            found = self._store.place(where.place).get(where.namespace, where.name)
+            found = self._store.uncommitted(where.place).get(where.namespace, where.name)
             if resource is not None and found is not None and entry.uid in found.owners:
                 yield resource, found
 
     def _emptied(self, definition: Entry) -> bool:
         """Delete the objects of a kind that is about to go; whether none is left."""
         for resource in brought_by(definition.tree()):
-            place = self._store.place(resource.storage)
+            place = self._store.uncommitted(resource.storage)
             for each in list(place.entries()):
                 if not each.deleting:
                     self._delete(resource, each, "Background")
-            return not len(place)
+            return next(place.entries(), None) is None
         return True
 
     # Roles that are put together of others.
@@ -254,7 +273,7 @@ class Housekeeping:
         role = entry.tree()
         if role.get("aggregationRule") is None:
             return
-        rules = gathered_rules(role, [each.tree() for each in self._store.place(CLUSTER_ROLES).entries()])
+        rules = gathered_rules(role, [each.tree() for each in self._store.uncommitted(CLUSTER_ROLES).entries()])
         if rules != (role.get("rules") or []):
             self._revise(resource, entry, lambda live: {**live, "rules": rules}, manager=_GATHERER)
 
@@ -263,7 +282,7 @@ class Housekeeping:
     def _in_use(self, resource: Resource, entry: Entry) -> bool:
         if resource.storage == VOLUMES:
             return (entry.tree().get("status") or {}).get("phase") == "Bound"
-        pods = self._store.place(PODS).entries(entry.namespace)
+        pods = self._store.uncommitted(PODS).entries(entry.namespace)
         wanted = f'"claimName":"{entry.name}"'.encode()
         return any(
             wanted in pod.raw and pod.fields.get("status.phase") not in ("Succeeded", "Failed")
@@ -290,11 +309,11 @@ class Housekeeping:
         if not left:
             self._revise(resource, entry, _without_namespace_finalizers, subresource="finalize")
 
-    def _namespaced(self) -> Iterator[tuple[Resource, Place]]:
+    def _namespaced(self) -> Iterator[tuple[Resource, Objects]]:
         for place in self._store.places():
             kind = self._resource(place.name)
             if kind is not None and kind.namespaced:
-                yield kind, place
+                yield kind, self._store.uncommitted(place.name)
 
     def _holds_anything(self, namespace: str) -> bool:
         """Whether there is more in it than every namespace starts with."""
@@ -336,7 +355,7 @@ class Housekeeping:
         manager: str = _WHO.name,
     ) -> None:
         write = Writing(resource, entry.namespace, _WHO, WriteOptions(), manager, subresource)
-        if self._store.place(resource.storage).get(entry.namespace, entry.name) is not None:
+        if self._store.uncommitted(resource.storage).get(entry.namespace, entry.name) is not None:
             self._writer.revise(write, entry.name, revision)
 
 

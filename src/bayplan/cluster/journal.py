@@ -1,26 +1,31 @@
-"""How do the objects outlive the process? One SQLite file holds the newest state of each, in the order of commits.
+"""SQLite file that holds the objects of the embedded API server: the newest state of each.
 
-The store hands over every change; whatever has gathered while the last transaction was under way is committed as one,
-in a thread, and the store is told the version up to which nothing can be lost. A process that is killed at any moment
-leaves a file that opens again (write-ahead log). After an opening the counter starts well beyond all that a client can
-have seen, so that no version ever means two things.
-Cost: about 30 µs of a second thread a write; one row an object in the file.
+`Store` hands over one group of changes at a time; a group is one transaction, written in a thread. What "committed"
+means is a choice (`DataSync`):
+
+- `full`: the write-ahead log is synced to the disk in every commit. A committed write survives a power loss.
+- `normal`: a commit writes to the file and does not wait for the disk. A committed write survives the end of the
+  process, also by SIGKILL; a power loss may take the last commits away, and leaves a file that opens.
+
+These are SQLite's `synchronous=FULL` and `NORMAL` in WAL mode. The file is readable by its owner alone.
+Cost: about 30 µs of a second thread a write, and one sync a group in `full`; one row an object in the file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
-from bayplan.cluster.ring import Change
+from bayplan.cluster.store import Changes
 from bayplan.errors import BayplanError
 
 FORMAT = 1
-GAP = 1_000
-"""Versions that may have been seen and not committed when the process ended; the next one starts behind them."""
+DataSync = Literal["full", "normal"]
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -33,9 +38,6 @@ _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
 _DELETE = "DELETE FROM objects WHERE api_group = ? AND plural = ? AND key = ?"
 _FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
-Row = tuple[str, str, str, int, bytes | None]
-"""A state of an object; without a text it is gone."""
-
 
 class JournalError(BayplanError):
     """The file of the embedded cluster cannot be used."""
@@ -44,20 +46,16 @@ class JournalError(BayplanError):
 class SqliteJournal:
     """The objects of one cluster in one file. Nobody else may have it open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sync: DataSync = "full") -> None:
         self._path = path
+        self._sync = sync
         self._thread = ThreadPoolExecutor(1, "journal")
-        self._rows: list[Row] = []
-        self._busy = False
-        self._told: Callable[[int], None] = lambda _: None
-        self._failed: Callable[[Exception], None] = lambda _: None
         self._database = self._thread.submit(self._open).result()
 
     @property
     def version(self) -> int:
-        """Where the counter goes on."""
-        known = self._thread.submit(self._fact, "version").result()
-        return known + GAP if known else 0
+        """The version of the last commit; 0 before the first."""
+        return self._thread.submit(self._fact, "version").result()
 
     def objects(self) -> Iterator[tuple[str, str, int, bytes]]:
         """(group, plural, version, text) of everything that was kept."""
@@ -65,61 +63,37 @@ class SqliteJournal:
         rows = self._thread.submit(lambda: self._database.execute(query).fetchall()).result()
         yield from rows
 
-    def on_commit(self, told: Callable[[int], None]) -> None:
-        self._told = told
-
-    def on_failure(self, told: Callable[[Exception], None]) -> None:
-        self._failed = told
-
-    def record(self, place: tuple[str, str], change: Change) -> None:
-        gone = change.type == "DELETED"
-        self._rows.append((*place, change.entry.key, change.version, None if gone else change.entry.raw))
-        if not self._busy:
-            self._busy = True
-            asyncio.get_running_loop().call_soon(self._flush)
+    def commit(self, version: int, changes: Changes) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._write, version, changes)
 
     def close(self) -> None:
-        """Commit what is left and let go of the file."""
-        rows, self._rows = self._rows, []
-        try:
-            if rows:
-                self._thread.submit(self._write, rows).result()
-        finally:
-            self._thread.submit(self._database.close).result()
-            self._thread.shutdown()
-
-    # On the loop.
-
-    def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        if not rows:  # it was closed meanwhile
-            self._busy = False
-            return
-        task = asyncio.get_running_loop().run_in_executor(self._thread, self._write, rows)
-        task.add_done_callback(lambda done: self._flushed(rows[-1][3], done.exception()))
-
-    def _flushed(self, version: int, error: BaseException | None) -> None:
-        if error is not None:
-            self._failed(JournalError(f"{self._path} cannot be written: {error}; make room there and start anew"))
-            return
-        self._told(version)
-        if self._rows:
-            self._flush()
-        else:
-            self._busy = False
+        """Let go of the file, after the commit that is under way."""
+        self._thread.submit(self._database.close).result()
+        self._thread.shutdown()
 
     # In the thread.
 
     def _open(self) -> sqlite3.Connection:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its WAL the same mode
             database = sqlite3.connect(self._path, isolation_level=None, timeout=0.5)
-            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
+            pragmas = ["locking_mode = EXCLUSIVE", "journal_mode = WAL", f"synchronous = {self._sync}"]
+            if self._sync == "full":
+                pragmas.append("fullfsync = ON")  # without it macOS does not wait for the disk
+            for pragma in pragmas:
                 database.execute(f"PRAGMA {pragma}")
             self._check(database)
+            self._make_private()
         except (OSError, sqlite3.Error) as fault:
             raise JournalError(_cannot_open(self._path, fault)) from None
         return database
+
+    def _make_private(self) -> None:
+        """Earlier versions made files that others could read."""
+        for path in files(self._path):
+            if path.exists() and path.stat().st_mode & 0o077:
+                path.chmod(0o600)
 
     def _check(self, database: sqlite3.Connection) -> None:
         database.execute("BEGIN IMMEDIATE")
@@ -140,28 +114,34 @@ class SqliteJournal:
         found = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return int(found[0]) if found else 0
 
-    def _write(self, rows: list[Row]) -> None:
-        newest = {row[:3]: row for row in rows}  # of several states of one object in a batch the last is enough
+    def _write(self, version: int, changes: Changes) -> None:
+        # Of several states of one object in a group the last is enough.
+        newest = {(*place, change.entry.key): change for place, change in changes}
         run = self._database.execute
-        run("BEGIN IMMEDIATE")
         try:
-            for row in newest.values():
-                if row[4] is None:
-                    run(_DELETE, row[:3])
+            run("BEGIN IMMEDIATE")
+            for key, change in newest.items():
+                if change.after is None:
+                    run(_DELETE, key)
                 else:
-                    run(_PUT, row)
-            run(_FACT, ("version", rows[-1][3]))
+                    run(_PUT, (*key, change.version, change.after.raw))
+            run(_FACT, ("version", version))
             run("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as fault:
             if self._database.in_transaction:
                 run("ROLLBACK")
-            raise
+            raise JournalError(f"cannot write {self._path}: {fault}") from None
+
+
+def files(path: Path) -> Iterator[Path]:
+    """The file, and what SQLite keeps beside it."""
+    return (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
 
 
 def remove(path: Path) -> None:
     """Delete the file, and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for each in files(path):
+        each.unlink(missing_ok=True)
 
 
 def _cannot_open(path: Path, fault: Exception) -> str:

@@ -5,22 +5,22 @@ Cost: a decoding an object that was not asked for lately; a few thousand are rem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bayplan.cluster import forms
 from bayplan.cluster.entries import Entry
 from bayplan.cluster.kinds import Resource, Tree
-from bayplan.cluster.store import Place, PlaceName, Store
+from bayplan.cluster.store import Objects, PlaceName
 
 _MOST = 4096
 
 
 class StoreLookup:
-    """Objects by name and by namespace."""
+    """Objects by name and by namespace. `places`: `Store.uncommitted` for the write path, `Store.place` for readers."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.asked: dict[PlaceName, Place] = {}
+    def __init__(self, places: Callable[[PlaceName], Objects]) -> None:
+        self._places = places
+        self.asked: dict[PlaceName, Objects] = {}
         """Where somebody looked: who wants to know what a rule went by clears it first."""
         self._known: dict[tuple[Resource, str], tuple[Entry, Tree]] = {}
 
@@ -32,8 +32,8 @@ class StoreLookup:
         entries = self._place(resource).entries(namespace)
         return (self._tree(resource, entry) for entry in entries)
 
-    def _place(self, resource: Resource) -> Place:
-        place = self._store.place(resource.storage)
+    def _place(self, resource: Resource) -> Objects:
+        place = self._places(resource.storage)
         self.asked[place.name] = place
         return place
 

@@ -29,7 +29,7 @@ from bayplan.cluster.metadata import new_uid, timestamp
 from bayplan.cluster.negotiating import JSON
 from bayplan.cluster.rules.names import dns_label, dns_subdomain
 from bayplan.cluster.schema.scalars import ScalarError, canonical_micro_time
-from bayplan.cluster.store import Place, Store
+from bayplan.cluster.store import Objects, PlaceName, Store
 from bayplan.cluster.writing import Written
 
 MOST = 1024
@@ -44,7 +44,7 @@ Values = dict[bytes, bytes]
 """What goes into each hole."""
 Given = dict[bytes, str]
 Path = tuple[str | int, ...]
-Seen = tuple[tuple[Place, int], ...]
+Seen = tuple[tuple[Objects, int], ...]
 """How often the places had changed that the rules looked at."""
 NoMould = Literal["noted", "hopeless"]
 """In place of a mould: one of the kind has been here, or no mould can be made of it."""
@@ -217,16 +217,16 @@ class Moulds:
         """The object, stored; None where it has to be made, which is listened to from here on."""
         mould = self._known.get(sought.key)
         if isinstance(mould, Mould) and mould.proven and mould.holds():
-            place = self._store.place(ask.resource.storage)
+            place = self._store.uncommitted(ask.resource.storage)
             if place.get(ask.namespace, sought.name) is None:
-                return self._cast(mould, place, sought)
+                return self._cast(mould, place.name, sought)
         self._lookup.asked.clear()
         return None
 
-    def _cast(self, mould: Mould, place: Place, sought: Sought) -> Written:
-        now, uid, version = timestamp(self._clock.now()), new_uid(self._chance), self._store.version + 1
+    def _cast(self, mould: Mould, name: PlaceName, sought: Sought) -> Written:
+        now, uid, version = timestamp(self._clock.now()), new_uid(self._chance), self._store.newest + 1
         values = {**sought.values, **_own(now, uid, version)}
-        entry = self._store.take(place, mould.entry(sought.name, uid, version, values))
+        entry = self._store.take(name, mould.entry(sought.name, uid, version, values))
         return Written(mould.shown % values, {}, created=True, entry=entry)
 
     def learn(self, ask: Ask, sought: Sought, written: Written) -> None:
@@ -241,12 +241,12 @@ class Moulds:
         elif isinstance(known, Mould) and known.proves(_values(sought, made), written):
             known.proven = True
         else:
-            place = self._store.place(ask.resource.storage)
+            place = self._store.uncommitted(ask.resource.storage)
             seen = tuple((each, each.changes) for each in self._lookup.asked.values())
             self._known[sought.key] = mould_of(ask.resource, place, made, sought, seen) or "hopeless"
 
 
-def mould_of(resource: Resource, place: Place, entry: Entry, sought: Sought, seen: Seen) -> Mould | None:
+def mould_of(resource: Resource, place: Objects, entry: Entry, sought: Sought, seen: Seen) -> Mould | None:
     """A mould of one object; None where something else in it may depend on what differs."""
     tree = entry.tree()
     if encode(tree) != entry.raw or len(tree["metadata"].get("managedFields", ())) != 1 or entry.deleting:

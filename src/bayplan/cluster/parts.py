@@ -46,6 +46,9 @@ class Parts:
 
     writer: Writer
     lookup: Lookup
+    """What a write rests on: uncommitted writes are there."""
+    committed: Lookup
+    """What an answer may show, or a token be given for."""
     people: People
     roles: Roles
     tokens: Tokens
@@ -76,8 +79,8 @@ class Parts:
         validation = WriteOptions.of("CreateOptions", ask.query).validation
         return read_body(ask.resource, content, ask.headers.get("Content-Type", ""), validation, sub).object
 
-    def _object(self, ask: Ask) -> Tree:
-        found = self.lookup.get(ask.resource, ask.namespace, ask.name)
+    def _object(self, ask: Ask, lookup: Lookup) -> Tree:
+        found = lookup.get(ask.resource, ask.namespace, ask.name)
         if found is None:
             raise answers.not_found(ask.resource, ask.name)
         return found
@@ -107,7 +110,7 @@ class Parts:
         subresources.check_name(eviction, ask.name, "Eviction")
         given = eviction.get("deleteOptions") or {}
         options = DeleteOptions.of({**given, "dryRun": given.get("dryRun") or _dry_run(ask)})
-        pod = self._object(ask)
+        pod = self._object(ask, self.lookup)
         options.check(ask.resource, pod)
         made = subresources.evict(pod, self.lookup, self._now(), dry_run=options.dry_run)
         write = Writing(ask.resource, ask.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
@@ -121,20 +124,20 @@ class Parts:
 
     def _log(self, ask: Ask) -> Reply:
         subresources.check_log_options(ask.name, ask.query)
-        subresources.check_log(self._object(ask), ask.query.get("container", ""), self.lookup)
+        subresources.check_log(self._object(ask, self.committed), ask.query.get("container", ""), self.committed)
         return text_reply("", 204)
 
     def _stream(self, ask: Ask) -> Reply:
         container = ask.query.get("container", "") if ask.path.subresource != "portforward" else ""
-        pod, upgrade = self._object(ask), bool(ask.headers.get("Upgrade"))
-        subresources.check_stream(pod, container, self.lookup, upgrade=upgrade)
+        pod, upgrade = self._object(ask, self.committed), bool(ask.headers.get("Upgrade"))
+        subresources.check_stream(pod, container, self.committed, upgrade=upgrade)
         raise answers.bad_request("Upgrade request required")
 
     # Scales.
 
     def _scale(self, ask: Ask, content: bytes) -> Reply:
         if ask.verb == "get":
-            return self._shown_scale(ask, self._object(ask))
+            return self._shown_scale(ask, self._object(ask, self.committed))
         kind = "PatchOptions" if ask.verb == "patch" else "UpdateOptions"
         options = WriteOptions.of(kind, ask.query)
         write = Writing(ask.resource, ask.namespace, ask.user, options, ask.manager, "scale")
@@ -159,7 +162,7 @@ class Parts:
     def _new_scale(self, ask: Ask, content: bytes, options: WriteOptions) -> Tree:
         if ask.verb == "update":
             return self._read(ask, content)
-        live = subresources.scale_of(ask.resource, self._object(ask))
+        live = subresources.scale_of(ask.resource, self._object(ask, self.lookup))
         sub = ask.resource.subresource("scale")
         media = media_type(ask.headers.get("Content-Type", ""))
         return read_patch(ask.resource, live, content, media, options.validation, sub).object
@@ -168,7 +171,7 @@ class Parts:
 
     def _token(self, ask: Ask, content: bytes) -> Reply:
         answer, claims = subresources.token_request(
-            self._object(ask), self._read(ask, content), self.clock.now(), ISSUER
+            self._object(ask, self.committed), self._read(ask, content), self.clock.now(), ISSUER
         )
         answer["status"]["token"] = self.tokens.issue(claims)
         return json_reply(answer, 201)

@@ -20,7 +20,7 @@ from bayplan.cluster.forms import item
 from bayplan.cluster.kinds import Resource, Tree
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.selecting import Selection, selection
-from bayplan.cluster.store import Place
+from bayplan.cluster.store import Objects
 from bayplan.objects import json_text
 from bayplan.objects.json_text import JsonSyntaxError
 
@@ -105,7 +105,7 @@ class ListOptions:
 class Reader:
     """Answers for one kind in one version."""
 
-    def __init__(self, resource: Resource, place: Place) -> None:
+    def __init__(self, resource: Resource, place: Objects) -> None:
         self.resource = resource
         self.place = place
 

@@ -31,6 +31,11 @@ class Change(msgspec.Struct, eq=False, gc=False):
     lines: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
     """The texts that were made of it: a thousand watches send the same bytes."""
 
+    @property
+    def after(self) -> Entry | None:
+        """The object afterwards; None for a deletion."""
+        return None if self.type == "DELETED" else self.entry
+
     def line(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         found = self.lines.get(key)
         if found is None:

@@ -30,6 +30,8 @@ FIRST_REQUEST_S = 30.0
 IDLE_S = 180.0
 SEND_S = 60.0
 BOOKMARK_S = 60.0
+LAST_BOOKMARK_S = 2.0
+"""Seconds before its end at which a watch gets a bookmark, as from kube-apiserver: the next watch starts from it."""
 GATHER_S = 0.002
 """A watch that was just told something hears of what follows after this time, in one piece: a send costs as much as
 making a line does ten times over, and of thousands of changes a second nobody wants each for itself."""
@@ -157,7 +159,8 @@ async def pump(stream: Stream, write: Callable[[bytes], Awaitable[None]], versio
     loop = asyncio.get_running_loop()
     end = loop.time() + stream.timeout_s
     while (left := end - loop.time()) > 0:
-        lines = await stream.watch.lines(min(left, BOOKMARK_S))
+        before_last = left - LAST_BOOKMARK_S
+        lines = await stream.watch.lines(min(before_last if before_last > 0 else left, BOOKMARK_S))
         if lines is not None:
             async with asyncio.timeout(SEND_S):
                 await write(lines)

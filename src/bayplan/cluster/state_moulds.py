@@ -26,7 +26,7 @@ from bayplan.cluster.rules.lookup import built_in
 from bayplan.cluster.rules.names import ip
 from bayplan.cluster.schema.patching import STRATEGIC_PATCH
 from bayplan.cluster.schema.scalars import ScalarError, canonical_time
-from bayplan.cluster.store import Place, Store
+from bayplan.cluster.store import Objects, Store
 from bayplan.cluster.writing import Written
 
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -173,7 +173,7 @@ class StateMoulds:
             return None
         if b"\0" in body or b"\\" in body:  # our own sign, or a text that is spelled in another way
             return None
-        live = self._store.place(ask.resource.storage).get(ask.namespace, ask.name)
+        live = self._store.uncommitted(ask.resource.storage).get(ask.namespace, ask.name)
         return live if live is not None and len(live.raw) <= MOST_BYTES else None
 
     def _sought(self, ask: Ask, live: Entry, body: bytes, holes: list[Hole], times: list[str]) -> SoughtState | None:
@@ -203,10 +203,9 @@ class StateMoulds:
         """The new state, stored; None where it has to be made, which is listened to from here on."""
         mould = self._known.get(sought.key)
         if isinstance(mould, Mould) and mould.proven and mould.holds():
-            version, live, values = self._store.version + 1, sought.live, sought.values
+            version, live, values = self._store.newest + 1, sought.live, sought.values
             values[b"version"] = b"%d" % version
-            place = self._store.place(ask.resource.storage)
-            entry = self._store.take(place, mould.entry(live.name, live.uid, version, values))
+            entry = self._store.take(ask.resource.storage, mould.entry(live.name, live.uid, version, values))
             return Written(mould.shown % values, {}, entry=entry)
         self._lookup.asked.clear()
         return None
@@ -229,7 +228,7 @@ class StateMoulds:
             pods = built_in("Pod")
             seen = tuple((each, each.changes) for each in self._lookup.asked.values())
             self._known[sought.key] = (
-                state_mould(pods, self._store.place(pods.storage), made, values, seen) or "hopeless"
+                state_mould(pods, self._store.uncommitted(pods.storage), made, values, seen) or "hopeless"
             )
 
 
@@ -254,7 +253,7 @@ def _times(pod: _Live, report: _Report | None = None) -> list[str] | None:
     return known + told
 
 
-def state_mould(resource: Resource, place: Place, made: Entry, values: Values, seen: Seen) -> Mould | None:
+def state_mould(resource: Resource, place: Objects, made: Entry, values: Values, seen: Seen) -> Mould | None:
     """A mould of one state; None where something else in it may depend on what differs."""
     tree = made.tree()
     if encode(tree) != made.raw:

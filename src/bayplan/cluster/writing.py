@@ -2,7 +2,8 @@
 
 Creates, updates of every kind (a `Revision` says what the new state is made of the old one) and deletions, each from
 the object that was read to the one that is stored. All of it is plain code without awaiting, so what was read is still
-true when the write happens; who must wait for the journal does so afterwards.
+true when the write happens; requests wait for the commit afterwards. It works on the uncommitted state of the store, so
+that a write sees the ones before it.
 Cost: decoding the old state and encoding the new one, and the rules between.
 """
 
@@ -26,7 +27,7 @@ from bayplan.cluster.metadata import begin, generated, go_on, need_name, settle_
 from bayplan.cluster.rulebook import Rulebook
 from bayplan.cluster.rules.field_errors import Faults
 from bayplan.cluster.rules.lookup import built_in
-from bayplan.cluster.store import Place, Store
+from bayplan.cluster.store import Objects, Store
 
 _CREATED_BY_PUT = frozenset(
     {
@@ -95,7 +96,7 @@ class Writer:
         had_version = bool(metadata.get("resourceVersion"))
         begin(resource, tree, self._clock.now(), self._chance)
         need_name(resource, tree)
-        place = self._store.place(resource.storage)
+        place = self._store.uncommitted(resource.storage)
         if not metadata.get("name"):
             metadata["name"] = self._free_name(place, write.namespace, metadata["generateName"])
         self._rules.created(write, tree)
@@ -103,9 +104,9 @@ class Writer:
             raise answers.internal("resourceVersion should not be set on objects to be created")
         if place.get(write.namespace, metadata["name"]) is not None:
             raise answers.already_exists(resource, metadata["name"])
-        return self._keep(write, place, tree, created=True)
+        return self._keep(write, tree, created=True)
 
-    def _free_name(self, place: Place, namespace: str, base: str) -> str:
+    def _free_name(self, place: Objects, namespace: str, base: str) -> str:
         """A name made of its beginning, that nobody has if one can be had in a few tries."""
         for _ in range(_NAMES_TRIED):
             name = generated(base, self._chance)
@@ -119,7 +120,7 @@ class Writer:
         """PUT: the new state is the one that was sent."""
         settle_namespace(write.resource, tree, write.namespace)
         settle_name(tree, name)
-        place = self._store.place(write.resource.storage)
+        place = self._store.uncommitted(write.resource.storage)
         known = place.get(write.namespace, name)
         missing = known is None
         given = tree["metadata"].get("uid")
@@ -146,7 +147,7 @@ class Writer:
 
             return self._as_new(write, lambda newer: self.revise(newer, name, newly, whole=whole))
         resource = write.resource
-        place = self._store.place(resource.storage)
+        place = self._store.uncommitted(resource.storage)
         entry = place.get(write.namespace, name)
         if entry is None:
             raise answers.not_found(resource, name)
@@ -167,8 +168,8 @@ class Writer:
         if self._same(tree, old):
             return Written(forms.whole(resource, entry), old, entry=entry)
         if may_go(resource, tree):
-            return self._remove(write, place, entry, tree)
-        return self._keep(write, place, tree)
+            return self._remove(write, entry, tree)
+        return self._keep(write, tree)
 
     def overwrite(self, write: Writing, name: str, revision: Revision) -> Written:
         """A change by the server's own rules, which need no judging and leave no manager: bindings, evictions.
@@ -176,7 +177,7 @@ class Writer:
         The revision may not change what it is given, which is what its result is compared with.
         """
         resource = write.resource
-        place = self._store.place(resource.storage)
+        place = self._store.uncommitted(resource.storage)
         entry = place.get(write.namespace, name)
         if entry is None:
             raise answers.not_found(resource, name)
@@ -184,7 +185,7 @@ class Writer:
         tree = revision(live)
         if tree == live:
             return Written(forms.whole(resource, entry), tree, entry=entry)
-        return self._keep(write, place, {**tree, "metadata": dict(tree["metadata"])})
+        return self._keep(write, {**tree, "metadata": dict(tree["metadata"])})
 
     def _check_version(self, resource: Resource, metadata: Tree, entry: Entry, *, whole: bool) -> None:
         given = metadata.get("resourceVersion") or ""
@@ -207,7 +208,7 @@ class Writer:
         if is_old_autoscaler(write.resource):
             return self._as_new(write, lambda newer: self.delete(newer, name, options))
         resource = write.resource
-        place = self._store.place(resource.storage)
+        place = self._store.uncommitted(resource.storage)
         entry = place.get(write.namespace, name)
         if entry is None:
             raise answers.not_found(resource, name)
@@ -218,10 +219,10 @@ class Writer:
         if outcome == "unchanged":
             return Written(forms.whole(resource, entry), tree, entry=entry)
         if outcome == "marked":
-            return self._keep(write, place, tree)
+            return self._keep(write, tree)
         if told and not write.options.dry_run:
-            entry = self._store.put(place, forms.stored(resource, tree))
-        return self._remove(write, place, entry, forms.tree(resource, entry))
+            entry = self._store.put(resource.storage, forms.stored(resource, tree))
+        return self._remove(write, entry, forms.tree(resource, entry))
 
     # The store.
 
@@ -232,16 +233,16 @@ class Writer:
         tree = to_old(written.tree)
         return replace(written, tree=tree, text=encode(tree))
 
-    def _keep(self, write: Writing, place: Place, tree: Tree, *, created: bool = False) -> Written:
+    def _keep(self, write: Writing, tree: Tree, *, created: bool = False) -> Written:
         if write.options.dry_run:
             return Written(encode(tree), tree, created=created)
-        entry = self._store.put(place, forms.stored(write.resource, tree))
+        entry = self._store.put(write.resource.storage, forms.stored(write.resource, tree))
         return Written(forms.whole(write.resource, entry), tree, created=created, entry=entry)
 
-    def _remove(self, write: Writing, place: Place, entry: Entry, tree: Tree) -> Written:
+    def _remove(self, write: Writing, entry: Entry, tree: Tree) -> Written:
         if write.options.dry_run:
             return Written(encode(tree), tree, removed=True)
-        last = self._store.delete(place, entry)
+        last = self._store.delete(write.resource.storage, entry)
         shown = {**tree, "metadata": {**tree["metadata"], "resourceVersion": str(last.version)}}
         return Written(encode(shown), shown, removed=True, entry=last)
 

@@ -165,6 +165,20 @@ async def test_an_owner_waits_for_its_dependents_in_the_foreground() -> None:
 
 
 @on_loop
+async def test_nothing_is_cleaned_up_after_the_end() -> None:
+    world = family()
+    housekeeping = Housekeeping(world.store, world.writer, world.resources)
+    world.delete("ConfigMap", "parent", policy="Background")
+    housekeeping.stop()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(world.place("ConfigMap")) == 2
+    housekeeping.wake()
+    await asyncio.sleep(0)
+    assert len(world.place("ConfigMap")) == 2
+
+
+@on_loop
 async def test_orphans_stay_and_lose_their_owner() -> None:
     world = family()
     Housekeeping(world.store, world.writer, world.resources)

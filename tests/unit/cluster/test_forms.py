@@ -197,6 +197,32 @@ async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tm
         assert (await cluster.ask("GET", "/apis/example.com/v1/gates/a")).json["status"] == {"phase": "Waiting"}
 
 
+@on_loop
+async def test_custom_resources_are_patched_in_every_form_but_the_strategic_one(tmp_path: Path) -> None:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "gates", "kind": "Gate"}
+    definition = {
+        "metadata": {"name": "gates.example.com"},
+        "spec": {"group": "example.com", "scope": "Cluster", "names": names, "versions": [version]},
+    }
+    gate, path = {"apiVersion": "example.com/v1", "kind": "Gate"}, "/apis/example.com/v1/gates/a"
+    patches: list[tuple[str, Any, int]] = [
+        ("merge-patch", {"a": 1}, 200),
+        ("json-patch", [{"op": "add", "path": "/b", "value": 2}], 200),
+        ("strategic-merge-patch", {"c": 3}, 415),
+    ]
+    async with served(tmp_path) as cluster:
+        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        await cluster.make("/apis/example.com/v1/gates", {**gate, "metadata": {"name": "a"}})
+        for form, patch, code in patches:
+            answer = await cluster.ask("PATCH", path, patch, Content_Type=f"application/{form}+json")
+            assert answer.code == code, form
+        found = (await cluster.ask("GET", path)).json
+        assert {key: found[key] for key in ("a", "b", "c") if key in found} == {"a": 1, "b": 2}
+        assert "application/merge-patch+json" in answer.json["message"]
+
+
 _FUTURE = "9" * 18
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from api_world import config_map
-from bayplan.client import Client, Resource, Secret, Target
-from bayplan.clock import SystemClock
+from bayplan.client import Client, Resource, Secret, Target, resource_of
+from bayplan.clock import ManualClock, SystemClock
+from bayplan.cluster import watching
 from bayplan.cluster.inside import InsideDoor
 from bayplan.errors import Forbidden, Invalid, NotFound, Unauthorized, Unreachable
+from bayplan.objects.core import Namespace
+from bayplan.objects.kinds import kind_of
+from patience import DEADLINE_S
 from served_cluster import STRANGER, Served, served
 from wire_server import on_loop, turns_of_others, until
 
@@ -27,7 +33,7 @@ async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[Served, I
     """A cluster that is asked both ways, the door inside and a client behind it."""
     async with served(folder) as outside:
         cluster = outside.cluster
-        door = InsideDoor(cluster.gateway(), lambda: cluster.store.told)
+        door = InsideDoor(cluster.gateway(), lambda: cluster.store.version)
         target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), inside=door)
         async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
             yield outside, door, client
@@ -75,6 +81,26 @@ async def test_a_watch_tells_what_happens_and_ends_with_its_connection(tmp_path:
 
 
 @on_loop
+async def test_a_watch_may_be_silent_for_any_time(tmp_path: Path) -> None:
+    """There is no connection that could be dead, and hours of a simulation pass in seconds."""
+    clock, names = ManualClock(), set[str]()
+    async with inside(tmp_path) as (_, door, client):
+        target = replace(client.target, inside=door)
+        async with Client(target, clock=clock, chance=random.Random(0), qps=-1.0) as slow:
+            informer = slow.informer(resource_of(kind_of(Namespace)), lambda _, new: names.add(new.name if new else ""))
+            running = asyncio.ensure_future(informer.run())
+            await informer.wait_synced()
+            (watch,) = slow.transport._pool._streams
+            for _ in range(100):
+                clock.advance(60.0)
+                await asyncio.sleep(0.001)
+            await client.create(resource_of(kind_of(Namespace)), {"metadata": {"name": "seen"}})
+            await until(lambda: "seen" in names)
+            assert slow.transport._pool._streams == {watch}
+            running.cancel()
+
+
+@on_loop
 async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
     """What the client does not take is kept by the watch, not by the connection, and comes in its order."""
     async with inside(tmp_path) as (_, _, client):
@@ -86,6 +112,21 @@ async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
             while b"big-5" not in seen:
                 seen += await stream.piece()
         assert re.findall(rb'"name":"big-(\d)"', seen) == [b"%d" % number for number in range(6)]
+
+
+@on_loop
+async def test_a_watch_that_the_server_ends_is_over_and_its_connection_serves_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_BYTES", 2000)
+    async with inside(tmp_path) as (_, _, client):
+        async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
+            await client.create(CONFIG_MAPS, config_map("big") | {"data": {"a": "x" * 3000}}, namespace="default")
+            async with asyncio.timeout(DEADLINE_S):
+                while await stream.piece():
+                    pass
+        answer = await client.transport.request("GET", f"{PATH}/big")
+        assert b"xxx" in answer.body
 
 
 @on_loop

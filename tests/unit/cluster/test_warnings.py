@@ -13,6 +13,7 @@ HALF = 'fractional byte value "1500m" is invalid, must be an integer'
 RECYCLED = "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning."
 NULL = "a null labelSelector results in matching no pod"
 ZONE = "failure-domain.beta.kubernetes.io/zone"
+ON_HOST = {"containerPort": 80, "hostPort": 80}
 USE_ZONE = 'deprecated since v1.17; use "topology.kubernetes.io/zone" instead'
 
 
@@ -31,6 +32,11 @@ def pod_with(**spec: Any) -> Tree:
 
 def container(**more: Any) -> list[Tree]:
     return [{"name": "c", "image": "example.com/c:1", **more}]
+
+
+def containers(*ports: list[Tree]) -> list[Tree]:
+    """A container for each list of ports."""
+    return [{"name": f"c{number}", "image": "example.com/c:1", "ports": each} for number, each in enumerate(ports)]
 
 
 def volume(**source: Any) -> list[Tree]:
@@ -80,6 +86,46 @@ def volume(**source: Any) -> list[Tree]:
             id="a port on the host and not",
         ),
         pytest.param(
+            {"containers": containers([{"containerPort": 80}], [{"containerPort": 80}])},
+            ["spec.containers[1].ports[0]: duplicate port definition with spec.containers[0].ports[0]"],
+            id="a port of two containers",
+        ),
+        pytest.param(
+            {"containers": containers([{"containerPort": 80}], [{"containerPort": 80, "protocol": "UDP"}])},
+            [],
+            id="a port of two protocols",
+        ),
+        pytest.param(
+            {"containers": containers([ON_HOST], [ON_HOST | {"hostIP": "10.0.0.1"}])},
+            ["spec.containers[1].ports[0]: dangerously ambiguous port definition with spec.containers[0].ports[0]"],
+            id="a port on every address of the host and on one",
+        ),
+        pytest.param(
+            {"containers": containers([ON_HOST | {"hostIP": "10.0.0.1"}], [ON_HOST | {"hostIP": "10.0.0.2"}])},
+            [],
+            id="a port on two addresses of the host",
+        ),
+        pytest.param(
+            {"containers": containers([ON_HOST], [ON_HOST | {"hostPort": 81}])},
+            [],
+            id="a port on two ports of the host",
+        ),
+        pytest.param(
+            {"containers": containers([{"containerPort": 80, "name": "web"}], [{"containerPort": 81, "name": "web"}])},
+            [
+                (
+                    'spec.containers[1].ports[0]: duplicate port name "web" with spec.containers[0].ports[0], '
+                    "services and probes that select ports by name will use spec.containers[0].ports[0]"
+                )
+            ],
+            id="a name for two ports",
+        ),
+        pytest.param(
+            {"containers": containers([{"containerPort": 80, "name": "a"}], [{"containerPort": 81, "name": "b"}])},
+            [],
+            id="two names for two ports",
+        ),
+        pytest.param(
             {
                 "volumes": volume(
                     secret={"secretName": "s", "items": [{"key": "a", "path": "d"}, {"key": "b", "path": "d/e"}]}
@@ -97,6 +143,27 @@ def volume(**source: Any) -> list[Tree]:
 )
 def test_of_a_pod(spec: Tree, told: list[str]) -> None:
     assert warned(pod_with(**spec)) == told
+
+
+@pytest.mark.parametrize(
+    ("mode", "completions", "parallelism", "is_warned"),
+    [
+        pytest.param("Indexed", 100_001, 10_001, True, id="above both"),
+        pytest.param("Indexed", 100_000, 10_001, False, id="completions at the limit"),
+        pytest.param("Indexed", 100_001, 10_000, False, id="parallelism at the limit"),
+        pytest.param("NonIndexed", 100_001, 10_001, False, id="not indexed"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+def test_of_a_large_job(kind: str, mode: str, completions: int, parallelism: int, is_warned: bool) -> None:
+    template = {"spec": {"restartPolicy": "Never", "containers": container()}}
+    spec = {"completionMode": mode, "completions": completions, "parallelism": parallelism, "template": template}
+    body: Tree = {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "j", "namespace": "default"}}
+    body["spec"] = spec if kind == "Job" else {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    found = [each for each in warned(body) if "number of completions higher than 10^5" in each]
+    assert [each.partition(":")[0] for each in found] == (
+        [] if not is_warned else ["spec" if kind == "Job" else "spec.jobTemplate.spec"]
+    )
 
 
 def test_of_a_template_and_of_the_name_that_pods_get_from_it() -> None:

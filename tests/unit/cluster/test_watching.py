@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from api_world import World, config_map, pod
-from bayplan.cluster import watching
+from bayplan.cluster import serving, watching
 from bayplan.cluster.kinds import Tree
+from bayplan.cluster.replies import Stream
 from bayplan.cluster.selecting import selection
 from bayplan.cluster.watching import ObjectForm, Watch
 from wire_server import on_loop
@@ -96,6 +97,30 @@ async def test_a_version_that_is_forgotten_is_an_error_and_the_end() -> None:
     assert (error["object"]["code"], error["object"]["reason"]) == (410, "Expired")
     assert error["object"]["message"] == f"too old resource version: 1 ({world.store.version + 1})"
     assert watch.cut
+
+
+@pytest.mark.parametrize("bookmarks", [True, False])
+def test_a_watch_that_matches_nothing_gets_a_bookmark_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, bookmarks: bool
+) -> None:
+    """The next watch starts from it: without it the version would grow old while other objects of the kind change."""
+    monkeypatch.setattr(serving, "LAST_BOOKMARK_S", 0.02)
+
+    @on_loop
+    async def run() -> None:
+        world = World()
+        sent: list[Tree] = []
+        watch = started(world, labels="color=red")
+        world.create(config_map("a", labels={"color": "blue"}))
+
+        async def write(lines: bytes) -> None:
+            sent.extend(json.loads(line) for line in lines.splitlines())
+
+        await serving.pump(Stream(watch, timeout_s=0.05, bookmarks=bookmarks), write, lambda: world.store.version)
+        versions = {(each["type"], each["object"]["metadata"]["resourceVersion"]) for each in sent}
+        assert versions == ({("BOOKMARK", str(world.store.version))} if bookmarks else set())
+
+    run()
 
 
 @pytest.mark.parametrize("names", [pytest.param([], id="nothing there"), pytest.param(["a", "b"], id="two objects")])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cel import CompileError, EvaluationError, ObjectEnvironment, ObjectExpression
+from bayplan.cel.faults import Fault
 from bayplan.cel.golang import parse_duration
 from bayplan.cel.libraries.conversions import to_timestamp
 from bayplan.cel.types import BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, Type, list_of, map_of, struct
@@ -120,7 +121,7 @@ def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
 
 def _text(value: str, schema: Schema) -> Any:
     name = schema.get("format") if schema.get("type") == "string" else None
-    with suppress(ValueError, binascii.Error):
+    with suppress(ValueError, binascii.Error, Fault):  # an old value may be of another format: it stays a text
         if name == "byte":
             return base64.b64decode(value)
         if name == "duration":
