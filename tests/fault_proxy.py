@@ -1,4 +1,4 @@
-"""A proxy on loopback between a scheduler and its API server that refuses, holds, loses and cuts as a test tells it.
+"""A proxy on loopback between a scheduler and its API server. A test makes it refuse, hold, lose, cut and swallow.
 
 It speaks TLS on both sides, so it sees requests as they are. It lives in a thread of its own: tests are plain code.
 """
@@ -9,10 +9,11 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ class Fault:
 
     `refuse`: an answer in the server's place. `hold`: nothing, until `release` lets it pass or the connection is cut;
     with `after` the request passes and its answer is held. `lose`: the request passes, and the connection is cut.
+    `answer`: the request passes, and the client gets this instead of the server's answer. `late_s`: the connection is
+    cut, and the server gets the request so many seconds later.
     """
 
     hits: Callable[[Ask], bool]
@@ -52,7 +55,11 @@ class Fault:
     hold: bool = False
     after: bool = False
     lose: bool = False
+    answer: bytes = b""
+    late_s: float = 0.0
     seen: list[Ask] = field(default_factory=list)
+    delivered: int = 0
+    """Requests that the server got late."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -73,6 +80,8 @@ class FaultProxy:
         self._folder = folder
         self._faults: list[Fault] = []
         self._links: dict[asyncio.StreamWriter, Ask | None] = {}
+        self._late: set[asyncio.Task[None]] = set()
+        self._swallowed: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -108,6 +117,26 @@ class FaultProxy:
             for writer in hit:
                 writer.transport.abort()
             return len(hit)
+
+        return self._soon(now)
+
+    def swallow(self, hits: Callable[[Ask | None], bool] = lambda _: True) -> int:
+        """Keep the connections whose request is one of these open, and deliver nothing on them any more, in either
+        direction; idle connections have no request. Returns how many they are. New connections work."""
+
+        def now() -> int:
+            hit = {writer for writer, ask in self._links.items() if hits(ask)}
+            self._swallowed |= hit
+            return len(hit)
+
+        return self._soon(now)
+
+    def swallowed_watches(self) -> int:
+        """How many swallowed watches the client has not given up yet."""
+
+        def now() -> int:
+            waiting = [self._links.get(writer) for writer in self._swallowed if not writer.is_closing()]
+            return sum(ask is not None and ask.is_watch for ask in waiting)
 
         return self._soon(now)
 
@@ -166,6 +195,9 @@ class FaultProxy:
         upstream: _Upstream,
     ) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
+        if writer in self._swallowed:
+            await reader.read()
+            return False
         method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
         ask = Ask(method, path)
         body = await reader.readexactly(_length(head))
@@ -175,9 +207,18 @@ class FaultProxy:
             writer.write(fault.refuse)
             await writer.drain()
             return True
+        if fault is not None and fault.late_s:
+            self._late.add(asyncio.ensure_future(self._deliver_late(head + body, fault)))
+            return False
         if fault is not None and fault.hold and not fault.after:
             await self._held(fault, reader)
         up_reader = await upstream.send(head + body)
+        if fault is not None and fault.answer:
+            answer = await up_reader.readuntil(b"\r\n\r\n")
+            await up_reader.readexactly(_length(answer))
+            writer.write(fault.answer)
+            await writer.drain()
+            return True
         if fault is not None and fault.lose:
             await up_reader.readuntil(b"\r\n\r\n")
             return False
@@ -185,8 +226,21 @@ class FaultProxy:
             await up_reader.readuntil(b"\r\n\r\n")
             await self._held(fault, reader)
             return False
-        await _relay(up_reader, writer)
+        await _relay(up_reader, partial(self._deliver, writer))
         return True
+
+    async def _deliver_late(self, request: bytes, fault: Fault) -> None:
+        await asyncio.sleep(fault.late_s)
+        upstream = _Upstream(self._cluster.url, self._asking)
+        reader = await upstream.send(request)
+        await reader.readuntil(b"\r\n\r\n")
+        upstream.abort()
+        fault.delivered += 1
+
+    async def _deliver(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if writer not in self._swallowed:
+            writer.write(data)
+            await writer.drain()
 
     def _fault(self, ask: Ask) -> Fault | None:
         for fault in self._faults:
@@ -240,18 +294,16 @@ def _length(head: bytes) -> int:
     return 0
 
 
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _relay(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]) -> None:
     """One answer, while it arrives."""
     head = await reader.readuntil(b"\r\n\r\n")
-    writer.write(head)
     if b"transfer-encoding: chunked" not in head.lower():
-        writer.write(await reader.readexactly(_length(head)))
-        await writer.drain()
+        await write(head + await reader.readexactly(_length(head)))
         return
+    await write(head)
     while True:
         size = await reader.readuntil(b"\r\n")
-        writer.write(size + await reader.readexactly(int(size, 16) + 2))
-        await writer.drain()
+        await write(size + await reader.readexactly(int(size, 16) + 2))
         if size == b"0\r\n":
             return
 

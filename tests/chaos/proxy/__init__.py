@@ -1,0 +1,1 @@
+"""HTTP proxy between one process and the API server, with faults of single requests."""
