@@ -6,7 +6,7 @@ Asked once a recording or what-if. One list a kind, in pages; nothing is written
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -19,17 +19,35 @@ from bayplan.objects.meta import Api, KubeObject
 
 _PAGE = 500
 _NEEDED = (Node, Pod)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Regarding(Api, frozen=True):
     uid: str = ""
 
 
+class _EventMeta(Api, frozen=True):
+    name: str = ""
+
+
 class _Event(Api, frozen=True):
+    metadata: _EventMeta = _EventMeta()
     reason: str = ""
     regarding: _Regarding = _Regarding()
     event_time: datetime | None = None
     deprecated_first_timestamp: datetime | None = None
+
+    @property
+    def at(self) -> datetime | None:
+        """When the event was recorded. A core event has whole seconds; recorders put the nanoseconds into its name."""
+        first = self.deprecated_first_timestamp
+        if self.event_time is not None or first is None:
+            return self.event_time
+        try:
+            named = _EPOCH + timedelta(microseconds=int(self.metadata.name.rpartition(".")[2], 16) // 1000)
+        except (ValueError, OverflowError):
+            return first
+        return named if timedelta(0) <= named - first < timedelta(seconds=1) else first
 
 
 class _Meta(Api, frozen=True):
@@ -86,8 +104,7 @@ async def _read_events(client: Client, seen: Seen) -> None:
             path = EVENTS.path() + query({"limit": _PAGE, "continue": following or None})
             page = msgspec.json.decode((await client.transport.request("GET", path)).body, type=_Events)
             for event in page.items:
-                at = event.event_time or event.deprecated_first_timestamp
-                if event.reason == "Scheduled" and event.regarding.uid and at is not None:
+                if event.reason == "Scheduled" and event.regarding.uid and (at := event.at) is not None:
                     # The last is of the node that it is on: a pod that the binder gave up was assigned before.
                     seen.bound_at[event.regarding.uid] = max(at, seen.bound_at.get(event.regarding.uid, at))
             following = page.metadata.following
